@@ -1,0 +1,71 @@
+# `make record` and `make test` each work as the only command on a fresh machine with Python >= 3.11:
+# they make .venv, install into it with the versions of constraints.txt, and do the job. The stamps make
+# them install again when what to install has changed, and only then.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# How long `make record` records, and further flags for it: make record SECONDS=600 ARGS="--player greedy"
+SECONDS = 60
+ARGS =
+MINUTES = 30
+# Further arguments for pytest: make test PYTEST_ARGS="-k session -x"
+PYTEST_ARGS =
+
+.DEFAULT_GOAL := help
+.PHONY: help record test lint types unit bench faults soak docs clean
+
+help: ## Show this list.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+record: $(VENV)/.installed ## Record for a minute with the default player (SECONDS=, ARGS=).
+	@# Two rotations and the end: a short try shows more than one session.
+	$(BIN)/tape2048 record --max-wall-s $(SECONDS) --rotate-s $$(( $(SECONDS) * 2 / 5 + 1 )) $(ARGS)
+
+test: lint types unit ## Run everything that has to pass: lint, types, tests (PYTEST_ARGS=).
+
+lint: $(VENV)/.installed-dev ## Check style and format (ruff).
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev ## Check types (mypy, strict).
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed-dev ## Run the tests alone (PYTEST_ARGS=).
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
+	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
+
+faults: $(VENV)/.installed-dev ## Run the crash sweep at every point (the suite takes a sample), minutes.
+	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py $(PYTEST_ARGS)
+
+soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory and descriptors.
+	$(BIN)/python -m tests.bench.memory --minutes $(MINUTES)
+
+docs: $(VENV)/.installed-dev ## Write the README's table of settings and systemd/recorder.toml anew.
+	$(BIN)/python -m tape2048_tools.settings_docs
+
+clean: ## Remove the virtual environment and all caches; recordings stay.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Lint, types, tests stay in this order under -j too: the last line of `make test` is pytest's.
+.NOTPARALLEL:
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tape2048 needs Python 3.11 or newer, found: $$($(PYTHON) --version 2>&1)"; \
+	    echo "name another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "no venv module; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP_INSTALL) --editable '.[test,lint]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,490 @@
+"""The daemon: one loop that hears workers, signals, the publisher and the clock, and decides.
+
+Signal handlers only note that a signal came. The first SIGTERM, SIGINT or SIGHUP drains: games in play are
+finished within ``drain_timeout_s``, and everything is published. A second one hurries: workers are ended,
+and what is confirmed is published. The daemon reports through a :class:`~tape2048_recorder.report.Reporter`;
+it neither logs nor exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tape2048.errors import (
+    DiskFullError,
+    FormatError,
+    RecorderError,
+    StorageError,
+    TapeError,
+    WorkersDiedError,
+    WorkerStartError,
+)
+from tape2048.formats.session import RUN_DTYPE
+from tape2048_recorder.limits import limit_met
+from tape2048_recorder.protocol import (
+    Ask,
+    Bye,
+    Confirmed,
+    Crashed,
+    FromDaemon,
+    FromWorker,
+    Games,
+    NoMoreGames,
+    NoRoom,
+    Ready,
+    Reserve,
+    WriteFailed,
+    Written,
+)
+from tape2048_recorder.recording import MEGABYTE, Recording
+from tape2048_recorder.report import REACH_TILES, Reporter, State, Status, Tally
+from tape2048_recorder.shared import DRAIN, HURRY
+from tape2048_recorder.supervisor import DEATHS_MAX, Supervisor, Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.instance import Memory
+    from tape2048_recorder.ledger import Ledger
+    from tape2048_recorder.publisher import Outcome
+    from tape2048_recorder.signals import Signals
+
+__all__ = ["Daemon"]
+
+#: The clock's part of the loop: pauses, restarts, deadlines.
+TICK_S = 0.05
+STATUS_INTERVAL_S = 0.5
+LIMITS_INTERVAL_S = 0.25
+
+#: After the drain's time is up, a worker has this long to write what is finished.
+HURRY_GRACE_S = 5.0
+
+#: After a pause, it has gone on when nothing has waited for this long: longer than between two tries.
+FLOWING_S = 2.0
+
+#: The rate shown is the mean over this long.
+RATE_WINDOW_S = 10.0
+
+
+class Daemon:
+    """Runs workers and a recording until something says stop.
+
+    Args:
+        config: the recorder's.
+        reporter: where its words go.
+        supervisor: its workers, not started yet.
+        recording: its sessions.
+        ledger: its games.
+        memory: told of ids before they are handed out.
+        signals: where signals show.
+        begun: when it all began (``time.monotonic``).
+    """
+
+    def __init__(
+        self,
+        *,
+        config: RecorderConfig,
+        reporter: Reporter,
+        supervisor: Supervisor,
+        recording: Recording,
+        ledger: Ledger,
+        memory: Memory,
+        signals: Signals,
+        begun: float,
+    ) -> None:
+        self._config = config
+        self._reporter = reporter
+        self._supervisor = supervisor
+        self._recording = recording
+        self._ledger = ledger
+        self._memory = memory
+        self._signals = signals
+        self._begun = begun
+        self._selector = selectors.DefaultSelector()
+        self._phase: Literal["recording", "draining", "publishing"] = "recording"
+        self._deadline = float("inf")
+        self._hurried = False
+        self._paused: str | None = None
+        self._flowing_since: float | None = None  # while paused: since when nothing has waited
+        self._fatal: TapeError | None = None
+        self._next_status = 0.0
+        self._next_limits = 0.0
+        self._progress: deque[tuple[float, int]] = deque()
+        self.reason = ""
+        self.player_sha256: str | None = None
+        self.tally = Tally()
+        self.sessions: list[Path] = []
+        self.bytes_published = 0
+        self.games_dropped = 0
+        self.finished_games_lost = 0
+        self.first_step_s: float | None = None
+
+    def run(self) -> None:
+        """Record until a limit, a signal or an error ends it, and publish what was recorded.
+
+        Raises:
+            RecorderError: workers cannot start or keep dying; what was confirmed is published.
+            StorageError: a session could not be published; the next start will try again.
+        """
+        self._selector.register(self._signals.fd, selectors.EVENT_READ, self._on_signal)
+        self._selector.register(self._recording.publisher.wake_fd, selectors.EVENT_READ, lambda: None)
+        try:
+            for worker in self._supervisor.workers:
+                if worker.alive:
+                    self._listen(worker)
+            while not (self._phase == "publishing" and self._recording.idle):
+                for key, _ in self._selector.select(TICK_S):
+                    key.data()
+                self._tick(time.monotonic())
+        finally:
+            self._supervisor.close()
+            self._recording.publisher.close()
+            self._selector.close()
+        if self._fatal is not None:
+            raise self._fatal
+
+    # Hearing.
+
+    def _listen(self, worker: Worker) -> None:
+        assert worker.channel is not None
+        self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._on_worker(worker))
+
+    def _on_signal(self) -> None:
+        for name in self._signals.take():
+            if self._phase == "recording":
+                self.stop(f"{name} was received")
+                continue
+            if not self._hurried:
+                self._reporter.event(
+                    "warning", f"{name} again: ending the workers, publishing what is confirmed"
+                )
+            self._hurried = True
+            self._supervisor.kill_all()
+            self._recording.publisher.give_up()
+
+    def _on_worker(self, worker: Worker) -> None:
+        assert worker.channel is not None
+        try:
+            messages, is_open = worker.channel.receive_ready()
+            for message in messages:
+                self._on_message(worker, message)
+        except (msgspec.MsgspecError, FormatError) as error:
+            # Nothing that it holds can be trusted; its games are played again by another one.
+            worker.last_error = f"it sent what makes no sense: {error}"
+            is_open = False
+        if not is_open:
+            self._on_death(worker)
+
+    @staticmethod
+    def _send(worker: Worker, message: FromDaemon) -> None:
+        """Answer a worker; if it has died, the end of its socket will say so."""
+        assert worker.channel is not None
+        with contextlib.suppress(ConnectionError):
+            worker.channel.send(message)
+
+    def _on_message(self, worker: Worker, message: FromWorker) -> None:
+        match message:
+            case Ready():
+                self._on_ready(worker, message)
+            case Ask(want=want):
+                self._on_ask(worker, want)
+            case Reserve(rows=rows):
+                worker.waiting_rows = rows
+                self._answer_waiting(worker)
+            case Written():
+                worker.unconfirmed = message
+                self._confirm(worker)
+            case WriteFailed():
+                worker.range = None
+                self._recording.write_failed(message)
+            case Bye(games_dropped=dropped, finished_dropped=finished):
+                worker.said_bye = True
+                self.games_dropped += dropped
+                self.finished_games_lost += finished
+            case Crashed(error=error, starting=starting):
+                worker.last_error = error
+                if starting:
+                    self._give_up(WorkerStartError(f"a worker could not start: {error}"))
+
+    def _on_ready(self, worker: Worker, message: Ready) -> None:
+        worker.ready = True
+        self._recording.begin()
+        if self.player_sha256 is None:
+            self.player_sha256 = message.player_sha256
+        elif self.player_sha256 != message.player_sha256:
+            self._give_up(
+                WorkerStartError(
+                    f"worker {worker.index} plays {message.player_sha256[:12]}, "
+                    f"the others {self.player_sha256[:12]}: "
+                    "the player changed while the recorder ran"
+                )
+            )
+
+    def _on_ask(self, worker: Worker, want: int) -> None:
+        games = None
+        if self._phase == "recording":
+            try:
+                self._memory.cover(self._ledger.next_id + want)
+                games = self._ledger.take(worker.index, want)
+            except StorageError as error:
+                self._give_up(error)
+        self._send(worker, NoMoreGames() if games is None else Games(*games))
+
+    def _answer_waiting(self, worker: Worker) -> None:
+        """Give a worker its range, or leave it waiting and say why."""
+        assert worker.waiting_rows is not None
+        why = self._recording.why_not(worker.waiting_rows)
+        if why is None:
+            try:
+                worker.range = self._recording.place(worker.waiting_rows)
+            except StorageError as error:
+                why = str(error)
+            else:
+                worker.waiting_rows = None
+                self._send(worker, worker.range)
+                return
+        self._pause(why)
+
+    def _confirm(self, worker: Worker) -> None:
+        assert worker.unconfirmed is not None
+        block = self._recording.confirm(worker.unconfirmed)
+        if block is None:  # the journal's disk is full; tried again with each tick
+            self._pause(self._recording.why_not(0) or "the journal cannot be written")
+            return
+        worker.unconfirmed = None
+        worker.range = None
+        if not self._ledger.confirm(worker.index, block.runs["id"]):
+            self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
+        self.tally.add(block.runs)
+        self._supervisor.note_progress(worker)
+        self._send(worker, Confirmed())
+
+    def _on_death(self, worker: Worker) -> None:
+        assert worker.channel is not None
+        assert worker.process is not None
+        self._selector.unregister(worker.channel)
+        if worker.range is not None:
+            self._recording.release(worker.range)
+        back = self._ledger.release(worker.index)
+        pid, error, said_bye, was_ready = worker.process.pid, worker.last_error, worker.said_bye, worker.ready
+        unconfirmed = worker.unconfirmed
+        how = self._supervisor.bury(worker)
+        if said_bye or self._phase == "publishing":
+            return
+        if self._phase == "draining":
+            if was_ready and not self._hurried:
+                self._reporter.event(
+                    "warning", f"worker {worker.index} (pid {pid}) ended while draining: {how}"
+                )
+            self.games_dropped += back
+            if unconfirmed is not None and not self._hurried:  # written, and the journal had no room
+                self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
+            return
+        said = f"; it said: {error}" if error else ""
+        self._restart_later(
+            worker, f"(pid {pid}) ended: {how}{said}; its {back} unrecorded games will be played again"
+        )
+
+    def _restart_later(self, worker: Worker, what: str) -> None:
+        """Say what became of a worker, and start another one in its place in a while, or give up."""
+        self._supervisor.schedule_restart(worker, time.monotonic())
+        delay_s = worker.start_at - time.monotonic()
+        self._reporter.event("warning", f"worker {worker.index} {what}, another starts in {delay_s:.1f} s")
+        if self._supervisor.deaths_in_a_row >= DEATHS_MAX:
+            self._give_up(
+                WorkersDiedError(
+                    f"{DEATHS_MAX} workers died without recording anything; the last one {what}",
+                    hint="its standard error is above; too little memory shows as SIGKILL",
+                )
+            )
+
+    # Deciding.
+
+    def _tick(self, now: float) -> None:
+        for outcome in self._recording.outcomes():
+            self._on_outcome(outcome)
+        for worker in self._supervisor.workers:
+            self._attend(worker, now)
+        self._recording.rotate_if_due()
+        self._resume_if_flowing(now)
+        if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
+            self.first_step_s = now - self._begun
+        if self._phase == "recording":
+            self._check_limits(now)
+        if self._phase == "draining":
+            self._check_drain(now)
+        if self._phase == "publishing" and now >= self._deadline:
+            self._recording.publisher.give_up()
+        if now >= self._next_status:
+            self._next_status = now + STATUS_INTERVAL_S
+            self._note_progress(now)
+            self._reporter.status(self.status)
+
+    def _attend(self, worker: Worker, now: float) -> None:
+        """Do for a worker what could not be done before: confirm its block, place it, start it again."""
+        if worker.unconfirmed is not None:
+            self._confirm(worker)
+        elif worker.waiting_rows is not None:
+            self._answer_waiting(worker)
+        elif (
+            self._phase == "recording" and not worker.alive and not worker.said_bye and now >= worker.start_at
+        ):
+            self._start(worker)
+
+    def _start(self, worker: Worker) -> None:
+        try:
+            self._supervisor.start(worker)
+        except OSError as error:
+            self._restart_later(worker, f"could not be started: {error.strerror or error}")
+        else:
+            self._listen(worker)
+
+    def _check_limits(self, now: float) -> None:
+        if self._ledger.exhausted and not any(worker.alive for worker in self._supervisor.workers):
+            self.reason = f"max_games = {self._config.max_games} was reached"
+            self._publish_rest(now)
+            return
+        if now < self._next_limits:
+            return
+        self._next_limits = now + LIMITS_INTERVAL_S
+        processes = [worker.process.pid for worker in self._supervisor.workers if worker.process is not None]
+        met = limit_met(
+            self._config,
+            rows=self.tally.rows,
+            elapsed_s=now - self._begun,
+            disk_bytes=self._recording.size_bytes,
+            pids=[os.getpid(), *processes],
+        )
+        if met is not None:
+            self.stop(met)
+
+    def stop(self, reason: str) -> None:
+        """Drain, publish and end."""
+        self.reason = reason
+        self._phase = "draining"
+        self._deadline = time.monotonic() + self._config.drain_timeout_s
+        self._supervisor.command(DRAIN)
+        self._reporter.event(
+            "info", f"{reason}: finishing the games in play, at most {self._config.drain_timeout_s:g} s"
+        )
+
+    def _check_drain(self, now: float) -> None:
+        workers = [worker for worker in self._supervisor.workers if worker.alive]
+        for worker in workers:
+            if not worker.ready:  # still compiling: it holds nothing
+                assert worker.process is not None
+                worker.process.kill()
+        if not workers:
+            self._publish_rest(now)
+        elif now >= self._deadline + HURRY_GRACE_S:
+            self._supervisor.kill_all()
+        elif now >= self._deadline:
+            self._supervisor.command(HURRY)
+            for worker in workers:
+                if worker.waiting_rows is not None:
+                    worker.waiting_rows = None
+                    self._send(worker, NoRoom())
+
+    def _publish_rest(self, now: float) -> None:
+        self._phase = "publishing"
+        self._deadline = now + self._config.drain_timeout_s
+        self._recording.close_open()
+
+    def _give_up(self, error: TapeError) -> None:
+        """End with this error, once what is confirmed is published."""
+        if self._fatal is None:
+            self._fatal = error
+            self.reason = str(error)
+            self._phase = "draining"
+            self._hurried = True
+            self._deadline = time.monotonic() + self._config.drain_timeout_s
+            self._supervisor.kill_all()
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if outcome.published is not None:
+            published = outcome.published
+            if published.path is not None:
+                self.sessions.append(published.path)
+                self.bytes_published += published.bytes
+                self._reporter.event(
+                    "info",
+                    f"published {published.path.name}: {published.runs:,} games, {published.rows:,} rows, "
+                    f"{published.bytes / MEGABYTE:,.1f} MB",
+                )
+            if published.rows_lost:
+                self._reporter.event(
+                    "error", f"{published.rows_lost:,} rows of it did not match their checksums"
+                )
+        elif isinstance(outcome.error, DiskFullError) and not outcome.final:
+            self._pause(str(outcome.error))
+        elif outcome.error is not None:
+            self._reporter.event("error", f"{outcome.error}; the next start will try again")
+            self._fatal = self._fatal or outcome.error
+            if self._phase == "recording":
+                self.stop(f"a session could not be published ({outcome.error})")
+
+    # Saying.
+
+    def _pause(self, why: str) -> None:
+        """Say once that workers wait; called again and again while they do."""
+        self._flowing_since = None
+        if self._paused is None:
+            self._paused = why
+            self._reporter.event(
+                "warning", f"paused: {why}; finished games are kept, and written when there is room"
+            )
+
+    def _resume_if_flowing(self, now: float) -> None:
+        """Say that it goes on, once that has lasted: near its end, room comes and goes with each file."""
+        if self._paused is None:
+            return
+        if self._flowing_since is None:
+            self._flowing_since = now
+        elif now - self._flowing_since >= FLOWING_S:
+            self._paused = None
+            self._reporter.event("info", "recording again")
+
+    def _note_progress(self, now: float) -> None:
+        self._progress.append((now, int(self._supervisor.shared.slots["steps"].sum())))
+        while now - self._progress[0][0] > RATE_WINDOW_S:
+            self._progress.popleft()
+
+    def status(self) -> Status:
+        """How things stand."""
+        state: State = self._phase
+        ready = sum(worker.ready for worker in self._supervisor.workers)
+        if self._phase == "recording" and not ready:
+            state = "starting"
+        if self._paused is not None:
+            state = "paused"
+        (then, before), (now, steps) = self._progress[0], self._progress[-1]  # noted before each status
+        try:
+            free = self._recording.free_bytes()
+        except OSError:
+            free = None
+        slots = self._supervisor.shared.slots
+        return Status(
+            state=state,
+            why=self._paused or (self.reason or None),
+            elapsed_s=time.monotonic() - self._begun,
+            steps_per_s=(steps - before) / (now - then) if now > then else 0.0,
+            steps=steps,
+            games=int(slots["games"].sum()),
+            recorded_rows=self.tally.rows,
+            mean_score=self.tally.mean_score,
+            reach={tile: self.tally.reach(tile) or 0.0 for tile in REACH_TILES},
+            session_rows=self._recording.open_rows,
+            rotate_steps=self._config.rotate_steps,
+            sessions=len(self.sessions),
+            free_bytes=free,
+            workers=len(self._supervisor.workers),
+            workers_ready=ready,
+        )

@@ -1,0 +1,85 @@
+"""What happens on the board: the rules, and the two things that chance does.
+
+The rules themselves live in :mod:`tape2048.rules`, since the SDK needs them too (legal masks,
+symmetries, recovered moves), and are offered here again beside what only play needs: the spawn after
+a move, and the start of a game.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tape2048._bits import popcount, select_bit
+from tape2048._jit import kernel
+from tape2048.rules import (
+    board_score,
+    boards_to_exps,
+    count_empty,
+    empty_mask,
+    exps_to_boards,
+    legal_mask,
+    legal_masks,
+    max_exponent,
+    merge_score,
+    slide,
+    symmetry,
+    transpose,
+)
+from tape2048_recorder import rng
+
+__all__ = [
+    "board_score",
+    "boards_to_exps",
+    "count_empty",
+    "empty_mask",
+    "exps_to_boards",
+    "legal_mask",
+    "legal_masks",
+    "max_exponent",
+    "merge_score",
+    "new_game",
+    "slide",
+    "spawn",
+    "symmetry",
+    "transpose",
+]
+
+U64 = np.uint64
+
+
+@kernel
+def spawn(board: Any, state: Any, gamma: Any) -> Any:
+    """Put a 2 (p = 0.9) or a 4 (p = 0.1) into a uniformly random empty cell.
+
+    One draw from ``[0, 10 * empties)`` decides both: the quotient by 10 is the cell (counted from the
+    last one), the remainder the tile.
+
+    Args:
+        board: ``u64`` with at least one empty cell.
+        state: the generator's state.
+        gamma: the generator's increment.
+
+    Returns:
+        ``(board, is_four, state)``, all ``u64``.
+    """
+    mask = empty_mask(board)
+    ten = U64(10)
+    draw, state = rng.bounded(state, gamma, popcount(mask) * ten)
+    cell = draw // ten
+    is_four = U64(draw == cell * ten)
+    return board | select_bit(mask, cell) << is_four, is_four, state
+
+
+@kernel
+def new_game(seed: Any) -> Any:
+    """The first position of the game with this seed, after two spawns.
+
+    Returns:
+        ``(board, fours, state, gamma)``: ``fours`` counts the spawned 4s.
+    """
+    state, gamma = rng.start(seed)
+    board, first, state = spawn(U64(0), state, gamma)
+    board, second, state = spawn(board, state, gamma)
+    return board, first + second, state, gamma

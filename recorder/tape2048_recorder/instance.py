@@ -1,0 +1,155 @@
+"""Who records into a directory: the lock of an instance, and what it remembers from life to life.
+
+``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel lets
+go of it however the recorder ends. ``<instance>.json`` beside it holds, for a seed that was given, how
+far its sequence of games has been handed out, so that a service that starts again goes on instead of
+playing the same games again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tape2048._durable import fsync_dir, replace_file, storage_error, write_all
+from tape2048.errors import AlreadyRunningError, ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["IDS_AHEAD", "GameState", "Instance", "Memory"]
+
+_DIRECTORY = ".recorder"
+
+#: Ids that a crash may skip where the seed was given: the memory of them is written this far ahead.
+IDS_AHEAD = 1 << 24
+
+_REMEMBERING = "writing the instance's memory"
+
+
+class GameState(msgspec.Struct, frozen=True):
+    """How far the games of ``seed`` were handed out: all below ``next_id`` but those of ``free``."""
+
+    seed: int
+    next_id: int = 0
+    free: tuple[tuple[int, int], ...] = ()
+
+
+class Instance:
+    """The lock of one instance name on one directory, held until closed.
+
+    Raises:
+        AlreadyRunningError: another recorder holds it; the message names its pid.
+        StorageError: the directory cannot be made or written.
+    """
+
+    def __init__(self, out_dir: Path, name: str) -> None:
+        directory = out_dir / _DIRECTORY
+        self.state_path = directory / f"{name}.json"
+        self._lock_path = directory / f"{name}.lock"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            fsync_dir(out_dir)
+            self._fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise storage_error(error, out_dir, "preparing the output directory") from error
+        try:
+            self._lock(out_dir, name)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _lock(self, out_dir: Path, name: str) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
+            raise AlreadyRunningError(
+                f"the recorder with pid {holder} holds this directory as instance {name!r}",
+                path=out_dir,
+                hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
+            ) from None
+        try:
+            os.ftruncate(self._fd, 0)
+            write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise storage_error(error, self._lock_path, "writing the lock file") from error
+
+    def load_state(self, seed: int) -> GameState:
+        """Where the sequence of this seed goes on.
+
+        Raises:
+            ConfigError: the file is not one of ours.
+        """
+        try:
+            state = msgspec.json.decode(self.state_path.read_bytes(), type=GameState)
+        except FileNotFoundError:
+            return GameState(seed)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"the instance's memory of its games cannot be read: {error}",
+                path=self.state_path,
+                hint="move the file away; the seed's games then begin again from the first",
+            ) from error
+        return state if state.seed == seed else GameState(seed)
+
+    def save_state(self, state: GameState) -> None:
+        """Remember how far the games were handed out.
+
+        Raises:
+            OSError: as the operating system gave it; the old state stands.
+        """
+        replace_file(self.state_path, msgspec.json.encode(state))
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self._fd)
+
+
+class Memory:
+    """How far an instance's games are handed out, on disk.
+
+    It is always ahead of them, so that a crash skips ids and repeats none. Only a seed that was given is
+    remembered; a random one is never used again.
+
+    Args:
+        instance: whose memory it is.
+        seed: of the games; None: a random one.
+    """
+
+    def __init__(self, instance: Instance, seed: int | None) -> None:
+        self._instance = instance
+        self._seed = seed
+        self._covered = 0
+
+    def cover(self, next_id: int) -> None:
+        """Called before ids up to ``next_id`` are handed out; writes when half of what is ahead is used.
+
+        Raises:
+            StorageError: it could not be written, and nothing is left of what was written before.
+        """
+        if self._seed is None or next_id + IDS_AHEAD // 2 <= self._covered:
+            return
+        try:
+            self._instance.save_state(GameState(self._seed, next_id + IDS_AHEAD))
+        except OSError as error:
+            if next_id > self._covered:
+                raise storage_error(error, self._instance.state_path, _REMEMBERING) from error
+        else:
+            self._covered = next_id + IDS_AHEAD
+
+    def settle(self, state: GameState) -> None:
+        """Remember exactly how far it went, at the end of a life.
+
+        Raises:
+            StorageError: it could not be written; the next life skips some ids.
+        """
+        if self._seed is None:
+            return
+        try:
+            self._instance.save_state(state)
+        except OSError as error:
+            raise storage_error(error, self._instance.state_path, _REMEMBERING) from error

@@ -1,0 +1,138 @@
+"""The journal of a session that is being written: which blocks are confirmed, and their runs.
+
+A block is **confirmed** when its record stands here. The record is appended with one ``write``
+after the block's rows were written, and carries all that the session's metadata will say of them; so
+a killed daemon loses no confirmed block, and ``metadata.db`` is built once, at rotation. Nothing is
+flushed to stable storage before rotation: after a power failure, a record counts if its own checksum
+holds and its block's does.
+
+========  ===============================================================
+bytes     header
+========  ===============================================================
+0..8      magic ``T2KJRNL1``
+8..16     ``u64`` bytes of a row
+========  ===============================================================
+
+then, for each block:
+
+========  ===============================================================
+bytes     record
+========  ===============================================================
+0..4      magic ``BLCK``
+4..8      ``u32`` runs
+8..16     ``u64`` first row
+16..20    ``u32`` rows
+20..24    ``u32`` CRC-32C of the rows
+24..      runs, ``RUN_DTYPE``, 40 bytes each, ``first_row`` counted from the file's first row
+last 4    ``u32`` CRC-32C of the record before it
+========  ===============================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from tape2048._durable import write_all
+from tape2048.errors import FormatError
+from tape2048.formats.session import RUN_DTYPE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["JOURNAL", "Block", "Journal", "read_journal"]
+
+JOURNAL = "journal"
+
+_HEADER = struct.Struct("<8sQ")
+_RECORD = struct.Struct("<4sIQII")
+_CHECK = struct.Struct("<I")
+_MAGIC = b"T2KJRNL1"
+_RECORD_MAGIC = b"BLCK"
+assert _HEADER.size == 16
+assert _RECORD.size == 24
+
+
+class Block(NamedTuple):
+    """A confirmed block and the runs whose rows it holds."""
+
+    first_row: int
+    rows: int
+    crc32c: int
+    runs: npt.NDArray[np.void]
+
+
+class Journal:
+    """The writing side. A failed append leaves the journal as it was before."""
+
+    def __init__(self, path: Path, row_bytes: int) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(self._fd, _HEADER.pack(_MAGIC, row_bytes))
+        except OSError:
+            os.close(self._fd)
+            raise
+        self._bytes = _HEADER.size
+
+    def append(self, block: Block) -> None:
+        """Confirm a block.
+
+        Raises:
+            OSError: as the operating system gave it; the block is not confirmed, and may be later.
+        """
+        head = _RECORD.pack(_RECORD_MAGIC, len(block.runs), block.first_row, block.rows, block.crc32c)
+        body = head + block.runs.tobytes()
+        record = body + _CHECK.pack(crc32c(body))
+        try:
+            # At the end of the last whole record, wherever a failed write has left the file: a torn record
+            # in the middle would hide all that come after it.
+            write_all(self._fd, record, self._bytes)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._bytes)
+            raise
+        self._bytes += len(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def read_journal(path: Path, row_bytes: int) -> list[Block]:
+    """The confirmed blocks of a session that its daemon left behind.
+
+    A record that was cut off by the daemon's death, and what follows it, is not there.
+
+    Raises:
+        FormatError: the file is not a journal of rows of this size.
+        OSError: as the operating system gave it.
+    """
+    data = path.read_bytes()
+    if len(data) < _HEADER.size:
+        return []
+    magic, found_row_bytes = _HEADER.unpack_from(data)
+    if magic != _MAGIC or found_row_bytes != row_bytes:
+        raise FormatError(
+            f"found magic {magic!r} and rows of {found_row_bytes} bytes; expected {_MAGIC!r} and {row_bytes}",
+            path=path,
+            offset=0,
+        )
+    blocks: list[Block] = []
+    at = _HEADER.size
+    while at + _RECORD.size <= len(data):
+        record_magic, run_count, first_row, rows, checksum = _RECORD.unpack_from(data, at)
+        end = at + _RECORD.size + run_count * RUN_DTYPE.itemsize
+        if record_magic != _RECORD_MAGIC or end + _CHECK.size > len(data):
+            break
+        if _CHECK.unpack_from(data, end)[0] != crc32c(memoryview(data)[at:end]):
+            break
+        runs = np.frombuffer(data, dtype=RUN_DTYPE, count=run_count, offset=at + _RECORD.size)
+        blocks.append(Block(first_row, rows, checksum, runs))
+        at = end + _CHECK.size
+    return blocks

@@ -1,0 +1,96 @@
+"""Which games were handed to whom, so that each is recorded once, whoever dies.
+
+A game is decided by its id (through its seed), so a game that went with a dead worker is handed to
+another one, and comes out the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from tape2048_recorder.instance import GameState
+
+__all__ = ["Ledger"]
+
+Range = tuple[int, int]
+
+
+class Ledger:
+    """Hands out ids, in ranges ``[first, end)``.
+
+    Args:
+        state: where the sequence goes on.
+        games_max: how many to hand out, or None.
+        workers: how many share them; near the end, each gets a fair part of what is left.
+    """
+
+    def __init__(self, state: GameState, *, games_max: int | None, workers: int) -> None:
+        self._seed = state.seed
+        self._next = state.next_id
+        self._free: deque[Range] = deque(state.free)
+        self._left = games_max
+        self._workers = workers
+        self._held: dict[int, deque[Range]] = {}
+        self.confirmed = 0
+
+    def take(self, worker: int, want: int) -> Range | None:
+        """Up to ``want`` games for a worker as ``(first_id, count)``, or None where none are left."""
+        if self._left is not None:
+            want = min(want, -(-self._left // (2 * self._workers)))
+        if want == 0:
+            return None
+        if self._free:
+            first, end = self._free.popleft()
+            if end - first > want:
+                self._free.appendleft((first + want, end))
+            count = min(want, end - first)
+        else:
+            first, count = self._next, want
+            self._next += count
+        if self._left is not None:
+            self._left -= count
+        self._held.setdefault(worker, deque()).append((first, first + count))
+        return first, count
+
+    def confirm(self, worker: int, ids: npt.NDArray[np.uint64]) -> bool:
+        """Cross off games that a worker has recorded; False if they are not the next ones it held."""
+        held = self._held.get(worker, deque())
+        at = 0
+        while at < len(ids):
+            if not held:
+                return False
+            first, end = held.popleft()
+            count = min(end - first, len(ids) - at)
+            if not np.array_equal(ids[at : at + count], np.arange(first, first + count, dtype=np.uint64)):
+                return False
+            if first + count < end:
+                held.appendleft((first + count, end))
+            at += count
+        self.confirmed += len(ids)
+        return True
+
+    def release(self, worker: int) -> int:
+        """Take back what a worker held and did not record; returns how many games."""
+        back = self._held.pop(worker, deque())
+        self._free.extendleft(reversed(back))
+        count = sum(end - first for first, end in back)
+        if self._left is not None:
+            self._left += count
+        return count
+
+    @property
+    def next_id(self) -> int:
+        """The first id that was never handed out."""
+        return self._next
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no game is left to hand out (some may still be in play)."""
+        return self._left == 0
+
+    def state(self) -> GameState:
+        """What to remember: exact where nothing is held."""
+        return GameState(self._seed, self._next, tuple(self._free))

@@ -1,0 +1,59 @@
+"""``random``: a uniformly random legal move."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from tape2048.rules import slide_rows, transpose
+from tape2048_recorder import rng
+from tape2048_recorder.players._api import NO_MOVE, choose, is_player
+
+__all__ = ["Random", "make"]
+
+U64 = np.uint64
+
+# The 24 orders in which four moves can be tried, two bits a move, first move lowest.
+_ORDERS = np.array(
+    [sum(move << (2 * i) for i, move in enumerate(order)) for order in itertools.permutations(range(4))],
+    dtype=np.uint8,
+)
+_ORDER_COUNT = U64(len(_ORDERS))
+
+
+class Random(NamedTuple):
+    """Uniformly random legal play."""
+
+    unused: np.uint64  # numba knows no empty NamedTuple
+
+
+def make() -> Random:
+    """The player."""
+    return Random(U64(0))
+
+
+@overload(choose)
+def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    if not is_player(player, Random):
+        return None
+
+    def choose_random(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+        # The first legal move in a random order is a uniformly random legal move, and mostly the
+        # first one tried is legal: cheaper than finding out which of the four are.
+        draw, state = rng.bounded(state, gamma, _ORDER_COUNT)
+        order = U64(_ORDERS[draw])
+        columns = transpose(board)
+        for _ in range(4):
+            move = order & U64(3)
+            order >>= U64(2)
+            vertical = move < U64(2)
+            source = columns if vertical else board
+            after = slide_rows(source, move & U64(1))
+            if after != source:
+                return move, transpose(after) if vertical else after, state
+        return NO_MOVE, board, state
+
+    return choose_random

@@ -1,0 +1,255 @@
+"""``run``: one life of a recorder, from its configuration to a summary of what it left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import secrets
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tape2048._durable import storage_error
+from tape2048._version import __version__
+from tape2048.errors import DiskFullError, OutDirError, TapeError, WorkerStartError
+from tape2048.formats.session import FORMAT_VERSION, SESSION_NAME, STEPS_NPY
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.daemon import Daemon
+from tape2048_recorder.instance import GameState, Instance, Memory
+from tape2048_recorder.journal import JOURNAL
+from tape2048_recorder.ledger import Ledger
+from tape2048_recorder.partial import PARTIAL_SUFFIX, Facts, stage_of
+from tape2048_recorder.players import check_player
+from tape2048_recorder.publish import recover
+from tape2048_recorder.publisher import utc_text
+from tape2048_recorder.recording import MEGABYTE, Recording
+from tape2048_recorder.report import REACH_TILES, Reporter, Summary
+from tape2048_recorder.signals import Signals
+from tape2048_recorder.supervisor import Supervisor
+from tape2048_recorder.worker import WorkerSpec
+
+__all__ = ["recover_all", "run"]
+
+
+def run(config: RecorderConfig, reporter: Reporter) -> Summary:
+    """Record until a limit is met or a signal comes. Main thread only.
+
+    Args:
+        config: what to record, and where.
+        reporter: told of events and, twice a second, of the state of things.
+
+    Returns:
+        What was recorded and published, and why it ended.
+
+    Raises:
+        ConfigError: the player does not exist or does not take these parameters.
+        StorageError: ``out_dir`` cannot be used, or a session could not be published (it stays for the
+            next start).
+        RecorderError: another recorder is at work, or workers cannot be kept alive.
+    """
+    begun = time.monotonic()
+    player_args = check_player(config.player, config.player_args)
+    out_dir = _prepare(Path(config.out_dir), config)
+    instance = Instance(out_dir, config.instance)
+    signals = Signals()
+    try:
+        return _run(
+            config,
+            reporter,
+            begun=begun,
+            out_dir=out_dir,
+            instance=instance,
+            signals=signals,
+            player_args=player_args,
+        )
+    finally:
+        signals.close()
+        instance.close()
+
+
+def _run(
+    config: RecorderConfig,
+    reporter: Reporter,
+    *,
+    begun: float,
+    out_dir: Path,
+    instance: Instance,
+    signals: Signals,
+    player_args: dict[str, int],
+) -> Summary:
+    seed = secrets.randbits(64) if config.seed is None else config.seed
+    state = GameState(seed) if config.seed is None else instance.load_state(seed)
+    workers = config.worker_count
+    memory = Memory(instance, config.seed)
+    supervisor = Supervisor(_worker_spec(config, seed, player_args), workers)
+    try:
+        for worker in supervisor.workers:  # they compile while what a crash left is recovered
+            supervisor.start(worker)
+        recovered = recover_all(out_dir, config.instance, reporter)
+        memory.cover(state.next_id)
+    except OSError as error:
+        supervisor.close()
+        raise WorkerStartError(f"no process could be made: {error.strerror or error}") from error
+    except BaseException:
+        supervisor.close()
+        raise
+    ledger = Ledger(state, games_max=config.max_games, workers=workers)
+
+    def make_facts(started_at: str) -> Facts:
+        assert daemon.player_sha256 is not None  # a block comes from a worker that was ready
+        return Facts(
+            format_version=FORMAT_VERSION,
+            engine=f"tape2048/{__version__}",
+            player=config.player,
+            player_args=dict(player_args),
+            player_sha256=daemon.player_sha256,
+            seed=seed,
+            sample_rate=config.sample_rate,
+            record_action=config.record_action,
+            model_tag=config.tag,
+            host=platform.node(),
+            instance=config.instance,
+            started_at=started_at,
+            config=effective(config),
+            config_sha256=config_sha256(config),
+        )
+
+    recording = Recording(out_dir, config, make_facts, _sessions_bytes(out_dir))
+    daemon = Daemon(
+        config=config,
+        reporter=reporter,
+        supervisor=supervisor,
+        recording=recording,
+        ledger=ledger,
+        memory=memory,
+        signals=signals,
+        begun=begun,
+    )
+    reporter.event(
+        "info",
+        f"recording {config.player} with {workers} workers into {out_dir} "
+        f"(seed {seed}, instance {config.instance})",
+    )
+    try:
+        daemon.run()
+    except TapeError:
+        with contextlib.suppress(TapeError):  # what ended the daemon is what is to be said
+            memory.settle(ledger.state())
+        raise
+    memory.settle(ledger.state())
+    if daemon.finished_games_lost:
+        raise DiskFullError(
+            f"{daemon.finished_games_lost} finished games found no room before the drain's time was up",
+            path=out_dir,
+            hint="everything that was written is published; free some space and start again",
+        )
+    return Summary(
+        reason=daemon.reason,
+        out_dir=str(out_dir),
+        sessions=[str(path) for path in daemon.sessions],
+        recovered=[str(path) for path in recovered],
+        games=daemon.tally.games,
+        steps=daemon.tally.steps,
+        rows=daemon.tally.rows,
+        bytes=daemon.bytes_published,
+        elapsed_s=time.monotonic() - begun,
+        mean_score=daemon.tally.mean_score,
+        score_max=daemon.tally.score_max,
+        highest_tile=daemon.tally.highest_tile,
+        reach={tile: daemon.tally.reach(tile) or 0.0 for tile in REACH_TILES},
+        games_dropped=daemon.games_dropped,
+        first_step_s=daemon.first_step_s,
+    )
+
+
+def _worker_spec(config: RecorderConfig, seed: int, player_args: dict[str, int]) -> WorkerSpec:
+    flush_s = config.flush_s if config.rotate_s is None else min(config.flush_s, config.rotate_s)
+    return WorkerSpec(
+        index=0,
+        workers=config.worker_count,
+        daemon_pid=0,
+        socket_fd=-1,
+        shared_fd=-1,
+        player=config.player,
+        player_args=dict(player_args),
+        seed=seed,
+        # A block larger than a session would make every session as large as a block.
+        block_rows=min(config.block_rows, config.rotate_steps),
+        sample_rate=config.sample_rate,
+        record_action=config.record_action,
+        flush_s=flush_s,
+    )
+
+
+def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
+    """Make ``out_dir`` if it is not there, and see that there is room to begin."""
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            raise OutDirError(
+                "found a file, expected a directory", path=out_dir, hint="name another --out-dir"
+            ) from error
+        raise storage_error(error, out_dir, "making the output directory") from error
+    out_dir = out_dir.resolve()
+    stat = os.statvfs(out_dir)
+    probe = stat.f_bavail * stat.f_frsize
+    if probe < config.min_free_mb * MEGABYTE:
+        raise DiskFullError(
+            f"{probe / MEGABYTE:.0f} MB are free, min_free_mb = {config.min_free_mb} are to stay free",
+            path=out_dir,
+            hint="free some space, or lower min_free_mb",
+        )
+    return out_dir
+
+
+def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
+    """Publish what killed recorders of this instance left; call with the instance's lock held.
+
+    What cannot be recovered is reported and left alone.
+    """
+    try:
+        partials = sorted(out_dir.glob(f".*.{instance}{PARTIAL_SUFFIX}"))
+    except OSError as error:
+        raise storage_error(error, out_dir, "looking for unfinished sessions") from error
+    found = []
+    for partial in partials:
+        try:
+            published = recover(out_dir, partial, ended_at=_last_written(partial))
+        except TapeError as error:
+            reporter.event("error", f"not recovered, left as it is: {error}")
+            continue
+        if published.path is not None:
+            found.append(published.path)
+            reporter.event(
+                "warning",
+                f"recovered {published.path.name}: {published.runs:,} games, {published.rows:,} rows "
+                "of a recorder that was killed",
+            )
+        if published.rows_lost:
+            reporter.event(
+                "error", f"{partial.name}: {published.rows_lost:,} rows did not match their checksums"
+            )
+    return found
+
+
+def _last_written(partial: Path) -> str:
+    try:
+        moment = (stage_of(partial) / JOURNAL).stat().st_mtime
+    except OSError:
+        return utc_text()
+    return utc_text(datetime.fromtimestamp(moment, UTC))
+
+
+def _sessions_bytes(out_dir: Path) -> int:
+    """What the published sessions of a directory take, by their rows' files."""
+    try:
+        paths = [path for path in out_dir.iterdir() if SESSION_NAME.match(path.name)]
+    except OSError as error:
+        raise storage_error(error, out_dir, "looking for sessions") from error
+    total = 0
+    for path in paths:
+        with contextlib.suppress(OSError):
+            total += (path / STEPS_NPY).stat().st_size
+    return total

@@ -1,0 +1,221 @@
+"""The sessions that a recorder writes: the open one, the closing ones, and when to pause.
+
+Blocks go into the open session. Once it is full (or old) it is closed: it takes no more blocks, waits
+for those that are still being written, and is then handed to the publisher.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+from tape2048._durable import storage_error
+from tape2048.errors import FormatError, StorageError
+from tape2048.formats.session import step_dtype
+from tape2048_recorder.partial import Facts, PartialSession
+from tape2048_recorder.protocol import Range, WriteFailed, Written
+from tape2048_recorder.publisher import Outcome, Publisher, utc_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.journal import Block
+
+__all__ = ["Recording"]
+
+#: Closed sessions that wait to be published, beyond which the disk is too slow and workers pause.
+BACKLOG_MAX = 3
+
+#: How long to wait after a failed write before a worker may try again.
+RETRY_S = 1.0
+
+MEGABYTE = 10**6
+
+
+class Recording:
+    """Hands out row ranges, confirms blocks, rotates.
+
+    Args:
+        out_dir: where sessions are published.
+        config: the recorder's.
+        make_facts: facts of a session that starts at a moment (UTC, RFC 3339).
+        bytes_before: what ``out_dir`` held in sessions when the recorder started.
+    """
+
+    def __init__(
+        self, out_dir: Path, config: RecorderConfig, make_facts: Callable[[str], Facts], bytes_before: int
+    ) -> None:
+        self._out_dir = out_dir
+        self._config = config
+        self._make_facts = make_facts
+        self._row_bytes = step_dtype(record_action=config.record_action).itemsize
+        self._bytes_published = bytes_before
+        self._serial = 0
+        self._open: PartialSession | None = None
+        self._began: tuple[float, str] | None = None  # when the open (or next) session began: monotonic, UTC
+        self._closing: list[PartialSession] = []
+        self._retry_at = 0.0
+        self._failure: str | None = None
+        self.publisher = Publisher(out_dir)
+
+    def begin(self) -> None:
+        """Play has begun that the next session will hold (if it has not before)."""
+        if self._began is None:
+            self._began = (time.monotonic(), utc_text())
+
+    # Where blocks go.
+
+    def why_not(self, rows: int) -> str | None:
+        """Why a block of this many rows cannot be placed now, or None if it can."""
+        if self._failure is not None and time.monotonic() < self._retry_at:
+            return self._failure
+        if self.publisher.pending + len(self._closing) >= BACKLOG_MAX:
+            return "the disk is slow: closed sessions wait to be published"
+        needed = (rows + self._rows_being_written) * self._row_bytes + self._config.min_free_mb * MEGABYTE
+        try:
+            free = self.free_bytes()
+        except OSError as error:
+            return f"{self._out_dir}: {error.strerror}"
+        if free < needed:
+            return (
+                f"the disk is full: {free / MEGABYTE:.0f} MB are free in {self._out_dir}, "
+                f"{needed / MEGABYTE:.0f} MB are needed (min_free_mb = {self._config.min_free_mb})"
+            )
+        return None
+
+    def place(self, rows: int) -> Range:
+        """A range for a block, in the open session.
+
+        Raises:
+            StorageError: no session could be begun.
+        """
+        session = self._open
+        if session is None:
+            self._serial += 1
+            self.begin()
+            assert self._began is not None
+            try:
+                session = PartialSession(self._out_dir, self._make_facts(self._began[1]), self._serial)
+            except StorageError as error:
+                self._fail(str(error))
+                raise
+            self._open = session
+        return Range(session.serial, str(session.steps_path), session.reserve(rows))
+
+    def confirm(self, written: Written) -> Block | None:
+        """Confirm a block; None where the journal could not be written and it has to be tried again.
+
+        Raises:
+            FormatError: the message does not fit what was given out.
+        """
+        session = self._session(written.session)
+        if session is None:
+            raise FormatError(f"a block was written into session {written.session}, which is not open")
+        try:
+            block = session.confirm(written)
+        except OSError as error:
+            self._fail(str(storage_error(error, session.path, "writing the journal")))
+            return None
+        self._failure = None
+        self.rotate_if_due()
+        return block
+
+    def write_failed(self, failed: WriteFailed) -> None:
+        """Take back the range of a block that could not be written."""
+        session = self._session(failed.session)
+        if session is None:
+            return
+        session.release(failed.first_row)
+        error = OSError(failed.errno, os.strerror(failed.errno))
+        self._fail(str(storage_error(error, session.path, "writing rows")))
+        if failed.errno == errno.ENOENT and session is self._open:
+            self.close_open()  # its directory is gone; the next block begins another
+        self._submit_closing()
+
+    def release(self, place: Range) -> None:
+        """Take back the range of a worker that died."""
+        session = self._session(place.session)
+        if session is not None:
+            session.release(place.first_row)
+            self._submit_closing()
+
+    def _fail(self, why: str) -> None:
+        self._failure = why
+        self._retry_at = time.monotonic() + RETRY_S
+
+    def _session(self, serial: int) -> PartialSession | None:
+        candidates = [*self._closing, *([self._open] if self._open else [])]
+        return next((session for session in candidates if session.serial == serial), None)
+
+    # When sessions end.
+
+    def rotate_if_due(self) -> None:
+        """Close the open session if it is full, or old and not empty; publish what is closed and written."""
+        if self._is_due():
+            self.close_open()
+        self._submit_closing()
+
+    def _is_due(self) -> bool:
+        session, config = self._open, self._config
+        if session is None or self._began is None:
+            return False
+        old = config.rotate_s is not None and time.monotonic() - self._began[0] >= config.rotate_s
+        return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
+
+    def close_open(self) -> None:
+        """Close the open session, if there is one, whatever its size."""
+        if self._open is not None:
+            self._closing.append(self._open)
+            self._open = None
+            self._began = None
+            self.begin()
+        self._submit_closing()
+
+    def _submit_closing(self) -> None:
+        for session in [session for session in self._closing if not session.writing]:
+            self._closing.remove(session)
+            self.publisher.submit(session)
+
+    def outcomes(self) -> list[Outcome]:
+        """What the publisher has done since the last call."""
+        outcomes = self.publisher.outcomes()
+        for outcome in outcomes:
+            if outcome.published is not None:
+                self._bytes_published += outcome.published.bytes
+        return outcomes
+
+    # How much there is.
+
+    @property
+    def idle(self) -> bool:
+        """Whether every session that was begun is published (or given up)."""
+        return self._open is None and not self._closing and not self.publisher.pending
+
+    @property
+    def open_rows(self) -> int:
+        """Confirmed rows in the open session."""
+        return self._open.rows_confirmed if self._open is not None else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of published sessions and of those being written."""
+        being_written = [*self._closing, *([self._open] if self._open else [])]
+        return self._bytes_published + sum(session.size_bytes for session in being_written)
+
+    @property
+    def _rows_being_written(self) -> int:
+        sessions = [*self._closing, *([self._open] if self._open else [])]
+        return sum(session.rows_reserved - session.rows_confirmed for session in sessions if session.writing)
+
+    def free_bytes(self) -> int:
+        """Bytes that this user may still write to the file system of ``out_dir``.
+
+        Raises:
+            OSError: the directory is gone.
+        """
+        stat = os.statvfs(self._out_dir)
+        return stat.f_bavail * stat.f_frsize

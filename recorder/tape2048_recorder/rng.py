@@ -1,0 +1,87 @@
+"""The generator of a game: SplitMix64, with a stream of its own for each game.
+
+State and increment (gamma) are both derived from the game's 64-bit seed, so that games walk different
+sequences rather than different places of one. Source: Steele, Lea, Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014 (SplitMix64: fig. 15; gammas: fig. 16).
+
+A generator is two ``u64``, ``state`` and ``gamma``; kernels take both and give the new state back.
+Bounded draws are unbiased: Lemire, "Fast random integer generation in an interval", ACM TOMACS 2019
+(multiply, and reject the few products that would favour some results).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from tape2048._bits import high64, popcount
+
+__all__ = ["bounded", "game_seeds", "mix64", "next_u64", "start", "uniform"]
+
+U64 = np.uint64
+GOLDEN_GAMMA = U64(0x9E3779B97F4A7C15)
+_GAMMA_FLIPS_MIN = U64(24)
+
+
+@register_jitable
+def mix64(z: Any) -> Any:
+    """The finaliser: a bijection on ``u64`` (David Stafford's variant 13)."""
+    z = (z ^ (z >> U64(30))) * U64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> U64(27))) * U64(0x94D049BB133111EB)
+    return z ^ (z >> U64(31))
+
+
+@register_jitable
+def start(seed: Any) -> Any:
+    """The generator of the game with this seed: ``(state, gamma)``."""
+    seed = U64(seed)
+    state = mix64(seed + GOLDEN_GAMMA)
+    gamma = mix64(seed + GOLDEN_GAMMA + GOLDEN_GAMMA) | U64(1)
+    # An increment with few bit changes mixes poorly at first (the paper's fig. 16).
+    if popcount(gamma ^ (gamma >> U64(1))) < _GAMMA_FLIPS_MIN:
+        gamma ^= U64(0xAAAAAAAAAAAAAAAA)
+    return state, gamma
+
+
+@register_jitable
+def next_u64(state: Any, gamma: Any) -> Any:
+    """The next 64 random bits: ``(bits, state)``."""
+    state += gamma
+    return mix64(state), state
+
+
+@register_jitable
+def bounded(state: Any, gamma: Any, n: Any) -> Any:
+    """A uniform draw from ``[0, n)``, ``0 < n < 2**32``: ``(draw, state)``."""
+    bits, state = next_u64(state, gamma)
+    if bits * n < n:  # one in 2**64 / n: only here may the product need to be rejected
+        threshold = (U64(0) - n) % n
+        while bits * n < threshold:
+            bits, state = next_u64(state, gamma)
+    return high64(bits, n), state
+
+
+@register_jitable
+def uniform(state: Any, gamma: Any) -> Any:
+    """A uniform ``f64`` from ``[0, 1)`` with 53 random bits: ``(draw, state)``."""
+    bits, state = next_u64(state, gamma)
+    return np.float64(bits >> U64(11)) * 2.0**-53, state
+
+
+def game_seeds(seed: int, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The seed of each game of a recorder's life.
+
+    Args:
+        seed: the recorder's 64-bit seed.
+        ids: ``u64[n]``, numbers of games.
+
+    Returns:
+        ``u64[n]``: ``mix64(seed + (id + 1) * golden_gamma)``, different for different ids.
+    """
+    with np.errstate(over="ignore"):
+        z = U64(seed & 0xFFFFFFFFFFFFFFFF) + (ids + U64(1)) * GOLDEN_GAMMA
+        mixed: npt.NDArray[np.uint64] = mix64(z)
+    return mixed

@@ -1,0 +1,357 @@
+"""Settings as data: what the fields of a configuration Struct say about themselves, and how values are read.
+
+A field of a configuration is declared once::
+
+    rotate_s: Annotated[Seconds | None, about("longest a session stays open", why="...", none="off")] = None
+
+:func:`settings_of` turns the Struct into one :class:`Setting` for each field; command line flags,
+environment variables, error messages, the reference table and the sample file all come from there.
+:func:`read_value` is the only way in for a value, wherever it was written:
+
+* **text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number; seconds may
+  be written ``90``, ``90s``, ``1.5min``, ``2h``, ``1d``; megabytes (10**6 bytes) ``500``, ``500MB``, ``2GB``.
+* **native** (TOML): numbers are numbers; the only text where a number belongs is the word for "none"
+  (such as ``"off"``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
+
+import msgspec
+from msgspec import inspect
+
+from tape2048.errors import ConfigError, UnknownKeyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "ENV_PREFIX",
+    "Origin",
+    "Setting",
+    "about",
+    "read_plain",
+    "read_value",
+    "refuse",
+    "settings_of",
+    "show_plain",
+    "unknown_key",
+]
+
+ENV_PREFIX = "TAPE2048_"
+
+Kind = Literal["int", "float", "str", "bool", "table"]
+
+#: What may follow a number in text, by the unit of the setting, as a factor to that unit.
+_SUFFIXES: dict[str, dict[str, Decimal]] = {
+    "count": {"k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9},
+    "s": {"s": Decimal(1), "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)},
+    "mb": {"MB": Decimal(1), "GB": Decimal(10) ** 3, "TB": Decimal(10) ** 6},
+}
+_COUNTED = ("_games", "_rows", "_steps")
+
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+#: Numbers with more digits than this are refused before they are computed: ``1e999999999`` has a billion.
+#: 64 bits need 20, and 20 digits times the largest factor stay exact in Decimal's 28.
+_DIGITS_MAX = 20
+
+#: Whole numbers written as floats (``1e7`` in TOML) are exact up to here.
+_FLOAT_EXACT_MAX = 2**53
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a value was written.
+
+    ``where`` is ``FILE:LINE``, the environment variable's name, the flag, or empty for a default.
+    """
+
+    kind: Literal["default", "file", "env", "flag"]
+    where: str = ""
+
+    def __str__(self) -> str:
+        return self.where or self.kind
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting, as its field declares it.
+
+    Args:
+        name: the field's name, unit last.
+        kind: what its values are.
+        default: the value where nobody gives one.
+        text: what it does.
+        why: why the default is what it is.
+        none: the word for None in flags, environment and file; None where None is not a value.
+        ge: least value.
+        gt: value that it must exceed.
+        le: greatest value.
+        pattern: what text must match as a whole.
+        form: the pattern, in words.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    text: str
+    why: str
+    none: str | None = None
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    pattern: str | None = None
+    form: str | None = None
+
+    @property
+    def env(self) -> str:
+        """The environment variable."""
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """The command line flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a flag or a variable can hold it; a table stands in files only."""
+        return self.kind != "table"
+
+    @property
+    def unit(self) -> str:
+        """``s``, ``mb``, ``count``, or empty: the unit that the name ends in."""
+        if self.name.endswith(_COUNTED):
+            return "count"
+        suffix = self.name.rpartition("_")[2]
+        return suffix if suffix in _SUFFIXES else ""
+
+    @property
+    def expected(self) -> str:
+        """The values it takes, in words."""
+        words = self._expected_value()
+        return words if self.none is None else f'{words}, or "{self.none}"'
+
+    def _expected_value(self) -> str:
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "table":
+            return "a table of names and plain values"
+        if self.kind == "str":
+            return self.form or "text"
+        noun = "a whole number" if self.kind == "int" else "a number"
+        noun += {"s": " of seconds", "mb": " of megabytes"}.get(self.unit, "")
+        if self.gt is not None:
+            return f"{noun} above {self.gt:g}"
+        if self.ge is not None and self.le is not None:
+            return f"{noun} from {_plain(self.ge)} to {_plain(self.le)}"
+        return noun if self.ge is None else f"{noun} of at least {_plain(self.ge)}"
+
+    def show(self, value: object) -> str:
+        """A value as a person would write it."""
+        if value is None:
+            return self.none or '""'
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, float):
+            return f"{value:.15g}"
+        if isinstance(value, dict):
+            return ", ".join(f"{key}={show_plain(item)}" for key, item in value.items()) or "{}"
+        if isinstance(value, int) and self.unit == "count":
+            return f"{value:_}"
+        return str(value)
+
+
+def about(text: str, *, why: str, **more: object) -> msgspec.Meta:
+    """What a field says about itself, beside its type and bounds.
+
+    Args:
+        text: what the setting does.
+        why: why the default is what it is.
+        more: ``none`` (the word for None), ``form`` (the pattern in words), ``le`` (a bound past 2**63).
+    """
+    return msgspec.Meta(description=text, extra={"why": why, **more})
+
+
+@functools.cache
+def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
+    """The settings of a configuration Struct, by name, in the order of its fields."""
+    info = inspect.type_info(config)
+    assert isinstance(info, inspect.StructType)
+    return {field.name: _setting(field) for field in info.fields}
+
+
+def _setting(field: inspect.Field) -> Setting:
+    assert isinstance(field.type, inspect.Metadata), f"{field.name} says nothing about itself: use about()"
+    extra = dict(field.type.extra or {})
+    text = (field.type.extra_json_schema or {})["description"]
+    inner = field.type.type
+    if isinstance(inner, inspect.UnionType):
+        inner = next(option for option in inner.types if not isinstance(option, inspect.NoneType))
+    kind: Kind
+    bounds: dict[str, Any]
+    match inner:
+        case inspect.IntType(gt=gt, ge=ge, le=le):
+            kind, bounds = "int", {"gt": gt, "ge": ge, "le": le}
+        case inspect.FloatType(gt=gt, ge=ge, le=le):
+            kind, bounds = "float", {"gt": gt, "ge": ge, "le": le}
+        case inspect.StrType(pattern=pattern):
+            kind, bounds = "str", {"pattern": pattern}
+        case inspect.BoolType():
+            kind, bounds = "bool", {}
+        case _:
+            kind, bounds = "table", {}
+    default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    return Setting(name=field.name, kind=kind, default=default, text=text, **{**bounds, **extra})
+
+
+def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
+    """The value of a setting, checked.
+
+    Args:
+        setting: what it is for.
+        raw: as it was written; text from flags and the environment, native from a file.
+        origin: where it was written, for the error.
+
+    Raises:
+        ConfigError: found, expected, where, and what to do.
+    """
+    if setting.none is not None and (raw is None or raw == setting.none):
+        return None
+    match setting.kind:
+        case "bool":
+            return _read_bool(setting, raw, origin)
+        case "int" | "float":
+            return _read_number(setting, raw, origin)
+        case "table":
+            return _read_table(setting, raw, origin)
+        case "str":
+            return _read_str(setting, raw, origin)
+
+
+def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
+    """Whether a value came as text from where everything is text."""
+    return isinstance(raw, str) and origin.kind in ("env", "flag")
+
+
+def _read_bool(setting: Setting, raw: object, origin: Origin) -> bool:
+    value = _BOOLS.get(raw.strip().lower()) if _is_text(raw, origin) else raw
+    return value if isinstance(value, bool) else _refuse(setting, raw, origin)
+
+
+def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
+    if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
+        _refuse(setting, raw, origin)
+    return raw
+
+
+def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
+    number = None
+    if _is_text(raw, origin):
+        number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
+    elif isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw):
+        number = Decimal(raw)
+    if number is None or not _in_bounds(setting, number):
+        _refuse(setting, raw, origin)
+    if setting.kind == "float":
+        return float(number)
+    inexact = isinstance(raw, float) and abs(raw) > _FLOAT_EXACT_MAX
+    if inexact or number != number.to_integral_value():
+        _refuse(setting, raw, origin)
+    return int(number)
+
+
+def _in_bounds(setting: Setting, number: Decimal) -> bool:
+    return (
+        (setting.ge is None or number >= setting.ge)
+        and (setting.gt is None or number > setting.gt)
+        and (setting.le is None or number <= setting.le)
+    )
+
+
+def _read_table(setting: Setting, raw: object, origin: Origin) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        _refuse(setting, raw, origin)
+    for key, value in raw.items():
+        if not isinstance(value, int | float | str | bool) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
+            _refuse(setting, {key: value}, origin)
+    return dict(raw)
+
+
+def read_plain(text: str) -> int | float | str | bool:
+    """A value that no setting describes (a player's parameter): what it reads as, else the text itself."""
+    if text in ("true", "false"):
+        return text == "true"
+    number = _number_in(text, {})
+    if number is None:
+        return text
+    return int(number) if re.fullmatch(r"[-+]?(\d[\d_]*|0[xX][0-9a-fA-F_]+)", text) else float(number)
+
+
+def show_plain(value: object) -> str:
+    """The text that :func:`read_plain` reads as ``value``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number_in(text: str, suffixes: dict[str, Decimal]) -> Decimal | None:
+    """The number that a text stands for, exactly, or None."""
+    text = text.strip()
+    if re.fullmatch(r"0[xX][0-9a-fA-F_]{1,20}", text):
+        return Decimal(int(text, 16))
+    match = re.fullmatch(
+        r"(?P<number>[-+]?[0-9_]*\.?[0-9_]+(?:[eE][-+]?[0-9]+)?) *(?P<suffix>[A-Za-z]*)", text
+    )
+    if match is None or (match["suffix"] and match["suffix"] not in suffixes):
+        return None
+    try:
+        number = Decimal(match["number"])
+    except InvalidOperation:
+        return None
+    if abs(number.adjusted()) > _DIGITS_MAX or len(number.as_tuple().digits) > _DIGITS_MAX:
+        return None
+    return number * suffixes.get(match["suffix"], 1)
+
+
+def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
+    found = "nothing" if raw is None else repr(raw)
+    hint = f"{setting.name}: {setting.text} (default {setting.show(setting.default)})"
+    if origin.kind == "file" and isinstance(raw, str) and setting.kind in ("int", "float", "bool"):
+        hint = f"write it without quotes; {hint}"
+    refuse(f"found {found}, expected {setting.expected}", setting.name, origin, hint=hint)
+
+
+def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
+    """Raise the error for a setting's value, placed where it was written."""
+    if origin.kind == "file":
+        raise ConfigError(f"{name}: {problem}", path=origin.where, hint=hint)
+    raise ConfigError(f"{origin.where or name}: {problem}", hint=hint)
+
+
+def unknown_key(found: str, known: Iterable[str], origin: Origin) -> UnknownKeyError:
+    """The error for a name that no setting has; the nearest one that exists is in the message."""
+    names = {name.lower(): name for name in known}
+    (nearest,) = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
+    message = f"found {found!r}, which is not a setting; the nearest is {names[nearest]!r}"
+    path = origin.where if origin.kind == "file" else None
+    return UnknownKeyError(message, path=path, hint="`tape2048 config show` lists every setting")
+
+
+def _plain(bound: float) -> str:
+    """A bound without exponent: 18446744073709551615, not 1.8e+19."""
+    return str(bound if isinstance(bound, int) else int(bound) if bound == int(bound) else bound)

@@ -1,0 +1,51 @@
+"""The few words that daemon and workers share: commands one way, progress the other.
+
+An anonymous memory file, handed down by its descriptor. Each word has one writer and nobody waits on
+any of them, so a process that dies, wherever it is, leaves nothing locked; and the memory goes with
+the last process that maps it, so nothing is left in ``/dev/shm``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+
+__all__ = ["DRAIN", "HURRY", "PLAY", "Shared"]
+
+# Commands, in the order in which they can follow each other.
+PLAY = 0
+DRAIN = 1  # finish the game in play, write, stop
+HURRY = 2  # give up the game in play, write, stop
+
+_SLOT = np.dtype(
+    {
+        "names": ["command", "heartbeat_ns", "steps", "games"],
+        "formats": ["<u8"] * 4,
+        "offsets": [0, 8, 16, 24],
+        "itemsize": 64,  # a cache line each, so that writers do not slow each other
+    }
+)
+
+
+class Shared:
+    """One slot a worker: ``command`` from the daemon; ``heartbeat_ns`` (monotonic), ``steps``, ``games``."""
+
+    def __init__(self, fd: int, workers: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, workers * _SLOT.itemsize)
+        self.slots = np.frombuffer(self._map, dtype=_SLOT)
+
+    @classmethod
+    def create(cls, workers: int) -> Shared:
+        """New shared memory; the descriptor is closed on exec unless passed on by name."""
+        fd = os.memfd_create("tape2048")
+        os.ftruncate(fd, workers * _SLOT.itemsize)
+        return cls(fd, workers)
+
+    def close(self) -> None:
+        """Let go of the memory (the slots' array must not be used after)."""
+        self.slots = np.empty(0, dtype=_SLOT)
+        self._map.close()
+        os.close(self.fd)

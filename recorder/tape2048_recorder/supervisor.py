@@ -1,0 +1,170 @@
+"""Worker processes: starting them, hearing that they died, and starting them again.
+
+A worker has one socket to the daemon and a slot in the shared memory. Its death shows as the end of
+its socket, whatever killed it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tape2048_recorder.protocol import Channel, Range, Written
+from tape2048_recorder.shared import PLAY, Shared
+
+if TYPE_CHECKING:
+    from tape2048_recorder.worker import WorkerSpec
+
+__all__ = ["Supervisor", "Worker"]
+
+#: Between a worker's death and the next start in its place: doubled each time until a block is confirmed.
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 30.0
+
+#: Deaths in a row, over all workers and without a confirmed block between them, after which it is hopeless.
+DEATHS_MAX = 8
+
+
+class Worker:
+    """One place for a worker: the process in it, and what it holds."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: Channel | None = None
+        self.ready = False
+        self.said_bye = False
+        self.start_at = 0.0
+        self.backoff_s = BACKOFF_FIRST_S
+        self.last_error: str | None = None
+        #: The rows that it was given to write to, until they are confirmed.
+        self.range: Range | None = None
+        #: Rows that it wants to write, while it waits for a range.
+        self.waiting_rows: int | None = None
+        #: A block that is written, while the journal cannot take its record.
+        self.unconfirmed: Written | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process is in this place."""
+        return self.process is not None
+
+    def forget_work(self) -> None:
+        """Whatever it held is gone with it."""
+        self.ready = False
+        self.range = None
+        self.waiting_rows = None
+        self.unconfirmed = None
+
+
+class Exit(NamedTuple):
+    """How a process ended: its exit status as ``subprocess`` gives it, in words."""
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            return f"killed by {signal.Signals(-self.code).name}"
+        return f"exit status {self.code}"
+
+
+class Supervisor:
+    """Starts and ends workers.
+
+    Args:
+        spec: what workers are told; index and descriptors are filled in.
+        count: how many.
+    """
+
+    def __init__(self, spec: WorkerSpec, count: int) -> None:
+        self._spec = spec
+        self.shared = Shared.create(count)
+        self.workers = [Worker(index) for index in range(count)]
+        self.deaths_in_a_row = 0
+
+    def start(self, worker: Worker) -> None:
+        """Start a process in this place.
+
+        Main thread only: when the thread that started a process ends, the kernel takes its parent for dead.
+
+        Raises:
+            OSError: no process could be made.
+        """
+        ours, theirs = socket.socketpair()
+        self.shared.slots["command"][worker.index] = PLAY
+        self.shared.slots["heartbeat_ns"][worker.index] = time.monotonic_ns()
+        spec = msgspec.structs.replace(
+            self._spec,
+            index=worker.index,
+            socket_fd=theirs.fileno(),
+            shared_fd=self.shared.fd,
+            daemon_pid=os.getpid(),
+        )
+        # A worker is one thread; libraries that would start one for each core must not.
+        threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            worker.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tape2048_recorder.worker", msgspec.json.encode(spec).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self.shared.fd),
+                process_group=0,  # out of reach of a terminal's Ctrl-C while Python starts
+                env={**os.environ, **threads},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        worker.channel = Channel(ours)
+        worker.forget_work()
+        worker.said_bye = False
+        worker.last_error = None
+
+    def bury(self, worker: Worker) -> Exit:
+        """End what is left of a process whose socket has closed, and say how it ended."""
+        assert worker.process is not None
+        assert worker.channel is not None
+        if not worker.said_bye:
+            worker.process.kill()
+        code = worker.process.wait()
+        worker.channel.close()
+        worker.process = None
+        worker.channel = None
+        worker.forget_work()
+        return Exit(code)
+
+    def schedule_restart(self, worker: Worker, now: float) -> None:
+        """Count a death, and say when to start another process in this place."""
+        self.deaths_in_a_row += 1
+        worker.start_at = now + worker.backoff_s
+        worker.backoff_s = min(2 * worker.backoff_s, BACKOFF_MAX_S)
+
+    def note_progress(self, worker: Worker) -> None:
+        """A block of this worker was confirmed: whatever killed others is not everywhere."""
+        self.deaths_in_a_row = 0
+        worker.backoff_s = BACKOFF_FIRST_S
+
+    def command(self, command: int) -> None:
+        """Tell all workers; they see it within a slice of play."""
+        self.shared.slots["command"] = command
+
+    def kill_all(self) -> None:
+        """End all processes at once."""
+        for worker in self.workers:
+            if worker.process is not None:
+                worker.process.kill()
+
+    def close(self) -> None:
+        """End what still runs, and let go of the shared memory."""
+        for worker in self.workers:
+            if worker.process is not None:
+                self.bury(worker)
+        self.shared.close()

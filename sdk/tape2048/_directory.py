@@ -1,0 +1,200 @@
+"""What stands in a session directory: its steps files, its metadata and its manifest."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tape2048._reading import open_regular, read_exactly, reading
+from tape2048.errors import ManifestError, NotASessionError, StorageError, TruncatedError
+from tape2048.formats.npy import open_rows, open_shards
+from tape2048.formats.session import (
+    ACTION_STEP_DTYPE,
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    STEP_DTYPE,
+    STEPS_NPY,
+    Manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tape2048.formats.npy import Load
+
+__all__ = [
+    "MANIFEST_BYTES_MAX",
+    "SHARD_NAME",
+    "STEP_DTYPES",
+    "as_unsigned",
+    "check_directory",
+    "find_steps",
+    "is_plain_name",
+    "list_names",
+    "manifest_defects",
+    "read_manifest",
+    "read_steps",
+]
+
+#: Largest manifest that is parsed; one with two files has about 200 bytes.
+MANIFEST_BYTES_MAX = 1024 * 1024
+
+#: How others name the parts of a session's rows.
+SHARD_NAME = re.compile(r"steps-(\d{6})\.npy")
+
+_SIGNED_STEP_DTYPE = np.dtype([("run_id", "<i8"), *STEP_DTYPE.descr[1:]])
+_SIGNED_ACTION_STEP_DTYPE = np.dtype([("run_id", "<i8"), *ACTION_STEP_DTYPE.descr[1:]])
+
+#: Row types that are taken. The seed leaves open whether ``run_id`` is signed; its bits are read as
+#: unsigned either way, and so are the ids of the run table.
+STEP_DTYPES = (STEP_DTYPE, ACTION_STEP_DTYPE, _SIGNED_STEP_DTYPE, _SIGNED_ACTION_STEP_DTYPE)
+
+
+def check_directory(path: str | os.PathLike[str]) -> Path:
+    """The directory as an absolute path.
+
+    Raises:
+        NotASessionError: no directory stands there, or its name says that it is not (yet) a session.
+        StorageError: the operating system would not say.
+    """
+    # Not Path.resolve: the name asked for counts, not that of a link's target.
+    absolute = Path(os.path.abspath(path))
+    if absolute.name.startswith("."):
+        raise NotASessionError(
+            "a name that begins with '.' is not (yet) a session: it is still being written, or was given up",
+            path=absolute,
+            hint="the recorder's next start finishes what it left behind",
+        )
+    with reading(absolute):
+        if not absolute.is_dir():
+            found = "not a directory" if absolute.exists() else "nothing stands at this path"
+            raise NotASessionError(found, path=absolute)
+    return absolute
+
+
+def find_steps(directory: Path) -> list[Path]:
+    """The file or the shards that hold the rows, in order; and make sure that ``metadata.db`` is there.
+
+    Raises:
+        NotASessionError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
+    """
+    names = list_names(directory)
+    if METADATA_DB not in names:
+        raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
+    numbered = ((name, SHARD_NAME.fullmatch(name)) for name in names)
+    shards = {int(match[1]): directory / name for name, match in numbered if match}
+    if STEPS_NPY in names:
+        if shards:
+            raise NotASessionError(
+                f"{STEPS_NPY} and {shards[min(shards)].name} both stand here; expected one form of rows",
+                path=directory,
+            )
+        return [directory / STEPS_NPY]
+    if not shards:
+        raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
+    for expected, number in enumerate(sorted(shards), start=1):
+        if number != expected:
+            raise NotASessionError(
+                f"shard steps-{expected:06d}.npy is missing; {shards[number].name} is there", path=directory
+            )
+    return [shards[number] for number in sorted(shards)]
+
+
+def read_steps(paths: list[Path], load: Load) -> NDArray[np.void]:
+    """The rows of a file, or of all shards as one array; errors as for ``open_rows``."""
+    if len(paths) == 1 and paths[0].name == STEPS_NPY:
+        return as_unsigned(open_rows(paths[0], STEP_DTYPES, load))
+    return as_unsigned(open_shards(paths, STEP_DTYPES))
+
+
+def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
+    """The same rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
+    return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest, or None where there is none (a directory written by others).
+
+    Raises:
+        ManifestError: it is malformed, or of a version that this package does not know.
+        StorageError: the operating system could not read it.
+    """
+    path = directory / MANIFEST
+    if not os.path.lexists(path):
+        return None
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        if size > MANIFEST_BYTES_MAX:
+            raise ManifestError(f"{size} bytes; expected at most {MANIFEST_BYTES_MAX}", path=path)
+        content = np.empty(size, np.uint8)
+        read_exactly(fd, content, 0, path)
+    try:
+        manifest = msgspec.json.decode(content.tobytes(), type=Manifest)
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ManifestError(f"malformed: {error}", path=path) from error
+    if manifest.version != FORMAT_VERSION:
+        raise ManifestError(
+            f"session format version {manifest.version}; expected {FORMAT_VERSION}",
+            path=path,
+            hint="a newer tape2048 may read it",
+        )
+    return manifest
+
+
+def manifest_defects(
+    manifest: Manifest, steps: list[Path], directory: Path
+) -> Iterator[ManifestError | TruncatedError | StorageError]:
+    """Compare the manifest's list of files with the directory: names and sizes, not checksums.
+
+    Yields:
+        ManifestError where a file that holds the session's data is not listed, and where a listed one
+        is missing or too long; TruncatedError where one is too short; StorageError where the operating
+        system would not say.
+    """
+    path = directory / MANIFEST
+    for name in (METADATA_DB, *(part.name for part in steps)):
+        if name not in manifest.files:
+            yield ManifestError(f"{name} is not listed", path=path)
+    for name, entry in manifest.files.items():
+        if not is_plain_name(name):
+            yield ManifestError(f"{name!r} is listed, which is no file's name", path=path)
+            continue
+        try:
+            found = (directory / name).stat().st_size
+        except FileNotFoundError:
+            yield ManifestError(f"{name} is listed, and missing from the directory", path=path)
+        except OSError as error:
+            yield StorageError(f"cannot be read: {error.strerror or error}", path=directory / name)
+        else:
+            if found < entry.bytes:
+                yield TruncatedError(
+                    f"has {found} bytes; the manifest says {entry.bytes}",
+                    path=directory / name,
+                    offset=found,
+                    hint="restore the session from a copy",
+                )
+            elif found > entry.bytes:
+                yield ManifestError(
+                    f"{name} has {found} bytes; the manifest says {entry.bytes}",
+                    path=path,
+                    hint="restore the session from a copy",
+                )
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name from a manifest can only mean a file of the directory itself."""
+    return name not in {"", ".", ".."} and "/" not in name and "\0" not in name
+
+
+def list_names(directory: Path) -> list[str]:
+    """Names of all that stands in the directory, sorted; StorageError where it cannot be read."""
+    with reading(directory):
+        return sorted(entry.name for entry in directory.iterdir())

@@ -1,0 +1,133 @@
+"""Writing files so that they are whole, or not there.
+
+The order is always: write under a name that nobody reads, fsync the file, rename, fsync the
+directory. Renames refuse to replace (a plain ``rename`` silently replaces an empty directory), and a
+failed fsync is never tried again on the same file (the second one reports success for pages that the
+kernel has dropped).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = [
+    "fsync_dir",
+    "fsync_path",
+    "rename_noreplace",
+    "replace_file",
+    "storage_error",
+    "write_all",
+    "write_file",
+]
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+
+
+def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> StorageError:
+    """The error class of this project for what the operating system said."""
+    reason = error.strerror or str(error)
+    if error.errno in _NO_ROOM:
+        return DiskFullError(f"no room: {doing} failed ({reason})", path=path, hint="free some space")
+    if error.errno in _NO_ACCESS:
+        return OutDirError(
+            f"{doing} failed ({reason})", path=path, hint="check that the directory exists and may be written"
+        )
+    return StorageError(
+        f"{doing} failed ({reason})", path=path, hint="look at the kernel's log (dmesg) for the device"
+    )
+
+
+def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
+    """Write every byte, at the file's position or at ``offset``; a short write is continued.
+
+    Raises:
+        OSError: as the operating system gave it; some of the bytes may have been written.
+    """
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        if offset is None:
+            done += os.write(fd, view[done:])
+        else:
+            done += os.pwrite(fd, view[done:], offset + done)
+
+
+def fsync_path(path: str | os.PathLike[str]) -> None:
+    """Flush a file (or directory) to stable storage."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+fsync_dir = fsync_path
+
+
+def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
+    """Make a new file with these bytes and flush it. The directory is not flushed.
+
+    Raises:
+        OSError: the file exists, or as the operating system gave it.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
+    """Put these bytes in the place of a small file: the old content or the new is seen, never a half."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    draft.unlink(missing_ok=True)
+    write_file(draft, data)
+    draft.replace(target)
+    fsync_dir(target.parent)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Rename, refusing to replace whatever stands at ``target``. The directory is not flushed.
+
+    Raises:
+        NameTakenError: ``target`` exists.
+        OSError: as the operating system gave it.
+    """
+    renameat2 = getattr(_libc(), "renameat2", None)
+    code = errno.ENOSYS
+    if renameat2 is not None:
+        result = renameat2(
+            _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(_RENAME_NOREPLACE)
+        )
+        if result == 0:
+            return
+        code = ctypes.get_errno()
+    if code == errno.EEXIST:
+        raise NameTakenError("the name is taken; nothing was replaced", path=target)
+    if code not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
+    # A file system without RENAME_NOREPLACE (some network ones). Publishing happens under a lock and
+    # a session directory is never empty, so that looking first leaves no window that matters.
+    if os.path.lexists(target):
+        raise NameTakenError("the name is taken; nothing was replaced", path=target)
+    Path(source).rename(target)

@@ -1,0 +1,136 @@
+"""Open, read and map files that somebody else may have written, or be writing.
+
+Mapping: ``mmap.mmap`` (and so ``np.memmap``) holds a duplicate of the descriptor for as long as the mapping
+lives: a corpus of a thousand sessions would use up the usual limit of 1,024 open files. The kernel
+needs no descriptor once the pages are mapped, so this asks the C library directly. (Python 3.13 has
+``mmap(trackfd=False)``, which would do.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tape2048.errors import StorageError, TruncatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["map_file", "open_regular", "read_exactly", "reading"]
+
+#: Most bytes asked for in one read, so that a signal is seen between two of them. Linux would stop at
+#: 2 GiB anyhow.
+READ_BYTES_MAX = 256 * 1024 * 1024
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,  # off_t of the 64-bit systems this runs on; always 0 here
+]
+_libc.munmap.restype = ctypes.c_int
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+class _Mapping:
+    """One mapped range. The arrays made from it hold it as their base, and it goes with the last one."""
+
+    __slots__ = ("__array_interface__", "_address", "_length")
+
+    def __init__(self, fd: int, length: int) -> None:
+        self._length = 0
+        address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address == _MAP_FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self._address = address
+        self._length = length
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (length,),
+            "data": (address, True),  # True: read-only, which no flag of an array can undo
+        }
+
+    # Not weakref.finalize: that also runs at exit, while other threads may still read the rows.
+    def __del__(self, munmap: Any = _libc.munmap) -> None:
+        if self._length:
+            munmap(self._address, self._length)
+
+
+def map_file(fd: int, length: int) -> NDArray[np.uint8]:
+    """Map the first ``length`` bytes of a file; ``fd`` may be closed afterwards.
+
+    Args:
+        fd: open for reading.
+        length: > 0, and no more than the file holds (a page past its end is SIGBUS when touched).
+
+    Returns:
+        A read-only ``u8[length]`` that views the page cache.
+
+    Raises:
+        OSError: the file cannot be mapped.
+    """
+    return np.asarray(_Mapping(fd, length))
+
+
+@contextlib.contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Open a regular file for reading; the descriptor is closed when the block is left.
+
+    Raises:
+        StorageError: it cannot be opened, or is not a regular file.
+    """
+    with reading(path):
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer that may never come.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StorageError("not a regular file", path=path)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLike[str]) -> None:
+    """Fill a contiguous array with the file's bytes from ``offset`` on.
+
+    Raises:
+        TruncatedError: the file ended first (it was cut since its length was checked).
+        StorageError: the operating system could not read it.
+    """
+    view = into.view(np.uint8).reshape(-1).data
+    done = 0
+    while done < len(view):
+        with reading(path):
+            count = os.preadv(fd, [view[done : done + READ_BYTES_MAX]], offset + done)
+        if count == 0:
+            raise TruncatedError(
+                f"the file ended {len(view) - done} bytes early while it was read",
+                path=path,
+                offset=offset + done,
+                hint="something writes to it",
+            )
+        done += count
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn the operating system's refusals, within the block, into StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error

@@ -1,0 +1,281 @@
+"""Checks of a session's rows as they pass by, a chunk at a time, in memory that the runs bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tape2048._owners import from_run_table
+from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048._owners import Owners
+    from tape2048.formats.metadata import Metadata
+
+__all__ = ["BlockSums", "Place", "RowChecks"]
+
+_EXPONENT_MAX = 15
+_ACTION_MAX = 3
+
+
+class Place(NamedTuple):
+    """Where rows stand: the first one's number among all rows, the file, its byte, and a row's size."""
+
+    first: int
+    path: Path
+    offset: int
+    row_bytes: int
+
+    def plus(self, rows: int) -> Place:
+        """The place that many rows on."""
+        return self._replace(first=self.first + rows, offset=self.offset + rows * self.row_bytes)
+
+
+class RowChecks:
+    """Compare rows with the run table: feed chunks in row order, then ask for the defects.
+
+    Where the run table says which rows a run has, and says it consistently, each row is compared with
+    that. Otherwise a row belongs to the run that it names, and is the next one of that run.
+
+    Args:
+        metadata: the run table and the session's facts.
+        rows: number of rows to come, N.
+        path: of ``metadata.db``, named in errors.
+    """
+
+    def __init__(self, metadata: Metadata, rows: int, path: Path) -> None:
+        self._path = path
+        self._defects: list[TapeError] = []
+        self._bad_rows: dict[str, tuple[int, str, Place]] = {}
+        self._owners: Owners | None = None
+        self._runs = metadata.runs
+        self._has_rows = metadata.has_rows
+        if metadata.has_rows:
+            try:
+                self._runs, self._owners = from_run_table(metadata.runs, rows, path)
+            except BookkeepingError as error:
+                self._defects.append(error)
+        try:
+            self._rate = _sample_rate(metadata, path)
+        except SchemaError as error:
+            self._defects.append(error)
+            self._rate = None
+        self._by_id = np.argsort(self._runs["id"], kind="stable")
+        self._counts = np.zeros(len(self._runs), np.int64)
+        self._highest = np.zeros(len(self._runs), np.uint8)
+
+    def update(self, chunk: NDArray[np.void], place: Place) -> None:
+        """Check the next rows, ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
+        if len(chunk) == 0:
+            return
+        ids, steps, exps = chunk["run_id"], chunk["step_idx"], np.ascontiguousarray(chunk["exps"])
+        owner = self._owner(np.ascontiguousarray(ids), place)
+        number = self._number(owner, place.first)
+        expected = number * self._learn_rate(steps, number)
+        self._note(
+            "step_idx",
+            (owner >= 0) & (steps != expected),
+            place,
+            lambda at: f"has step_idx {steps[at]}, expected {expected[at]}",
+        )
+        halves = exps.view(np.uint64)
+        self._note("empty", (halves[:, 0] | halves[:, 1]) == 0, place, lambda _: "has an empty board")
+        if exps.max() > _EXPONENT_MAX:
+            bad_cell = np.asarray((exps > _EXPONENT_MAX).any(axis=1))
+            self._note("exps", bad_cell, place, lambda at: f"has exponents {exps[at].tolist()}, above 15")
+        if "action" in (chunk.dtype.names or ()):
+            action = chunk["action"]
+            self._note("action", action > _ACTION_MAX, place, lambda at: f"has action {action[at]}, above 3")
+        self._see_tiles(exps, owner)
+
+    def defects(self) -> Iterator[TapeError]:
+        """All that was found, once every row has been fed."""
+        yield from self._defects
+        for count, text, place in self._bad_rows.values():
+            more = f" ({count} rows like it)" if count > 1 else ""
+            yield BookkeepingError(f"{text}{more}", path=place.path, offset=place.offset)
+        yield from self._run_defects()
+
+    def _note(self, kind: str, bad: NDArray[np.bool_], place: Place, describe: Callable[[int], str]) -> None:
+        """Count the bad rows of one kind, and keep the words for the first."""
+        count = int(np.count_nonzero(bad))
+        if count == 0:
+            return
+        if kind in self._bad_rows:
+            before, text, first = self._bad_rows[kind]
+            self._bad_rows[kind] = (before + count, text, first)
+            return
+        at = int(bad.argmax())
+        first = place.plus(at)
+        self._bad_rows[kind] = (count, f"row {first.first} {describe(at)}", first)
+
+    def _owner(self, ids: NDArray[np.uint64], place: Place) -> NDArray[np.int64]:
+        """Ordinal of each row's run, -1 where the table does not have it."""
+        if self._owners is not None:
+            owner = self._owners.between(place.first, place.first + len(ids))
+            due = self._runs["id"][owner]
+            self._note("run_id", ids != due, place, lambda at: f"has run_id {ids[at]}, expected {due[at]}")
+            return owner
+        sorted_ids = self._runs["id"][self._by_id]
+        at_or_after = np.searchsorted(sorted_ids, ids)
+        known = at_or_after < len(sorted_ids)
+        known[known] = sorted_ids[at_or_after[known]] == ids[known]
+        owner = np.full(len(ids), -1, np.int64)
+        owner[known] = self._by_id[at_or_after[known]]
+        self._note(
+            "run_id", ~known, place, lambda at: f"has run_id {ids[at]}, which the run table does not have"
+        )
+        return owner
+
+    def _number(self, owner: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+        """0-based number of each row within its run; 0 where there is no run."""
+        known = owner[owner >= 0]
+        added = np.bincount(known, minlength=len(self._runs))
+        if self._owners is not None:
+            number = np.arange(first, first + len(owner)) - self._runs["first_row"][owner].astype(np.int64)
+        else:
+            # Sorted by run, and stably, the rows of a run are numbered by their distance from its first.
+            unknown = len(owner) - len(known)
+            order = np.argsort(owner, kind="stable")[unknown:]
+            begins = np.cumsum(added) - added
+            by_run = owner[order]
+            number = np.zeros(len(owner), np.int64)
+            number[order] = np.arange(len(known)) - begins[by_run] + self._counts[by_run]
+        self._counts += added
+        return number
+
+    def _learn_rate(self, steps: NDArray[np.uint32], number: NDArray[np.int64]) -> int:
+        # Where the session does not say its sample rate, the first row that is second in its run does.
+        if self._rate is None:
+            second = np.flatnonzero(number == 1)
+            if second.size:
+                self._rate = max(1, int(steps[second[0]]))
+        return self._rate or 1
+
+    def _see_tiles(self, exps: NDArray[np.uint8], owner: NDArray[np.int64]) -> None:
+        """Raise each run's highest exponent to those of its rows."""
+        begins = np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1))
+        highest = np.maximum.reduceat(exps.reshape(-1), begins * 16)
+        known = owner[begins] >= 0
+        np.maximum.at(self._highest, owner[begins][known], highest[known])
+
+    def _run_defects(self) -> Iterator[BookkeepingError]:
+        """What only shows when a run's rows have all been seen."""
+        runs, counts, rate = self._runs, self._counts, self._rate or 1
+        steps, tile = runs["steps"].astype(np.int64), runs["highest_tile"].astype(np.int64)
+        due = -(-steps // rate)
+        seen = np.int64(1) << np.minimum(self._highest, 30).astype(np.int64)
+        # A move can double the highest tile of the last board, which is known if every row was kept.
+        beyond = (tile > 2 * seen) & (rate == 1) & (counts == steps) & (counts > 0)
+        not_a_tile = (tile < 2) | (tile & (tile - 1) != 0)
+
+        def first(bad: NDArray[np.bool_], describe: Callable[[int], str]) -> Iterator[BookkeepingError]:
+            if bad.any():
+                at, count = int(bad.argmax()), int(np.count_nonzero(bad))
+                more = f" ({count} runs like it)" if count > 1 else ""
+                yield BookkeepingError(f"run {runs['id'][at]} {describe(at)}{more}", path=self._path)
+
+        if self._has_rows:
+            table = runs["rows"]
+            yield from first(
+                table != counts, lambda at: f"has {counts[at]} rows, the run table says {table[at]}"
+            )
+        yield from first(
+            counts != due,
+            lambda at: (
+                f"has {counts[at]} rows for {steps[at]} steps at sample rate {rate}, expected {due[at]}"
+            ),
+        )
+        yield from first(not_a_tile, lambda at: f"has highest_tile {tile[at]}, expected a power of two")
+        yield from first(
+            (tile < seen) & ~not_a_tile,
+            lambda at: f"has highest_tile {tile[at]}, but its rows show a {seen[at]}",
+        )
+        yield from first(
+            beyond & ~not_a_tile,
+            lambda at: f"has highest_tile {tile[at]}, but its rows get no further than {seen[at]}",
+        )
+
+
+class BlockSums:
+    """Recompute the checksum of each block from bytes that are fed in row order.
+
+    Args:
+        blocks: ``BLOCK_DTYPE[B]`` by first row.
+        rows: number of rows to come, N.
+        row_bytes: size of one.
+        path: of ``metadata.db``, named in errors.
+
+    Raises:
+        BookkeepingError: the blocks do not cover each row exactly once.
+    """
+
+    def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
+        first = blocks["first_row"].astype(np.int64)
+        ends = first + blocks["rows"].astype(np.int64)
+        expected = np.concatenate(([0], ends))
+        wrong = np.flatnonzero(first != expected[:-1])
+        if wrong.size:
+            at = wrong[0]
+            raise BookkeepingError(
+                f"block {at} begins at row {first[at]}; the blocks before it end at row {expected[at]}",
+                path=path,
+            )
+        if expected[-1] != rows:
+            raise BookkeepingError(
+                f"the {len(blocks)} blocks cover {expected[-1]} rows; the steps have {rows}", path=path
+            )
+        self._blocks = blocks
+        self._ends = (ends * row_bytes).tolist()
+        self._at = 0
+        self._done = 0
+        self._sum = 0
+        self._wrong: list[tuple[int, int]] = []
+
+    def update(self, content: memoryview, checksum: Callable[[Any, int], int]) -> None:
+        """Feed the next bytes of the rows."""
+        while len(content) > 0:
+            piece = content[: self._ends[self._at] - self._done]
+            self._sum = checksum(piece, self._sum)
+            self._done += len(piece)
+            content = content[len(piece) :]
+            if self._done == self._ends[self._at]:
+                self._close_block()
+
+    def defects(self, path: Path, data_offset: int | None) -> Iterator[ChecksumError]:
+        """A ChecksumError for each block whose bytes changed.
+
+        Args:
+            path: the file that holds the rows, or the first of them.
+            data_offset: the byte where its rows begin; None where the rows lie in several files.
+        """
+        for at, found in self._wrong:
+            block = self._blocks[at]
+            begin = self._ends[at - 1] if at else 0
+            offset = None if data_offset is None else data_offset + begin
+            last = int(block["first_row"]) + int(block["rows"]) - 1
+            msg = (
+                f"block {at} (rows {block['first_row']} to {last}) "
+                f"has CRC-32C {found:08x}; expected {int(block['crc32c']):08x}"
+            )
+            yield ChecksumError(msg, path=path, offset=offset, hint="restore the session from a copy")
+
+    def _close_block(self) -> None:
+        if self._sum != int(self._blocks["crc32c"][self._at]):
+            self._wrong.append((self._at, self._sum))
+        self._at += 1
+        self._sum = 0
+
+
+def _sample_rate(metadata: Metadata, path: Path) -> int | None:
+    """The session's own word for it, the fact ``sample_rate``; None where it has none."""
+    rate = metadata.session.get("sample_rate")
+    if rate is not None and (type(rate) is not int or rate < 1):
+        raise SchemaError(f"sample_rate is {rate!r}; expected a whole number >= 1", path=path)
+    return rate

@@ -1,0 +1,235 @@
+"""Every way to be bad has a class; every class hangs on one root.
+
+::
+
+    TapeError                      exit code 1
+    ├── ConfigError                78   a setting is wrong
+    │   └── UnknownKeyError        78   ... because nothing has that name
+    ├── FormatError                10   a file is not what its format says
+    │   ├── NotASessionError       11   no session stands at this path
+    │   ├── NpyHeaderError         12   not a .npy file, or a header that no writer of ours makes
+    │   ├── NpyDtypeError          13   a .npy file of another row type
+    │   │   └── ObjectDtypeError   14   ... because it holds pickled objects
+    │   ├── TruncatedError         15   fewer bytes than the header claims
+    │   ├── TrailingBytesError     16   more bytes than the header claims
+    │   ├── NotSqliteError         17   metadata.db is not a (readable) SQLite file
+    │   ├── SchemaError            18   metadata.db lacks a table or column, or has something else there
+    │   ├── ManifestError          19   manifest.json is malformed or disagrees with the directory
+    │   ├── ChecksumError          20   bytes changed after they were written
+    │   ├── BookkeepingError       21   runs, blocks and rows disagree
+    │   └── ReplayError            22   a run comes out differently when it is played again
+    ├── StorageError               30   the operating system said no
+    │   ├── OutDirError            31   a directory is missing, or cannot be written
+    │   ├── DiskFullError          32   no room (or quota) left
+    │   └── NameTakenError         33   the target of a publishing rename exists
+    └── RecorderError              40   the recorder cannot go on
+        ├── AlreadyRunningError    41   another recorder holds this directory and instance
+        ├── WorkerStartError       42   a worker could not start
+        └── WorkersDiedError       43   workers keep dying
+
+Exit codes are what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
+findings, 2 wrong usage). A message says what was found and what was expected; ``path`` and
+``offset`` say where; ``hint`` says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = [
+    "AlreadyRunningError",
+    "BookkeepingError",
+    "ChecksumError",
+    "ConfigError",
+    "DiskFullError",
+    "FormatError",
+    "ManifestError",
+    "NameTakenError",
+    "NotASessionError",
+    "NotSqliteError",
+    "NpyDtypeError",
+    "NpyHeaderError",
+    "ObjectDtypeError",
+    "OutDirError",
+    "RecorderError",
+    "ReplayError",
+    "SchemaError",
+    "StorageError",
+    "TapeError",
+    "TrailingBytesError",
+    "TruncatedError",
+    "UnknownKeyError",
+    "WorkerStartError",
+    "WorkersDiedError",
+]
+
+
+class TapeError(Exception):
+    """Root of all errors that this project raises on purpose.
+
+    Args:
+        message: what was found, and what was expected.
+        path: the file or directory it was found in.
+        offset: the byte in that file, where one makes sense.
+        hint: what the reader can do about it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else str(path)
+        self.offset = offset
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f"{self.path}: "
+        at = "" if self.offset is None else f" (at byte {self.offset})"
+        return f"{where}{self.message}{at}"
+
+
+class ConfigError(TapeError):
+    """A setting is wrong: its value, its type, or a combination of settings."""
+
+    exit_code = 78  # EX_CONFIG; the service's RestartPreventExitStatus names it
+
+
+class UnknownKeyError(ConfigError):
+    """A setting that does not exist; the message names the nearest one that does."""
+
+
+class FormatError(TapeError):
+    """A file is not what its format says."""
+
+    exit_code = 10
+
+
+class NotASessionError(FormatError):
+    """No session stands at this path: no directory, or one without ``steps.npy`` or ``metadata.db``."""
+
+    exit_code = 11
+
+
+class NpyHeaderError(FormatError):
+    """Not a ``.npy`` file, or one whose header is malformed, not C-ordered or not one-dimensional."""
+
+    exit_code = 12
+
+
+class NpyDtypeError(FormatError):
+    """A ``.npy`` file whose row type is not the one expected."""
+
+    exit_code = 13
+
+
+class ObjectDtypeError(NpyDtypeError):
+    """A ``.npy`` file of pickled objects, which are never loaded."""
+
+    exit_code = 14
+
+
+class TruncatedError(FormatError):
+    """A file with fewer bytes than it claims to have."""
+
+    exit_code = 15
+
+
+class TrailingBytesError(FormatError):
+    """A file with more bytes than it claims to have."""
+
+    exit_code = 16
+
+
+class NotSqliteError(FormatError):
+    """``metadata.db`` is not a SQLite file, or SQLite cannot read it as it stands."""
+
+    exit_code = 17
+
+
+class SchemaError(FormatError):
+    """``metadata.db`` lacks a table or a column, or has a view or a wrong type in its place."""
+
+    exit_code = 18
+
+
+class ManifestError(FormatError):
+    """``manifest.json`` is malformed, or disagrees with the files beside it."""
+
+    exit_code = 19
+
+
+class ChecksumError(FormatError):
+    """Bytes are not the ones that were written."""
+
+    exit_code = 20
+
+
+class BookkeepingError(FormatError):
+    """Runs, blocks and rows do not add up."""
+
+    exit_code = 21
+
+
+class ReplayError(FormatError):
+    """A run cannot be played again from its seed, or comes out differently."""
+
+    exit_code = 22
+
+
+class StorageError(TapeError):
+    """The operating system refused something that has to work."""
+
+    exit_code = 30
+
+
+class OutDirError(StorageError):
+    """A directory is missing, is not a directory, or cannot be written."""
+
+    exit_code = 31
+
+
+class DiskFullError(StorageError):
+    """No room or no quota left."""
+
+    exit_code = 32
+
+
+class NameTakenError(StorageError):
+    """The target of a publishing rename exists already; nothing was replaced."""
+
+    exit_code = 33
+
+
+class RecorderError(TapeError):
+    """The recorder cannot go on."""
+
+    exit_code = 40
+
+
+class AlreadyRunningError(RecorderError):
+    """Another recorder holds this directory under the same instance name."""
+
+    exit_code = 41
+
+
+class WorkerStartError(RecorderError):
+    """A worker could not start (a bad player, a failed compilation): trying again would not help."""
+
+    exit_code = 42
+
+
+class WorkersDiedError(RecorderError):
+    """Workers died again and again; the last one's error is in the message."""
+
+    exit_code = 43

@@ -1,0 +1,344 @@
+r"""Strict ``.npy`` files: one-dimensional, C order, structured rows of a type known beforehand.
+
+NumPy's own reader is written to accept; this one is written to refuse. It takes a file only when its
+header has exactly the three keys, its rows are of a type that the caller named, and its length is
+exactly what the header claims. Nothing is evaluated but literals, nothing is unpickled, and nothing
+is allocated from a count that the file's length does not bear out.
+
+::
+
+    offset  bytes  content
+    0       6      magic, \x93NUMPY
+    6       2      format version: 1.0, 2.0 or 3.0
+    8       2 | 4  length L of the text, <u2 in version 1.0, <u4 in 2.0 and 3.0
+    10 | 12 L      text: a dict literal, padded with spaces, ended by a newline
+                   (Latin-1; UTF-8 in version 3.0)
+    then           rows x itemsize bytes
+
+Specification: NEP 1 and ``numpy.lib.format``.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import msgspec
+import numpy as np
+
+from tape2048._reading import map_file, open_regular, read_exactly, reading
+from tape2048.errors import (
+    NpyDtypeError,
+    NpyHeaderError,
+    ObjectDtypeError,
+    TrailingBytesError,
+    TruncatedError,
+)
+from tape2048.formats.session import STEPS_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "HEADER_TEXT_BYTES_MAX",
+    "Load",
+    "NpyHeader",
+    "check_load",
+    "open_rows",
+    "open_shards",
+    "parse_header",
+    "read_header",
+    "session_header",
+]
+
+#: How the rows come into memory: mapped from the page cache as they are touched, or read at once.
+Load: TypeAlias = Literal["mmap", "ram"]
+
+#: Longest header text that is parsed. A session's has about 130 bytes; the same bound as NumPy's own
+#: guard, because the time and memory that ``ast`` takes grow with the text.
+HEADER_TEXT_BYTES_MAX = 10_000
+
+_MAGIC = b"\x93NUMPY"
+_KEYS = {"descr", "fortran_order", "shape"}
+# The width of the length field, by format version.
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
+# One scalar type as ``dtype.descr`` spells it. Aliases, comma strings and deprecated codes, all of
+# which ``np.dtype`` would take, are not among what any writer puts into a header.
+_SCALAR = re.compile(r"[<>|=]?[?biufcSUVOmM]\d{0,9}(\[\w{1,9}\])?")
+# No name and no number in a header is this long. Python refuses to print an integer of thousands of
+# digits, and an error message has to print what it found.
+_LONG_WORD = re.compile(rb"\w{65}")
+
+
+class NpyHeader(msgspec.Struct, frozen=True):
+    """What a header says: the type of a row, how many there are, and the byte where the first begins."""
+
+    dtype: np.dtype[Any]
+    rows: int
+    data_offset: int
+
+    @property
+    def end_offset(self) -> int:
+        """Length in bytes that a whole file with this header has."""
+        return self.data_offset + self.rows * self.dtype.itemsize
+
+
+def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
+    """The header of a session's ``steps.npy``: format 1.0, always ``STEPS_HEADER_BYTES`` long.
+
+    Args:
+        dtype: the row type, packed.
+        rows: number of rows, 0 <= rows < 2**63.
+
+    Raises:
+        ValueError: the count is out of range, or the row type's description does not fit.
+    """
+    if not 0 <= rows < 2**63:
+        raise ValueError(f"a .npy file cannot hold {rows} rows; expected 0 <= rows < 2**63")
+    # The text NumPy itself would write, key for key, so that other strict readers take it as well.
+    text = f"{{'descr': {dtype.descr!r}, 'fortran_order': False, 'shape': ({rows},), }}".encode("ascii")
+    prefix = _MAGIC + b"\x01\x00"
+    room = STEPS_HEADER_BYTES - len(prefix) - 2
+    if len(text) >= room:
+        raise ValueError(f"the row type {dtype} needs a header text of {len(text)} bytes; {room - 1} fit")
+    return prefix + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
+
+
+def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
+    """Parse a file's first bytes.
+
+    Args:
+        head: the file's beginning. ``12 + HEADER_TEXT_BYTES_MAX`` bytes are always enough; fewer mean
+            that the file ends there.
+        path: named in errors.
+
+    Raises:
+        NpyHeaderError: not a ``.npy`` file, or a header that is malformed, in Fortran order, or not of
+            one dimension.
+        ObjectDtypeError: the rows hold pickled objects.
+        TruncatedError: the file ends within the header.
+    """
+    if not (head.startswith(_MAGIC) or _MAGIC.startswith(head)):
+        raise NpyHeaderError(
+            f"not a .npy file: begins with {head[:6]!r}, expected {_MAGIC!r}", path=path, offset=0
+        )
+    if len(head) < 8:
+        raise _short_header(head, 10, path)
+    version = (head[6], head[7])
+    width = _LENGTH_BYTES.get(version)
+    if width is None:
+        raise NpyHeaderError(
+            f".npy format version {version[0]}.{version[1]}; expected 1.0, 2.0 or 3.0", path=path, offset=6
+        )
+    begin = 8 + width
+    length = int.from_bytes(head[8:begin], "little")
+    if length > HEADER_TEXT_BYTES_MAX:
+        raise NpyHeaderError(
+            f"header text of {length} bytes; expected at most {HEADER_TEXT_BYTES_MAX}", path=path, offset=8
+        )
+    if len(head) < begin + length:
+        raise _short_header(head, begin + length, path)
+    fields = _literal(head[begin : begin + length], "utf-8" if version == (3, 0) else "latin-1", path, begin)
+    rows = _row_count(fields, path, begin)
+    return NpyHeader(_row_type(fields["descr"], path, begin), rows, begin + length)
+
+
+def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]) -> NpyHeader:
+    """Read the header of an open file, and check its row type and the file's length against it.
+
+    Args:
+        fd: a regular file, open for reading; its position is neither used nor moved.
+        path: named in errors.
+        dtypes: the row types that are taken.
+
+    Returns:
+        The header; ``dtype`` is the member of ``dtypes`` that it equals.
+
+    Raises:
+        NpyHeaderError: see :func:`parse_header`.
+        ObjectDtypeError: the rows hold pickled objects.
+        NpyDtypeError: the rows are of another type.
+        TruncatedError: the file is shorter than its header claims; ``offset`` is where it ends.
+        TrailingBytesError: the file is longer than its header claims; ``offset`` is where it should end.
+        StorageError: the operating system could not read it.
+    """
+    with reading(path):
+        bytes_found = os.fstat(fd).st_size
+        head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
+    header = parse_header(head, path)
+    known = next((dtype for dtype in dtypes if dtype == header.dtype), None)
+    if known is None:
+        expected = " or ".join(str(dtype.descr) for dtype in dtypes)
+        raise NpyDtypeError(f"rows of type {header.dtype.descr}; expected {expected}", path=path, offset=0)
+    header = NpyHeader(known, header.rows, header.data_offset)
+    if bytes_found < header.end_offset:
+        whole = max(0, bytes_found - header.data_offset) // known.itemsize
+        msg = (
+            f"the header claims {header.rows} rows ({header.end_offset} bytes); "
+            f"the file ends after {whole} whole rows ({bytes_found} bytes)"
+        )
+        raise TruncatedError(msg, path=path, offset=bytes_found, hint="restore the file from a copy")
+    if bytes_found > header.end_offset:
+        msg = (
+            f"the header claims {header.rows} rows ({header.end_offset} bytes); "
+            f"{bytes_found - header.end_offset} more bytes follow"
+        )
+        raise TrailingBytesError(msg, path=path, offset=header.end_offset)
+    return header
+
+
+def open_rows(
+    path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]], load: Load = "mmap"
+) -> NDArray[np.void]:
+    """Open a file's rows.
+
+    Args:
+        path: a ``.npy`` file.
+        dtypes: the row types that are taken.
+        load: ``"mmap"`` maps the file (no memory of its own, and no file stays open); ``"ram"`` reads
+            all of it at once.
+
+    Returns:
+        A read-only array of shape ``[rows]``. A mapped file that is truncated while the array lives
+        ends the process with SIGBUS when the lost part is touched; published files are never written.
+
+    Raises:
+        FormatError: one of the classes that :func:`read_header` names.
+        StorageError: the operating system could not open, map or read it.
+        ValueError: ``load`` is something else.
+    """
+    check_load(load)
+    with open_regular(path) as fd:
+        header = read_header(fd, path, dtypes)
+        if load == "mmap":
+            with reading(path):
+                mapped = map_file(fd, header.end_offset)
+            return mapped[header.data_offset :].view(header.dtype)
+        rows = np.empty(header.rows, header.dtype)
+        read_exactly(fd, rows, header.data_offset, path)
+    rows.flags.writeable = False
+    return rows
+
+
+def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]]) -> NDArray[np.void]:
+    """Read several files as one array, in the order given.
+
+    All headers are checked before the array is allocated. The rows are always read into memory: an
+    array has one address range, and shards have one each.
+
+    Args:
+        paths: at least one ``.npy`` file.
+        dtypes: the row types that are taken; the shards must agree on one.
+
+    Returns:
+        A read-only array of shape ``[rows of all shards]``.
+
+    Raises:
+        FormatError: as for :func:`open_rows`; NpyDtypeError also where two shards differ.
+        StorageError: the operating system could not open or read one.
+    """
+    accepted = list(dtypes)
+    headers = []
+    for path in paths:
+        with open_regular(path) as fd:
+            headers.append(read_header(fd, path, accepted))
+        accepted = [headers[0].dtype]
+    rows = np.empty(sum(header.rows for header in headers), headers[0].dtype)
+    end = 0
+    for path, header in zip(paths, headers, strict=True):
+        begin, end = end, end + header.rows
+        with open_regular(path) as fd:
+            read_exactly(fd, rows[begin:end], header.data_offset, path)
+    rows.flags.writeable = False
+    return rows
+
+
+def check_load(load: str) -> None:
+    """Raise ValueError unless ``load`` is one of :data:`Load`."""
+    if load not in get_args(Load):
+        raise ValueError(f"load={load!r}; expected one of {get_args(Load)}")
+
+
+def _literal(text: bytes, encoding: str, path: str | os.PathLike[str], offset: int) -> dict[str, Any]:
+    """The header text as a dict with exactly the three keys."""
+    if _LONG_WORD.search(text):
+        raise NpyHeaderError(
+            f"header text {text[:120]!r} holds a word of more than 64 characters", path=path, offset=offset
+        )
+    try:
+        tree = ast.parse(text.decode(encoding), mode="eval").body
+        fields = ast.literal_eval(tree)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise NpyHeaderError(
+            f"header text is not a literal: {type(error).__name__} in {text[:120]!r}",
+            path=path,
+            offset=offset,
+        ) from error
+    # A dict literal keeps the last of two equal keys without a word; the tree still has both.
+    if not isinstance(tree, ast.Dict) or len(tree.keys) != len(_KEYS) or set(fields) != _KEYS:
+        raise NpyHeaderError(
+            f"header text {text[:120]!r} is not a dict with the keys {sorted(_KEYS)}, once each",
+            path=path,
+            offset=offset,
+        )
+    return dict(fields)
+
+
+def _row_count(fields: dict[str, Any], path: str | os.PathLike[str], offset: int) -> int:
+    if fields["fortran_order"] is not False:
+        raise NpyHeaderError(
+            f"fortran_order is {fields['fortran_order']!r}; expected False", path=path, offset=offset
+        )
+    shape = fields["shape"]
+    # bool is an int to isinstance, and no count.
+    if not (isinstance(shape, tuple) and len(shape) == 1 and type(shape[0]) is int and shape[0] >= 0):
+        raise NpyHeaderError(
+            f"shape is {str(shape)[:80]}; expected one dimension of a whole number of rows",
+            path=path,
+            offset=offset,
+        )
+    return int(shape[0])
+
+
+def _row_type(descr: object, path: str | os.PathLike[str], offset: int) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(_checked_descr(descr))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise NpyHeaderError(
+            f"descr is {str(descr)[:200]}, which describes no row type: {error}", path=path, offset=offset
+        ) from error
+    if dtype.hasobject:
+        raise ObjectDtypeError(
+            f"rows of type {dtype.descr} hold pickled Python objects",
+            path=path,
+            offset=offset,
+            hint="pickles are never loaded, here or elsewhere",
+        )
+    return dtype
+
+
+def _checked_descr(descr: object) -> Any:
+    """``descr`` if it is spelled as ``dtype.descr`` spells types; ValueError otherwise."""
+    if isinstance(descr, str):
+        if not _SCALAR.fullmatch(descr):
+            raise ValueError(f"unknown type code {descr[:40]!r}")
+        return descr
+    if not isinstance(descr, list) or not descr:
+        raise ValueError("neither a type code nor a list of fields")
+    for field in descr:
+        if not (isinstance(field, tuple) and len(field) in {2, 3} and isinstance(field[0], str)):
+            raise ValueError(f"{str(field)[:40]} is not a field")
+        _checked_descr(field[1])
+    return descr
+
+
+def _short_header(head: bytes, expected: int, path: str | os.PathLike[str]) -> TruncatedError:
+    return TruncatedError(
+        f"the file ends after {len(head)} bytes, within a header of at least {expected}",
+        path=path,
+        offset=len(head),
+    )

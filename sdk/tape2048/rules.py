@@ -1,0 +1,340 @@
+"""The rules of 2048 over packed boards, compiled.
+
+A **board** is a ``u64`` of 16 nibbles, cell 0 (top left) in the most significant one, row-major; a
+nibble is a tile's exponent (0 empty, 1 = 2, ..., 15 = 32768). Moves are 0 up, 1 down, 2 left, 3
+right. Rows are looked up in tables; columns are rows of the transposed board (bit tricks after
+nneonneo's and Szubert and Jaskowski's engines). The table of left moves is generated from the rule
+when this module is imported, and so are the others from it.
+
+The ceiling: 32768 + 32768 does not merge, since a nibble holds no 65536.
+
+Every kernel here takes ``np.uint64`` boards and may be called from Python (slowly, and a board comes
+back as an ``int``, to be wrapped before it is passed on) and from other kernels (inlined). Functions
+named in the plural take arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from tape2048._bits import bswap64, popcount
+from tape2048._jit import kernel
+
+__all__ = [
+    "DOWN",
+    "EXPONENT_MAX",
+    "LEFT",
+    "RIGHT",
+    "SYMMETRY_MOVES",
+    "UP",
+    "board_score",
+    "boards_to_exps",
+    "count_empty",
+    "empty_mask",
+    "exps_to_boards",
+    "legal_mask",
+    "legal_masks",
+    "max_exponent",
+    "merge_score",
+    "slide",
+    "symmetry",
+    "transpose",
+]
+
+U64 = np.uint64
+
+UP, DOWN, LEFT, RIGHT = range(4)
+EXPONENT_MAX = 15
+
+#: ``SYMMETRY_MOVES[k, move]`` is the move on ``symmetry(board, k)`` that mirrors ``move`` on ``board``.
+SYMMETRY_MOVES = np.array(
+    [
+        [UP, DOWN, LEFT, RIGHT],
+        [UP, DOWN, RIGHT, LEFT],
+        [DOWN, UP, LEFT, RIGHT],
+        [DOWN, UP, RIGHT, LEFT],
+        [LEFT, RIGHT, UP, DOWN],
+        [LEFT, RIGHT, DOWN, UP],
+        [RIGHT, LEFT, UP, DOWN],
+        [RIGHT, LEFT, DOWN, UP],
+    ],
+    dtype=np.uint8,
+)
+
+
+def _slide_row_left(row: int) -> tuple[int, int]:
+    """One row (cell 0 in the highest nibble) moved left, and the score of its merges."""
+    tiles = [e for e in (row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15) if e]
+    out: list[int] = []
+    score = 0
+    while tiles:
+        exponent = tiles.pop(0)
+        if tiles and tiles[0] == exponent != EXPONENT_MAX:
+            tiles.pop(0)
+            exponent += 1
+            score += 1 << exponent
+        out.append(exponent)
+    out += [0] * (4 - len(out))
+    return out[0] << 12 | out[1] << 8 | out[2] << 4 | out[3], score
+
+
+def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
+    """``SLIDE`` (left moves, then right moves, 65,536 each) and the score of each row's merges.
+
+    A row's merges score the same to the left and to the right: of equal neighbours, a run of two
+    merges once, of three once, of four twice, whichever wall they start from.
+    """
+    pairs = [_slide_row_left(row) for row in range(1 << 16)]
+    left = np.array([pair[0] for pair in pairs], dtype=np.uint16)
+    rows = np.arange(1 << 16, dtype=np.uint32)
+    reverse = (rows >> 12 | (rows >> 4 & 0x00F0) | (rows << 4 & 0x0F00) | (rows << 12 & 0xF000)).astype(
+        np.uint16
+    )
+    right = reverse[left[reverse]]
+    return np.concatenate([left, right]), np.array([pair[1] for pair in pairs], dtype=np.uint32)
+
+
+SLIDE, MERGE_SCORE = _make_tables()
+SLIDE.flags.writeable = False
+MERGE_SCORE.flags.writeable = False
+
+_ROW = U64(0xFFFF)
+_ONES = U64(0x1111111111111111)
+
+
+@register_jitable
+def row(board: Any, i: int) -> Any:
+    """Row ``i`` of the board, as an index for the row tables."""
+    return (board >> U64(48 - 16 * i)) & _ROW
+
+
+@kernel
+def transpose(board: Any) -> Any:
+    """Swap rows and columns."""
+    swap = (board ^ (board >> U64(12))) & U64(0x0000F0F00000F0F0)
+    board = board ^ swap ^ (swap << U64(12))
+    swap = (board ^ (board >> U64(24))) & U64(0x00000000FF00FF00)
+    return board ^ swap ^ (swap << U64(24))
+
+
+@register_jitable
+def slide_rows(board: Any, right: Any) -> Any:
+    """All four rows moved left (``right`` = 0) or right (1)."""
+    table = right << U64(16)
+    return (
+        (U64(SLIDE[table + row(board, 0)]) << U64(48))
+        | (U64(SLIDE[table + row(board, 1)]) << U64(32))
+        | (U64(SLIDE[table + row(board, 2)]) << U64(16))
+        | U64(SLIDE[table + row(board, 3)])
+    )
+
+
+@kernel
+def slide(board: Any, move: Any) -> Any:
+    """The afterstate of ``move``: tiles slid and merged, nothing spawned. Equal to ``board`` if illegal."""
+    move = U64(move)
+    if move >= U64(LEFT):
+        return slide_rows(board, move & U64(1))
+    return transpose(slide_rows(transpose(board), move & U64(1)))
+
+
+@register_jitable
+def rows_merge_score(board: Any) -> Any:
+    """The score of the merges that a move along the rows makes, in either direction."""
+    return (
+        U64(MERGE_SCORE[row(board, 0)])
+        + U64(MERGE_SCORE[row(board, 1)])
+        + U64(MERGE_SCORE[row(board, 2)])
+        + U64(MERGE_SCORE[row(board, 3)])
+    )
+
+
+@kernel
+def merge_score(board: Any, move: Any) -> Any:
+    """The sum of the tiles that ``move`` creates by merging."""
+    if U64(move) >= U64(LEFT):
+        return rows_merge_score(board)
+    return rows_merge_score(transpose(board))
+
+
+@kernel
+def legal_mask(board: Any) -> Any:
+    """Bit ``m`` set where move ``m`` changes the board (a ``u64`` below 16)."""
+    columns = transpose(board)
+    one = U64(1)
+    return (
+        U64(slide_rows(columns, U64(0)) != columns)
+        | U64(slide_rows(columns, one) != columns) << one
+        | U64(slide_rows(board, U64(0)) != board) << U64(2)
+        | U64(slide_rows(board, one) != board) << U64(3)
+    )
+
+
+@kernel
+def empty_mask(board: Any) -> Any:
+    """The lowest bit of each empty cell's nibble."""
+    board |= board >> U64(1)
+    board |= board >> U64(2)
+    return ~board & _ONES
+
+
+@kernel
+def count_empty(board: Any) -> Any:
+    """The number of empty cells."""
+    return popcount(empty_mask(board))
+
+
+@kernel
+def max_exponent(board: Any) -> Any:
+    """The exponent of the highest tile."""
+    highest = U64(0)
+    for i in range(16):
+        highest = max(highest, (board >> U64(4 * i)) & U64(15))
+    return highest
+
+
+@kernel
+def board_score(board: Any) -> Any:
+    """The sum over tiles of ``(e - 1) * 2**e``.
+
+    This is what the merges that built the tiles scored, had every tile started as a 2; each spawned 4
+    makes it 4 more than the game's score.
+    """
+    total = U64(0)
+    for i in range(16):
+        exponent = (board >> U64(4 * i)) & U64(15)
+        if exponent > U64(1):
+            total += (exponent - U64(1)) << exponent
+    return total
+
+
+@register_jitable
+def _mirror(board: Any) -> Any:
+    """Left and right swapped."""
+    board = (board & U64(0xF0F0F0F0F0F0F0F0)) >> U64(4) | (board & U64(0x0F0F0F0F0F0F0F0F)) << U64(4)
+    return (board & U64(0xFF00FF00FF00FF00)) >> U64(8) | (board & U64(0x00FF00FF00FF00FF)) << U64(8)
+
+
+@register_jitable
+def _flip(board: Any) -> Any:
+    """Top and bottom swapped."""
+    board = (board >> U64(32)) | (board << U64(32))
+    return (board & U64(0xFFFF0000FFFF0000)) >> U64(16) | (board & U64(0x0000FFFF0000FFFF)) << U64(16)
+
+
+@kernel
+def symmetry(board: Any, k: Any) -> Any:
+    """One of the 8 symmetries of the square, ``k`` in 0..7; 0 is the board itself.
+
+    Bit 0 of ``k`` swaps left and right, bit 1 top and bottom, bit 2 then transposes.
+    """
+    k = U64(k)
+    if k & U64(1):
+        board = _mirror(board)
+    if k & U64(2):
+        board = _flip(board)
+    if k & U64(4):
+        board = transpose(board)
+    return board
+
+
+@register_jitable
+def spread_exps(half: Any) -> Any:
+    """Eight nibbles (in the low 32 bits) to eight bytes in memory order, the highest nibble first."""
+    half = (half | half << U64(16)) & U64(0x0000FFFF0000FFFF)
+    half = (half | half << U64(8)) & U64(0x00FF00FF00FF00FF)
+    half = (half | half << U64(4)) & U64(0x0F0F0F0F0F0F0F0F)
+    return bswap64(half)
+
+
+@kernel
+def _fill_exps(boards: Any, out: Any) -> None:
+    for i in range(boards.shape[0]):
+        board = boards[i]
+        for cell in range(16):
+            out[i, cell] = (board >> U64(60 - 4 * cell)) & U64(15)
+
+
+@kernel
+def _fill_boards(exps: Any, out: Any) -> None:
+    for i in range(exps.shape[0]):
+        board = U64(0)
+        for cell in range(16):
+            board = board << U64(4) | U64(exps[i, cell] & 15)
+        out[i] = board
+
+
+@kernel
+def _fill_legal(boards: Any, out: Any) -> None:
+    for i in range(boards.shape[0]):
+        out[i] = legal_mask(boards[i])
+
+
+def _as_packed(boards: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    # Signed integers are taken by their bits, since SQLite has no others. A float64 holds 53 of a board's
+    # 64 bits: whoever has boards in one has lost the last cells already.
+    if isinstance(boards, np.ndarray | np.generic) and boards.dtype.kind not in "iu":
+        message = f"boards have dtype {boards.dtype}; expected integers"
+        raise ValueError(message)
+    return np.asarray(boards, dtype=np.uint64)
+
+
+def boards_to_exps(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """Exponents of packed boards.
+
+    Args:
+        boards: ``u64[n]`` (or one board).
+
+    Returns:
+        ``u8[n, 16]`` (or ``u8[16]``), row-major, cell 0 first.
+
+    Raises:
+        ValueError: the boards are an array of something else than integers.
+    """
+    packed = _as_packed(boards)
+    out = np.empty((packed.size, 16), dtype=np.uint8)
+    _fill_exps(np.ascontiguousarray(packed.reshape(-1)), out)
+    return out.reshape(*packed.shape, 16)
+
+
+def exps_to_boards(exps: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Packed boards of exponents.
+
+    Args:
+        exps: ``u8[n, 16]`` (or ``u8[16]``), row-major, each at most 15.
+
+    Returns:
+        ``u64[n]`` (or a 0-dimensional array).
+
+    Raises:
+        ValueError: the last axis is not 16 long, or an exponent is not an integer or above 15.
+    """
+    cells = np.asarray(exps)
+    if cells.ndim < 1 or cells.shape[-1] != 16:
+        message = f"exponents have shape {cells.shape}; expected (..., 16)"
+        raise ValueError(message)
+    if cells.dtype.kind not in "iub":
+        message = f"exponents have dtype {cells.dtype}; expected integers"
+        raise ValueError(message)
+    if cells.size and (cells.min() < 0 or cells.max() > EXPONENT_MAX):
+        message = f"exponents range from {cells.min()} to {cells.max()}; expected 0..{EXPONENT_MAX}"
+        raise ValueError(message)
+    out = np.empty(cells.size // 16, dtype=np.uint64)
+    _fill_boards(np.ascontiguousarray(cells, dtype=np.uint8).reshape(-1, 16), out)
+    return out.reshape(cells.shape[:-1])
+
+
+def legal_masks(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """Legal masks (bit ``m`` = move ``m``) of packed boards: ``u64[n]`` to ``u8[n]``.
+
+    Raises:
+        ValueError: as :func:`boards_to_exps`.
+    """
+    packed = _as_packed(boards)
+    out = np.empty(packed.size, dtype=np.uint8)
+    _fill_legal(np.ascontiguousarray(packed.reshape(-1)), out)
+    return out.reshape(packed.shape)

@@ -1,0 +1,339 @@
+"""Read a session to its last byte and name everything that is wrong with it.
+
+Opening a session checks what costs no time; this checks the rest: every checksum, every row against
+the run table, and what else stands in the directory. Files are read in chunks and never mapped, so
+that one that is truncated meanwhile is an error and not a SIGBUS; memory is bounded by the run table
+and one chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+
+from tape2048._directory import (
+    STEP_DTYPES,
+    as_unsigned,
+    check_directory,
+    find_steps,
+    is_plain_name,
+    list_names,
+    manifest_defects,
+    read_manifest,
+)
+from tape2048._reading import open_regular, read_exactly
+from tape2048._rowchecks import BlockSums, Place, RowChecks
+from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
+from tape2048.formats.metadata import read_metadata
+from tape2048.formats.npy import read_header
+from tape2048.formats.session import MANIFEST, METADATA_DB
+
+if TYPE_CHECKING:
+    from tape2048.formats.metadata import Metadata
+    from tape2048.formats.npy import NpyHeader
+    from tape2048.formats.session import Manifest
+
+__all__ = ["Finding", "Progress", "Report", "validate_session"]
+
+#: Called with the bytes read so far and the bytes to read in all.
+Progress: TypeAlias = Callable[[int, int], None]
+
+#: Rows read and checked at a time: 7 MB, and about four times that in the checks' own arrays.
+CHUNK_ROWS = 1 << 18
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+_EMBEDDINGS = frozenset({"embeddings.bf16.npy", "embeddings.json"})
+# How SQLite and programs that write to a temporary name call what they leave behind.
+_LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong.
+
+    Attributes:
+        error: name of the class in :mod:`tape2048.errors` that opening or reading would raise.
+        message: what was found, and what was expected.
+        path: the file or directory it was found in.
+        offset: the byte in that file, where one makes sense.
+        hint: what to do about it.
+    """
+
+    error: str
+    message: str
+    path: str | None = None
+    offset: int | None = None
+    hint: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What :func:`validate_session` found.
+
+    Attributes:
+        path: the directory.
+        rows: number of rows that were checked.
+        runs: number of runs in the run table.
+        checksums: number of checksums that were recomputed; 0 means that the directory (one of
+            others) has none, and that changed bytes can only show where they break a rule.
+        findings: everything that is wrong, in the order it was found.
+    """
+
+    path: str
+    rows: int
+    runs: int
+    checksums: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+def validate_session(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+    """Check a session directory completely.
+
+    Recomputed and compared: the manifest's sizes, checksums and counts; the blocks' checksums, and
+    that the blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and
+    ``step_idx``; exponents <= 15, actions <= 3 and no board empty; each run's
+    ``rows == ceil(steps / sample_rate)`` and its ``highest_tile`` against the tiles that its rows
+    show; the facts ``rows`` and ``runs``; and that nothing else stands in the directory. A session
+    that does not say its ``sample_rate`` is taken to have the one that its first rows show.
+
+    Args:
+        path: the directory, ours or one written by others.
+        progress: called after each chunk that was read.
+
+    Returns:
+        All findings. Defects are never raised; where one hides others (a header that cannot be read
+        hides the rows), the others are found once it is gone.
+    """
+    return _Validation(progress).run(path)
+
+
+class _Validation:
+    """The state of one call: what is known so far, and what was found."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        # Not at the top: the package reads its own metadata when it is imported, which takes 30 ms,
+        # as long as all of tape2048 but NumPy; only this needs it.
+        from crc32c import crc32c
+
+        self._checksum: Callable[[Any, int], int] = crc32c
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self._checksums = 0
+        self._bytes_done = 0
+        self._bytes_total = 0
+        self._directory = Path()
+        self._manifest: Manifest | None = None
+        self._metadata: Metadata | None = None
+        self._blocks: BlockSums | None = None
+        self._rows: RowChecks | None = None
+
+    def run(self, path: str | os.PathLike[str]) -> Report:
+        directory = self._collect(check_directory, path)
+        if directory is None:
+            return Report(os.fspath(path), 0, 0, 0, tuple(self._findings))
+        self._directory = directory
+        parts = self._collect(find_steps, directory) or []
+        self._manifest = self._collect(read_manifest, directory)
+        if os.path.lexists(directory / METADATA_DB):
+            self._metadata = self._collect(read_metadata, directory / METADATA_DB)
+        for defect in manifest_defects(self._manifest, parts, directory) if self._manifest else ():
+            self._add(defect)
+        self._plan(parts)
+        headers = self._headers(parts)
+        rows = sum(header.rows for header in headers or ())
+        if headers is None:
+            for part in parts:
+                self._collect(self._read_plain, part)
+        else:
+            self._read_rows(parts, headers, rows)
+            self._check_counts(rows)
+        self._read_others(parts)
+        self._check_names(parts)
+        runs = len(self._metadata.runs) if self._metadata else 0
+        return Report(str(directory), rows, runs, self._checksums, tuple(self._findings))
+
+    # ------------------------------------------------------------------------------- the files
+
+    def _headers(self, parts: list[Path]) -> list[NpyHeader] | None:
+        """The header of each part, or None where one is bad or two differ."""
+        headers: list[NpyHeader] = []
+        for part in parts:
+            header = self._collect(_read_header, part)
+            if header is None:
+                return None
+            if headers and header.dtype != headers[0].dtype:
+                found, expected = header.dtype.descr, headers[0].dtype.descr
+                msg = f"rows of type {found}; {parts[0].name} has {expected}"
+                self._add(NpyDtypeError(msg, path=part))
+                return None
+            headers.append(header)
+        return headers or None
+
+    def _read_rows(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> None:
+        """Read the rows once: for the files' and blocks' checksums, and for the rows' own rules."""
+        path = self._directory / METADATA_DB
+        blocks = self._metadata.blocks if self._metadata else None
+        if self._metadata is not None:
+            self._rows = RowChecks(self._metadata, rows, path)
+        if blocks is not None:
+            self._blocks = self._collect(BlockSums, blocks, rows, headers[0].dtype.itemsize, path)
+        first = 0
+        for part, header in zip(parts, headers, strict=True):
+            if self._collect(self._read_part, part, header, first) is None:
+                return  # a part that cannot be read says nothing of the rows after it
+            first += header.rows
+        for defect in self._rows.defects() if self._rows else ():
+            self._add(defect)
+        if self._blocks is not None and blocks is not None:
+            self._checksums += len(blocks)
+            for changed in self._blocks.defects(
+                parts[0], headers[0].data_offset if len(parts) == 1 else None
+            ):
+                self._add(changed)
+
+    def _read_part(self, path: Path, header: NpyHeader, first: int) -> bool:
+        with open_regular(path) as fd:
+            before = os.fstat(fd)
+            head = np.empty(header.data_offset, np.uint8)
+            read_exactly(fd, head, 0, path)
+            total = self._checksum(head, 0)
+            self._advance(len(head))
+            buffer = np.empty(min(header.rows, CHUNK_ROWS), header.dtype)
+            place = Place(first, path, header.data_offset, header.dtype.itemsize)
+            for begin in range(0, header.rows, CHUNK_ROWS):
+                chunk = buffer[: header.rows - begin]
+                read_exactly(fd, chunk, place.plus(begin).offset, path)
+                content = chunk.view(np.uint8).data
+                total = self._checksum(content, total)
+                if self._blocks is not None:
+                    self._blocks.update(content, self._checksum)
+                if self._rows is not None:
+                    self._rows.update(as_unsigned(chunk), place.plus(begin))
+                self._advance(len(content))
+            self._check_unchanged(path, before)
+        self._compare(path, total)
+        return True
+
+    def _read_plain(self, path: Path) -> None:
+        """Read a file for its checksum alone."""
+        with open_regular(path) as fd:
+            before = os.fstat(fd)
+            buffer = np.empty(_CHUNK_BYTES, np.uint8)
+            total = 0
+            for offset in range(0, before.st_size, _CHUNK_BYTES):
+                chunk = buffer[: before.st_size - offset]
+                read_exactly(fd, chunk, offset, path)
+                total = self._checksum(chunk, total)
+                self._advance(len(chunk))
+            self._check_unchanged(path, before)
+        self._compare(path, total)
+
+    def _read_others(self, parts: list[Path]) -> None:
+        """Checksums of all that the manifest lists beside the rows."""
+        steps = {part.name for part in parts}
+        for path in self._listed():
+            if path.name not in steps and path.is_file():
+                self._collect(self._read_plain, path)
+
+    def _check_unchanged(self, path: Path, before: os.stat_result) -> None:
+        after = _stat(path)
+        same = after is not None and all(
+            getattr(after, name) == getattr(before, name)
+            for name in ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+        )
+        if not same:
+            msg = "changed, or was replaced, while it was read"
+            hint = "published files never change: see what writes here"
+            self._add(ChecksumError(msg, path=path, hint=hint))
+
+    def _compare(self, path: Path, total: int) -> None:
+        entry = self._manifest.files.get(path.name) if self._manifest else None
+        if entry is None:
+            return
+        self._checksums += 1
+        if entry.crc32c != total:
+            msg = f"has CRC-32C {total:08x}; the manifest says {entry.crc32c:08x}"
+            self._add(ChecksumError(msg, path=path, hint="restore the session from a copy"))
+
+    # ------------------------------------------------------------------------------ the counts
+
+    def _check_counts(self, rows: int) -> None:
+        if self._metadata is None:
+            return
+        for name, found in (("rows", rows), ("runs", len(self._metadata.runs))):
+            if self._manifest is not None and getattr(self._manifest, name) != found:
+                msg = f"{name} is {getattr(self._manifest, name)}; the session has {found}"
+                self._add(ManifestError(msg, path=self._directory / MANIFEST))
+            # In a file of others, a fact of this name may mean anything.
+            fact = self._metadata.session.get(name, found)
+            if self._metadata.has_rows and fact != found:
+                msg = f"the fact {name} in the table session is {fact!r}; the session has {found}"
+                self._add(SchemaError(msg, path=self._directory / METADATA_DB))
+
+    def _check_names(self, parts: list[Path]) -> None:
+        names = self._collect(list_names, self._directory) or []
+        ours = self._metadata is not None and self._metadata.has_rows and self._metadata.blocks is not None
+        if ours and MANIFEST not in names:
+            msg = f"no {MANIFEST}, though the recorder wrote the rest"
+            hint = "restore it from a copy: without it nobody knows whether the files are whole"
+            self._add(ManifestError(msg, path=self._directory, hint=hint))
+        known = {MANIFEST, METADATA_DB, *_EMBEDDINGS, *(part.name for part in parts)}
+        known.update(path.name for path in self._listed())
+        for name in names:
+            # Without a manifest the directory is somebody else's, who may keep notes in it.
+            leftover = ours or name.startswith(".") or name.endswith(_LEFTOVER_SUFFIXES)
+            if name not in known and leftover:
+                msg = f"{name} stands in the session's directory and is no part of it"
+                hint = "something did not finish, or put it there by mistake; move it away"
+                self._add(ManifestError(msg, path=self._directory / name, hint=hint))
+
+    # ----------------------------------------------------------------------------- bookkeeping
+
+    def _collect(self, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        """The action's result, or None and a finding."""
+        try:
+            return action(*args, **kwargs)
+        except TapeError as error:
+            self._add(error)
+            return None
+
+    def _add(self, error: TapeError) -> None:
+        name = type(error).__name__
+        self._findings.append(Finding(name, error.message, error.path, error.offset, error.hint))
+
+    def _listed(self) -> list[Path]:
+        """The files that the manifest lists, as paths within the directory."""
+        names = self._manifest.files if self._manifest else ()
+        return [self._directory / name for name in names if is_plain_name(name)]
+
+    def _plan(self, parts: list[Path]) -> None:
+        paths = {*parts, *self._listed()}
+        self._bytes_total = sum(found.st_size for found in map(_stat, paths) if found is not None)
+
+    def _advance(self, count: int) -> None:
+        self._bytes_done += count
+        if self._progress is not None:
+            self._progress(self._bytes_done, self._bytes_total)
+
+
+def _read_header(path: Path) -> NpyHeader:
+    with open_regular(path) as fd:
+        return read_header(fd, path, STEP_DTYPES)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

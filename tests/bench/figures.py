@@ -1,0 +1,158 @@
+"""What the benchmarks found: figures, the machine they were found on, and one table of them all.
+
+Everything here is a median over rounds. Where two things are compared, a round measures both, one after the
+other, so that whatever else the machine does hits both; the ratio is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RESULTS = CHECKOUT / "bench-results"
+
+#: What a full run takes, by `benchmarks.md`: medians of at least five.
+ROUNDS_MIN = 5
+
+
+class Figure(msgspec.Struct, kw_only=True):
+    """One line of the table. ``at_least`` says on which side of the target the value should be."""
+
+    group: str
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    at_least: bool = True
+    samples: list[float] = []
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None where there is none."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+
+def median_of(samples: Sequence[float], **fields: Any) -> Figure:
+    """A figure that is the median of its samples."""
+    return Figure(value=statistics.median(samples), samples=list(samples), **fields)
+
+
+def alternate(
+    one: Callable[[], float], other: Callable[[], float], rounds: int
+) -> tuple[list[float], list[float], list[float]]:
+    """What both measure, in turns: ``(ones, others, ones / others)``, one of each a round.
+
+    The order changes from round to round: what slows the second of two is not the second's fault.
+    """
+    ones, others = [], []
+    for i in range(rounds):
+        if i % 2:
+            others.append(other())
+            ones.append(one())
+        else:
+            ones.append(one())
+            others.append(other())
+    return ones, others, [a / b for a, b in zip(ones, others, strict=True)]
+
+
+def cpu_rate(work: Callable[[], int]) -> float:
+    """How much ``work`` says that it did, per second of this process's CPU time."""
+    begin = time.process_time()
+    done = work()
+    return done / (time.process_time() - begin)
+
+
+def cpu_name() -> str:
+    """The processor's name, as the kernel has it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on: hardware, versions, and how quiet it was."""
+    from llvmlite import binding
+
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", *args], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    packages = ("numpy", "numba", "llvmlite", "msgspec", "crc32c")
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": f"{cpu_name()} ({binding.get_host_cpu_name()})",
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(pages / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "commit": git("describe", "--always", "--dirty") or None,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "stolen_s": stolen_s(),
+    }
+
+
+def stolen_s() -> float:
+    """CPU time that the hypervisor gave to others since boot, all cores together."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def number(value: float) -> str:
+    """Three significant digits, or whole with separators from a thousand on."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def markdown(machine_: dict[str, Any], figures: Sequence[Figure]) -> str:
+    """The table, below the machine that it was made on."""
+    lines = [", ".join(f"{key} {value}" for key, value in machine_.items() if value is not None), ""]
+    lines += ["| what | median | unit | range | rounds | target | met | |", "|---" * 8 + "|"]
+    for figure in figures:
+        samples = figure.samples
+        spread = f"{number(min(samples))} to {number(max(samples))}" if samples else ""
+        target = "" if figure.target is None else ("≥ " if figure.at_least else "≤ ") + number(figure.target)
+        met = {None: "", True: "yes", False: "**no**"}[figure.met]
+        lines.append(
+            f"| {figure.group}: {figure.name} | {number(figure.value)} | {figure.unit} | {spread} | "
+            f"{len(samples) or ''} | {target} | {met} | {figure.note} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_table(stem: str, figures: Sequence[Figure], before: dict[str, Any]) -> Path:
+    """Write ``bench-results/<stem>.json`` and ``.md``; returns the latter.
+
+    ``before`` is :func:`machine` from before the measurements, so that its load is not our own.
+    """
+    RESULTS.mkdir(exist_ok=True)
+    about = {**before, "stolen_s": round(stolen_s() - before["stolen_s"], 2)}
+    document = {"machine": about, "figures": [{**msgspec.to_builtins(f), "met": f.met} for f in figures]}
+    (RESULTS / f"{stem}.json").write_text(json.dumps(document, indent=1) + "\n")
+    path = RESULTS / f"{stem}.md"
+    path.write_text(markdown(about, figures))
+    return path
+
+
+def report(stem: str, figures: Sequence[Figure], before: dict[str, Any]) -> None:
+    """Write the table and print it; for the long forms."""
+    path = write_table(stem, figures, before)
+    sys.stdout.write(f"{path.read_text()}\n{path}\n")

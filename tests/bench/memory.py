@@ -1,0 +1,181 @@
+"""Resident memory and open descriptors of each of a recorder's processes over a run.
+
+::
+
+    python -m tests.bench.memory --minutes 30 [--player random] [--workers 2]
+
+Prints a line a minute: resident megabytes (10**6 bytes; shared libraries count in full for each process) of
+the daemon and of each worker, the highest of samples a second apart, since the daemon's memory rises and
+falls with each session. The bound is the block buffer plus 250 MB for each process; flat means that the last
+third of the run reaches no higher than the middle third did, but for 5 MB. Sessions go to memory and are
+deleted as they appear, by this process and not by the one that is measured. Open descriptors likewise: the
+last third may have no more than the middle third, but for the few of a session that is being published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .figures import Figure, machine, report
+from .recording import Deleting, memory_dir
+from .start import recorder_command, recorder_env
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BOUND_MB = 250.0
+GROWTH_MAX_MB = 5.0
+DESCRIPTORS_MORE_MAX = 4
+BLOCK_ROWS = 262_144
+ROW_BYTES = 28
+BUFFER_MB = BLOCK_ROWS * ROW_BYTES / 1e6
+
+
+def resident_mb(pid: int) -> float:
+    """What a process has resident now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def children_of(pid: int) -> list[int]:
+    """Its child processes, in the order of their starts."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sorted(map(int, pids))
+
+
+@contextlib.contextmanager
+def recorder(out_dir: Path, player: str, workers: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorder as a person would start it, its workers at work."""
+    with Deleting(out_dir):
+        child = subprocess.Popen(
+            recorder_command(out_dir, player, "--workers", str(workers)),
+            env=recorder_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            while not any(out_dir.glob(".*/**/steps.npy")):
+                if child.poll() is not None:
+                    raise RuntimeError(f"the recorder ended with {child.returncode}")
+                time.sleep(0.02)
+            yield child
+        finally:
+            child.send_signal(signal.SIGTERM)
+            child.wait()
+
+
+class Sample(NamedTuple):
+    """Megabytes and open descriptors, of the daemon first and then of each worker."""
+
+    megabytes: list[float]
+    descriptors: list[float]
+
+
+def look(pids: list[int]) -> Sample:
+    """One moment."""
+    return Sample(
+        [resident_mb(pid) for pid in pids],
+        [float(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())) for pid in pids],
+    )
+
+
+def highest(samples: list[Sample]) -> Sample:
+    """The highest of each number."""
+    megabytes, descriptors = zip(*samples, strict=True)
+    return Sample(
+        [max(column) for column in zip(*megabytes, strict=True)],
+        [max(column) for column in zip(*descriptors, strict=True)],
+    )
+
+
+def watch(
+    child: subprocess.Popen[bytes], *, samples: int, interval_s: float, looks: int = 1, show: bool = False
+) -> list[Sample]:
+    """The highest of ``looks`` for each sample."""
+    found = []
+    pids = [child.pid, *children_of(child.pid)]
+    begin = time.monotonic()
+    for i in range(samples):
+        seen = []
+        for k in range(looks):
+            time.sleep(max(0.0, begin + (i + (k + 1) / looks) * interval_s - time.monotonic()))
+            if [child.pid, *children_of(child.pid)] != pids:
+                raise RuntimeError(f"the processes were {pids}, and are not any more")
+            seen.append(look(pids))
+        found.append(highest(seen))
+        if show:
+            cells = [f"{mb:.1f} ({fds:.0f})" for mb, fds in zip(*found[-1], strict=True)]
+            sys.stdout.write(f"| {(time.monotonic() - begin) / 60:.1f} | {' | '.join(cells)} |\n")
+            sys.stdout.flush()
+    return found
+
+
+def growth(column: list[float]) -> float:
+    """How much higher the last third reaches than the one before it."""
+    third = max(1, len(column) // 3)
+    return max(column[-third:]) - max(column[-2 * third : -third] or column[:1])
+
+
+def memory_figures(samples: list[Sample], player: str) -> list[Figure]:
+    """The highest of each process against its bound, and how much it grew."""
+    figures = []
+    for i in range(len(samples[0].megabytes)):
+        name = f"worker {i - 1}" if i else "daemon"
+        megabytes = [sample.megabytes[i] for sample in samples]
+        descriptors = [sample.descriptors[i] for sample in samples]
+        bound = BOUND_MB + (BUFFER_MB if i else 0)
+        limits: dict[str, Any] = {"at_least": False, "group": f"memory, `{player}`"}
+        figures += [
+            Figure(
+                name=f"{name}, highest",
+                value=max(megabytes),
+                unit="MB",
+                target=bound,
+                samples=megabytes,
+                **limits,
+            ),
+            Figure(
+                name=f"{name}, growth", value=growth(megabytes), unit="MB", target=GROWTH_MAX_MB, **limits
+            ),
+            Figure(
+                name=f"{name}, more descriptors",
+                value=growth(descriptors),
+                unit=f"of {max(descriptors):.0f}",
+                target=DESCRIPTORS_MORE_MAX,
+                **limits,
+            ),
+        ]
+    return figures
+
+
+def main() -> None:
+    """Run, print a line a minute, write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--interval-s", type=float, default=60)
+    parser.add_argument("--player", default="random")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    before = machine()
+    samples = max(1, round(args.minutes * 60 / args.interval_s))
+    columns = ["minute", "daemon", *(f"worker {i}" for i in range(args.workers))]
+    sys.stdout.write(
+        f"resident MB (descriptors), `{args.player}`\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
+    )
+    with memory_dir() as directory, recorder(directory / "out", args.player, args.workers) as child:
+        looks = max(1, round(args.interval_s))
+        found = watch(child, samples=samples, interval_s=args.interval_s, looks=looks, show=True)
+    sys.stdout.write("\n")
+    stem = "memory-" + re.sub(r"[^a-z0-9]+", "-", args.player)
+    report(stem, memory_figures(found, args.player), before)
+
+
+if __name__ == "__main__":
+    main()

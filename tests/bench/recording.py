@@ -1,0 +1,384 @@
+"""Recorded against unrecorded play, whole recorders against bare loops on the same cores.
+
+::
+
+    python -m tests.bench.recording [--players random,greedy,expectimax:depth=1] [--rounds 5] [--seconds 8]
+    python -m tests.bench.recording --niced [--core 0]
+
+**Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows; then a
+recorder with as many workers records into memory (``/dev/shm``). Its rate is each worker's rows between its
+first and its last block, so neither start nor drain counts, over the wall time between them, summed.
+Sessions are deleted as they appear, by a thread of the recorder's process: its CPU time counts against the
+recorder, some 3 ns a row. With ``--keep`` they go at the end of each round: no such cost, but memory for them
+all (28 bytes a row; warm as much with ``--warm-gb``).
+
+Memory that a virtual machine has not touched before comes slowly (0.4 GB/s here, against 3 GB/s after):
+a few GB are written and deleted before the first round.
+
+**Niced.** The same recorder on one core, at the lowest priority: the mission's 40,000 steps/s must hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .figures import CHECKOUT, ROUNDS_MIN, Figure, alternate, machine, median_of, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tape2048_recorder.daemon import Daemon
+    from tape2048_recorder.supervisor import Worker
+
+SHM = Path("/dev/shm")
+WARM_BYTES = 3 * 10**9
+TARGETS = {"random": 0.50, "greedy": 0.95, "expectimax:depth=1": 0.95}
+NICED_PLAYER = "expectimax:depth=1"
+NICED_TARGET = 40_000
+
+#: The recorder's default.
+BLOCK_ROWS = 262_144
+
+#: Blocks of each worker that a rate is told from.
+BLOCKS_MIN = 3
+
+#: What a bare process plays between two looks at the clock: 20 to 100 ms.
+CHUNK_GAMES = {"random": 10_000, "greedy": 5_000, "expectimax:depth=1": 20}
+
+
+class Recorded(NamedTuple):
+    """One recorder's rate and what it cost, start and drain left out."""
+
+    rows_per_s: float
+    worker_ns: float  # CPU time a row, all workers
+    daemon_ns: float  # the daemon's loop
+    publish_ns: float  # its publishing thread
+    delete_ns: float  # the benchmark's own: sessions are deleted as they appear
+    sessions: int
+
+
+# --- the two things that are measured, each in processes of its own
+
+
+def play_bare(player: str, seconds: float, workers: int) -> float:
+    """Steps a second of as many bare loops as there would be workers."""
+    children = [_child("play", player=player, index=index) for index in range(workers)]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            if child.stdout.readline() != b"ready\n":
+                raise RuntimeError("a bare loop did not start")
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write(f"{seconds}\n".encode())
+            child.stdin.flush()
+        return sum(json.loads(child.communicate()[0]) for child in children)
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+def record(player: str, seconds: float, workers: int, out_dir: Path, **how: int) -> Recorded:
+    """What a recorder does in about this many seconds of recording.
+
+    ``how``: ``core`` and ``nice`` of its processes; ``block_rows``; ``keep`` (delete sessions at the end).
+    """
+    child = _child("record", player=player, seconds=seconds, workers=workers, out_dir=str(out_dir), how=how)
+    try:
+        output, _ = child.communicate()
+    except BaseException:
+        child.kill()  # its workers end with it
+        child.communicate()
+        raise
+    if child.returncode != 0:
+        raise RuntimeError(f"the recorder ended with {child.returncode}")
+    return Recorded(*json.loads(output))
+
+
+def _child(what: str, **arguments: Any) -> subprocess.Popen[bytes]:
+    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
+    path = os.pathsep.join(filter(None, [rooms, os.environ.get("PYTHONPATH", "")]))
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.recording", f"--child-{what}", json.dumps(arguments)],
+        cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+def _play_child(player: str, index: int) -> None:
+    import numpy as np
+
+    from tape2048_recorder.config import split_player
+    from tape2048_recorder.game_loop import play_unrecorded
+    from tape2048_recorder.players import make_player
+    from tape2048_recorder.rng import game_seeds
+
+    name, args = split_player(player)
+    compiled = make_player(name, args or {})
+    games = CHUNK_GAMES.get(player, 1)
+    scores, highest = (np.empty(games, dtype=np.uint64) for _ in range(2))
+    play_unrecorded(compiled, np.zeros(1, dtype=np.uint64), scores, highest)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    seconds = float(sys.stdin.readline())
+    steps, first_id = 0, index << 40
+    begin = now = time.monotonic()
+    while now - begin < seconds:
+        ids = np.arange(first_id, first_id + games, dtype=np.uint64)
+        steps += play_unrecorded(compiled, game_seeds(1, ids), scores, highest)
+        first_id += games
+        now = time.monotonic()
+    sys.stdout.write(json.dumps(steps / (now - begin)))
+
+
+class _Stamps:
+    """When each worker's blocks were confirmed, and what CPU time had been spent by then."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        # Of the workers, the daemon's loop, its process, and in that the thread that deletes sessions.
+        self.costs: list[tuple[float, float, float, float]] = []
+
+    def note(self, daemon: Daemon, worker: Worker, rows: int, deleting_s: float) -> None:
+        now = time.monotonic()
+        self.blocks[worker.index].append((now, rows))
+        pids = [w.process.pid for w in daemon._supervisor.workers if w.process is not None]
+        costs = (sum(map(_cpu_s, pids)), time.thread_time(), time.process_time(), deleting_s)
+        self.costs[1:] = [costs]
+        if not self.costs:
+            self.costs.append(costs)
+
+    def enough(self, seconds: float, workers: int) -> bool:
+        """Whether this long has passed since each worker's first block, and each has a few of them."""
+        now = time.monotonic()
+        return len(self.blocks) == workers and all(
+            len(blocks) >= BLOCKS_MIN and now - blocks[0][0] >= seconds for blocks in self.blocks.values()
+        )
+
+    def result(self, sessions: int) -> Recorded:
+        rate = 0.0
+        rows = 0
+        for worker, blocks in self.blocks.items():
+            if len(blocks) < BLOCKS_MIN:
+                raise RuntimeError(f"worker {worker} wrote {len(blocks)} blocks: too few to tell a rate")
+            worker_rows = sum(count for _, count in blocks[1:])
+            rate += worker_rows / (blocks[-1][0] - blocks[0][0])
+            rows += worker_rows
+        spent = [after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)]
+        workers, loop, process, deleting = (seconds * 1e9 / rows for seconds in spent)
+        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class _Quiet:
+    """A reporter that says nothing but what a person must hear."""
+
+    def event(self, level: str, message: str) -> None:
+        if level != "info":
+            sys.stderr.write(f"{level}: {message}\n")
+
+    def status(self, _make_status: Callable[[], Any]) -> None:
+        pass
+
+
+def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: dict[str, int]) -> None:
+    if "core" in how:
+        os.sched_setaffinity(0, {how["core"]})
+    os.nice(how.get("nice", 0))
+    from tape2048_recorder.config import RecorderConfig, split_player
+    from tape2048_recorder.daemon import Daemon
+    from tape2048_recorder.recorder import run
+
+    stamps = _Stamps()
+    deleting = Deleting(Path(out_dir), every_s=1e9 if how.get("keep") else 0.1)
+    confirm = Daemon._confirm
+
+    def stamped(self: Daemon, worker: Worker) -> None:
+        block = worker.unconfirmed
+        confirm(self, worker)
+        if block is not None and worker.unconfirmed is None and self._phase == "recording":
+            stamps.note(self, worker, block.rows, deleting.cpu_s)
+            if stamps.enough(seconds, len(self._supervisor.workers)):
+                self.stop("measured for long enough")
+
+    Daemon._confirm = stamped  # type: ignore[method-assign]
+    name, args = split_player(player)
+    config = RecorderConfig(
+        player=name,
+        player_args=args or {},
+        workers=workers,
+        out_dir=out_dir,
+        seed=1,
+        block_rows=how.get("block_rows", BLOCK_ROWS),
+        max_wall_s=10 * seconds + 60,
+    )
+    with deleting:
+        summary = run(config, _Quiet())
+    sys.stdout.write(json.dumps(stamps.result(len(summary.sessions))))
+
+
+# --- the memory that they write to
+
+
+class Deleting:
+    """While entered: a thread deletes this directory's sessions as they appear; at the end, the rest."""
+
+    def __init__(self, out_dir: Path, every_s: float = 0.1) -> None:
+        self._out_dir = out_dir
+        self._every_s = every_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="deleting")
+        self.cpu_s = 0.0
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._delete()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._every_s):
+            self._delete()
+            self.cpu_s = time.thread_time()
+
+    def _delete(self) -> None:
+        for path in self._out_dir.glob("[0-9]*_model=*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def memory_dir() -> Iterator[Path]:
+    """An empty directory in memory (else in the place for temporary files); it goes at SIGTERM too."""
+    parent = SHM if os.access(SHM, os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="tape2048-bench-", dir=parent))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+def warm_memory(directory: Path, size: int = WARM_BYTES) -> None:
+    """Have the machine's memory touched once before it is measured with."""
+    chunk = bytes(16 << 20)
+    path = directory / "warm"
+    with path.open("wb") as file:
+        for _ in range(size // len(chunk)):
+            file.write(chunk)
+    path.unlink()
+
+
+# --- figures
+
+
+def ratio_figures(
+    player: str, *, rounds: int, seconds: float, workers: int, directory: Path, **how: int
+) -> list[Figure]:
+    """Recorded play of one player, as a part of unrecorded play."""
+    out_dir = directory / "sessions"
+    found: list[Recorded] = []
+
+    def recorded() -> float:
+        found.append(record(player, seconds, workers, out_dir, **how))
+        return found[-1].rows_per_s
+
+    ones, others, ratios = alternate(recorded, lambda: play_bare(player, seconds, workers), rounds)
+    group = f"`{player}`, {workers} workers"
+    costs = {
+        "worker_ns": "workers",
+        "daemon_ns": "daemon's loop",
+        "publish_ns": "publishing",
+        "delete_ns": "deleting (the benchmark's own)",
+    }
+    return [
+        median_of(others, group=group, name="unrecorded", unit="steps/s"),
+        median_of(ones, group=group, name="recorded", unit="steps/s"),
+        median_of(
+            ratios, group=group, name="recorded of unrecorded", unit="ratio", target=TARGETS.get(player)
+        ),
+        *(
+            median_of([getattr(one, field) for one in found], group=group, name=name, unit="CPU-ns/row")
+            for field, name in costs.items()
+        ),
+    ]
+
+
+def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, nice: int = 19) -> list[Figure]:
+    """The recorder at the lowest priority, on one core."""
+    out_dir = directory / "sessions"
+    rates = [
+        record(NICED_PLAYER, seconds, 0, out_dir, core=core, nice=nice).rows_per_s for _ in range(rounds)
+    ]
+    return [
+        median_of(
+            rates,
+            group="niced to 19, one core",
+            name=f"`{NICED_PLAYER}`, recorded",
+            unit="steps/s",
+            target=NICED_TARGET,
+        )
+    ]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--players", default=",".join(TARGETS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--block-rows", type=int, default=BLOCK_ROWS)
+    parser.add_argument("--keep", action="store_true", help="delete sessions at the end of each round")
+    parser.add_argument("--warm-gb", type=float, default=WARM_BYTES / 1e9)
+    parser.add_argument("--niced", action="store_true")
+    parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)))
+    for what in ("play", "record"):
+        parser.add_argument(f"--child-{what}", type=json.loads, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print and write the table; or be one of the processes that are measured."""
+    args = _arguments()
+    if args.child_play is not None:
+        _play_child(**args.child_play)
+        return
+    if args.child_record is not None:
+        _record_child(**args.child_record)
+        return
+    before = machine()
+    figures: list[Figure] = []
+    with memory_dir() as directory:
+        warm_memory(directory, int(args.warm_gb * 1e9))
+        how: dict[str, Any] = {"rounds": args.rounds, "seconds": args.seconds, "directory": directory}
+        if args.niced:
+            figures += niced_figures(core=args.core, **how)
+        else:
+            for player in args.players.split(","):
+                figures += ratio_figures(
+                    player, workers=args.workers, block_rows=args.block_rows, keep=int(args.keep), **how
+                )
+    report("niced" if args.niced else "recording", figures, before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What the recorder's tests share: real games, fast directories, checks of a root, processes to disturb."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .disks import tmpfs
+from .materials import Prepared, play_blocks, save_blocks
+from .processes import Recorders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def blocks() -> list[Prepared]:
+    """Six blocks of three random games each, played by the recorder's own loop."""
+    return play_blocks(6, 3)
+
+
+@pytest.fixture(scope="session")
+def blocks_file(blocks: list[Prepared], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("blocks") / "blocks.npz"
+    save_blocks(path, blocks)
+    return path
+
+
+@pytest.fixture
+def fast_dir(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory in memory where there is one: thousands of fsyncs on a disk take minutes."""
+    if not os.access("/dev/shm", os.W_OK | os.X_OK):
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp(prefix="tape2048-test-", dir="/dev/shm"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def root(fast_dir: Path) -> Path:
+    """An output directory that exists and is empty."""
+    path = fast_dir / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def recorders(root: Path) -> Iterator[Recorders]:
+    """Starts recorders as processes of their own; what still runs at the end of the test is killed."""
+    with Recorders(root) as recorders:
+        yield recorders
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB of which 16 MB are taken by a file ``ballast``."""
+    path = tmp_path / "disk"
+    with tmpfs(path, 24):
+        (path / "ballast").write_bytes(bytes(16 << 20))
+        yield path

@@ -1,0 +1,123 @@
+"""Real games cut into blocks, as workers would write them, and the facts of a session that holds them.
+
+Shared by the tests and by ``crash_server.py``, which runs as a script of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048_recorder.partial import Facts, PartialSession
+from tape2048_recorder.protocol import Written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+STARTED_AT = "2026-01-02T03:04:05Z"
+NAME = "20260102T030405Z_model=toy"
+ROW_BYTES = STEP_DTYPE.itemsize
+SEED = 2048
+
+
+class Prepared(NamedTuple):
+    """One block: its rows' bytes, and its runs with ``first_row`` counted from the block's first row."""
+
+    data: bytes
+    runs: NDArray[np.void]
+    row_bytes: int = ROW_BYTES
+
+    def __repr__(self) -> str:
+        return f"<block of games {self.ids}>"
+
+    @property
+    def rows(self) -> int:
+        return len(self.data) // self.row_bytes
+
+    @property
+    def ids(self) -> list[int]:
+        return [int(run_id) for run_id in self.runs["id"]]
+
+    def written(self, serial: int, first_row: int) -> Written:
+        """What a worker says when the block stands at this row."""
+        return Written(serial, first_row, self.rows, crc32c(self.data), self.runs.tobytes())
+
+    def put(self, session: PartialSession, first_row: int, *, size: int | None = None) -> None:
+        """Write the block (or its first ``size`` bytes) as a worker does."""
+        fd = os.open(session.steps_path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, self.data[:size], STEPS_HEADER_BYTES + first_row * self.row_bytes)
+        finally:
+            os.close(fd)
+
+    def record(self, session: PartialSession) -> int:
+        """Reserve, write and confirm; returns the first row."""
+        first_row = session.reserve(self.rows)
+        self.put(session, first_row)
+        session.confirm(self.written(session.serial, first_row))
+        return first_row
+
+
+def play_blocks(count: int, games_each: int) -> list[Prepared]:
+    """Blocks of random games, played by the recorder's own loop."""
+    from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
+    from tape2048_recorder.players import make_player
+    from tape2048_recorder.rng import game_seeds
+
+    player = make_player("random", {})
+    blocks = []
+    for number in range(count):
+        ids = np.arange(number * games_each, (number + 1) * games_each, dtype=np.uint64)
+        buffer = Buffer(rows_max=1000 * games_each, runs_max=games_each, record_action=False, sample_rate=1)
+        buffer.give(ids, game_seeds(SEED, ids))
+        assert play_into(buffer, player, steps_max=1 << 30) == GAMES_PLAYED
+        blocks.append(Prepared(bytes(buffer.block), buffer.runs.copy()))
+    return blocks
+
+
+def save_blocks(path: Path, blocks: list[Prepared]) -> None:
+    np.savez(
+        path,
+        data=np.frombuffer(b"".join(block.data for block in blocks), dtype=np.uint8),
+        rows=np.array([block.rows for block in blocks]),
+        runs=np.concatenate([block.runs for block in blocks]),
+        counts=np.array([len(block.runs) for block in blocks]),
+    )
+
+
+def load_blocks(path: Path) -> list[Prepared]:
+    with np.load(path, allow_pickle=False) as file:
+        data, rows, runs, counts = (file[name] for name in ("data", "rows", "runs", "counts"))
+    assert runs.dtype == RUN_DTYPE
+    bytes_at = np.concatenate([[0], np.cumsum(rows)]) * ROW_BYTES
+    runs_at = np.concatenate([[0], np.cumsum(counts)])
+    return [
+        Prepared(data[bytes_at[i] : bytes_at[i + 1]].tobytes(), runs[runs_at[i] : runs_at[i + 1]].copy())
+        for i in range(len(rows))
+    ]
+
+
+def make_facts(**changes: object) -> Facts:
+    values: dict[str, object] = {
+        "format_version": 1,
+        "engine": "tape2048/test",
+        "player": "random",
+        "player_args": {},
+        "player_sha256": "ab" * 32,
+        "seed": SEED,
+        "sample_rate": 1,
+        "record_action": False,
+        "model_tag": "toy",
+        "host": "testhost",
+        "instance": "default",
+        "started_at": STARTED_AT,
+        "config": {"player": "random"},
+        "config_sha256": "cd" * 32,
+    }
+    return Facts(**{**values, **changes})  # type: ignore[arg-type]

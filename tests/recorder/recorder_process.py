@@ -1,0 +1,61 @@
+"""Runs one recorder as the tests want it: settings and hooks as JSON arguments, its words as JSON lines.
+
+``hooks`` is ``{"module:name": value}``: constants of the recorder to be changed before it runs, so that what
+takes minutes by design happens within a test; ``environ:NAME`` sets a variable that only workers see.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048.errors import TapeError
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.recorder import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tape2048_recorder.report import Level, Status
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)  # noqa: T201 - this is how it speaks
+
+
+class Lines:
+    """A reporter that writes a line for each thing."""
+
+    def event(self, level: Level, message: str) -> None:
+        say(event=message, level=level)
+
+    def status(self, make_status: Callable[[], Status]) -> None:
+        say(status=msgspec.to_builtins(make_status(), str_keys=True))
+
+
+def main() -> int:
+    settings, hooks = (json.loads(argument) for argument in sys.argv[1:])
+    for name, value in hooks.items():
+        module, _, attribute = name.partition(":")
+        if module == "environ":
+            os.environ[attribute] = value
+        else:
+            target = importlib.import_module(module)
+            assert hasattr(target, attribute), name
+            setattr(target, attribute, value)
+    try:
+        summary = run(RecorderConfig(**settings), Lines())
+    except TapeError as error:
+        say(error=type(error).__name__, message=str(error), hint=error.hint)
+        return error.exit_code
+    say(summary=msgspec.to_builtins(summary, str_keys=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

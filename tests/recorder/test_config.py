@@ -1,0 +1,485 @@
+"""The recorder's configuration: what is taken, from where, and what is refused in which words."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
+from tape2048_recorder import _cores, config
+from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective, load_config, split_player
+from tape2048_recorder.settings import Origin, settings_of
+
+SETTINGS = settings_of(RecorderConfig)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def refused(
+    flags: dict[str, Any] | None = None, env: dict[str, str] | None = None, file: Path | None = None
+) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags or {}, env or {}, file)
+    assert caught.value.hint, "an error says what to do"
+    return caught.value
+
+
+# --- defaults and precedence
+
+
+def test_nothing_given_gives_the_defaults_with_their_origins() -> None:
+    loaded = load_config({}, {})
+    assert loaded.config == RecorderConfig()
+    assert set(loaded.origins) == set(SETTINGS)
+    assert {str(origin) for origin in loaded.origins.values()} == {"default"}
+    assert loaded.path is None
+
+
+def test_every_setting_says_what_it_does_and_why_its_default() -> None:
+    for setting in SETTINGS.values():
+        assert setting.text
+        assert setting.why
+        assert not setting.text.endswith(".")
+
+
+def test_every_default_would_be_taken_if_it_were_given() -> None:
+    for setting in SETTINGS.values():
+        if setting.has_text:
+            text = setting.none if setting.default is None else setting.show(setting.default)
+            loaded = load_config({setting.name: text}, {})
+            assert getattr(loaded.config, setting.name) == setting.default, setting.name
+
+
+def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.toml", "workers = 1\nrotate_steps = 11\nmax_games = 111\n")
+    env = {"TAPE2048_WORKERS": "2", "TAPE2048_ROTATE_STEPS": "22"}
+    loaded = load_config({"workers": "3"}, env, file)
+    assert (loaded.config.workers, loaded.config.rotate_steps, loaded.config.max_games) == (3, 22, 111)
+    assert loaded.config.sample_rate == 1
+    assert loaded.origins["workers"] == Origin("flag", "--workers")
+    assert loaded.origins["rotate_steps"] == Origin("env", "TAPE2048_ROTATE_STEPS")
+    assert loaded.origins["max_games"] == Origin("file", f"{file}:3")
+    assert loaded.origins["sample_rate"] == Origin("default")
+
+
+def test_a_flag_that_was_not_given_leaves_the_rest_alone() -> None:
+    loaded = load_config({"workers": None, "record_action": None}, {"TAPE2048_WORKERS": "2"})
+    assert loaded.config.workers == 2
+
+
+def test_off_takes_back_what_a_weaker_source_set(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.toml", "max_games = 5\nseed = 7\nmodel_tag = 'a'\n")
+    loaded = load_config({"max_games": "off", "model_tag": ""}, {"TAPE2048_SEED": "random"}, file)
+    assert (loaded.config.max_games, loaded.config.seed, loaded.config.model_tag) == (None, None, None)
+
+
+def test_the_file_comes_from_the_flag_or_else_the_environment(tmp_path: Path) -> None:
+    by_env = write(tmp_path / "env.toml", "workers = 1\n")
+    by_flag = write(tmp_path / "flag.toml", "workers = 2\n")
+    env = {"TAPE2048_CONFIG": str(by_env)}
+    assert load_config({}, env).path == str(by_env)
+    assert load_config({}, env).config.workers == 1
+    assert load_config({}, env, by_flag).config.workers == 2
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("rotate_steps", "10_000_000", 10_000_000),
+        ("rotate_steps", "1e6", 1_000_000),
+        ("rotate_steps", "2.5e3", 2_500),
+        ("rotate_steps", "10M", 10_000_000),
+        ("rotate_steps", " 5k ", 5_000),
+        ("max_games", "0.001M", 1_000),
+        ("seed", "0xFFFFFFFFFFFFFFFF", 2**64 - 1),
+        ("seed", str(2**64 - 1), 2**64 - 1),
+        ("seed", "0", 0),
+        ("max_disk_mb", "1.5TB", 1_500_000),
+        ("max_disk_mb", "2 GB", 2_000),
+        ("max_ram_mb", "4000MB", 4_000),
+        ("max_wall_s", "90", 90.0),
+        ("max_wall_s", "1.5min", 90.0),
+        ("rotate_s", "2h", 7_200.0),
+        ("rotate_s", "1d", 86_400.0),
+        ("flush_s", "0.25", 0.25),
+        ("drain_timeout_s", "0", 0.0),
+        ("record_action", "Yes", True),
+        ("record_action", "0", False),
+        ("out_dir", "/data/self play/ü", "/data/self play/ü"),
+        ("model_tag", "net-3.1+b", "net-3.1+b"),
+    ],
+)
+@pytest.mark.parametrize("source", ["flag", "env"])
+def test_text_that_is_taken(source: str, name: str, text: str, value: object) -> None:
+    given_ = ({name: text}, {}) if source == "flag" else ({}, {SETTINGS[name].env: text})
+    found = getattr(load_config(*given_).config, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("workers", "many"),
+        ("workers", "-1"),
+        ("workers", "1.5"),
+        ("workers", ""),
+        ("workers", "2k"),  # a suffix belongs to counts, seconds and megabytes
+        ("workers", "1025"),
+        ("seed", "-1"),
+        ("seed", str(2**64)),
+        ("seed", "0x1_0000_0000_0000_0000"),
+        ("rotate_steps", "0"),
+        ("rotate_steps", "1e-3"),
+        ("rotate_steps", "1e999999999"),  # would be a number of a billion digits
+        ("rotate_steps", "9" * 5000),
+        ("rotate_steps", "10m"),
+        ("rotate_steps", "off"),
+        ("rotate_steps", "\u0661\u0662"),  # digits elsewhere, and int() would take them
+        ("rotate_steps", "\u06612"),
+        ("max_disk_mb", "1MiB"),
+        ("max_disk_mb", "0.5MB"),
+        ("max_wall_s", "nan"),
+        ("max_wall_s", "inf"),
+        ("max_wall_s", "0"),
+        ("flush_s", "off"),
+        ("record_action", "maybe"),
+        ("record_action", ""),
+        ("sample_rate", "0"),
+        ("block_rows", "1023"),
+        ("model_tag", "-x"),
+        ("model_tag", "a/b"),
+        ("model_tag", "a b"),
+        ("model_tag", "x" * 101),
+        ("model_tag", "tag\n"),
+        ("instance", ""),
+        ("instance", "a.b"),
+        ("out_dir", ""),
+        ("out_dir", "~/selfplay"),
+        ("out_dir", "a\0b"),
+        ("player", ""),
+        ("player", "two words"),
+    ],
+)
+def test_text_that_is_refused_names_found_expected_and_where(name: str, text: str) -> None:
+    by_flag = refused({name: text})
+    assert SETTINGS[name].flag in str(by_flag)
+    assert f"found {text!r}, expected {SETTINGS[name].expected}" in str(by_flag)
+    by_env = refused(env={SETTINGS[name].env: text})
+    assert str(by_env).startswith(f"{SETTINGS[name].env}: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'workers = "2"',
+        "workers = true",
+        "workers = 1.5",
+        "workers = [1]",
+        "workers = {}",
+        "workers = 1979-05-27",
+        "rotate_steps = 1e300",
+        "rotate_steps = inf",
+        'rotate_steps = "10M"',
+        "max_wall_s = nan",
+        "record_action = 1",
+        'record_action = "true"',
+        "player = 3",
+        "model_tag = true",
+        "seed = 18446744073709551616",
+        "player_args = 3",
+        "player_args = {depth = [1, 2]}",
+        "player_args = {depth = inf}",
+        "player_args = {a = {b = 1}}",
+    ],
+)
+def test_a_file_is_typed_and_an_error_names_the_line(tmp_path: Path, line: str) -> None:
+    file = write(tmp_path / "r.toml", f"# a comment\n\n{line}\n")
+    error = refused(file=file)
+    assert str(error).startswith(f"{file}:3: {line.split(maxsplit=1)[0]}: found ")
+    assert "expected" in str(error)
+
+
+def test_text_for_a_number_in_a_file_gets_the_hint_about_quotes(tmp_path: Path) -> None:
+    assert "without quotes" in str(refused(file=write(tmp_path / "r.toml", 'workers = "2"')).hint)
+
+
+def test_a_file_may_write_whole_numbers_as_floats_where_they_are_exact(tmp_path: Path) -> None:
+    loaded = load_config({}, {}, write(tmp_path / "r.toml", "rotate_steps = 1e7\nflush_s = 5\n"))
+    assert loaded.config.rotate_steps == 10_000_000
+    assert type(loaded.config.rotate_steps) is int
+    assert type(loaded.config.flush_s) is float
+    assert "found 9007199254740994.0" in str(
+        refused(file=write(tmp_path / "s.toml", "seed = 9007199254740994.0"))
+    )
+
+
+@given(st.integers(min_value=0, max_value=2**64 - 1))
+def test_every_seed_survives_as_text(seed: int) -> None:
+    assert load_config({"seed": str(seed)}, {}).config.seed == seed
+    assert load_config({}, {"TAPE2048_SEED": hex(seed)}).config.seed == seed
+
+
+@given(st.sampled_from([name for name in SETTINGS if name != "player"]), st.text())
+def test_any_text_is_taken_or_refused_by_name(name: str, text: str) -> None:
+    try:
+        value = getattr(load_config({name: text}, {}).config, name)
+    except ConfigError as error:
+        assert str(error).startswith(f"{SETTINGS[name].flag}: found ")  # noqa: PT017 - either will do
+    else:
+        assert load_config({name: SETTINGS[name].show(value) if value is not None else None}, {})
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("found", "nearest"),
+    [("rotate_step", "rotate_steps"), ("Workers", "workers"), ("max-games", "max_games"), ("zzz", "")],
+)
+def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(
+    tmp_path: Path, found: str, nearest: str
+) -> None:
+    file = write(tmp_path / "r.toml", f"workers = 1\n{found} = 1\n")
+    error = refused(file=file)
+    assert isinstance(error, UnknownKeyError)
+    assert str(error).startswith(f"{file}:2: found {found!r}")
+    assert f"the nearest is {nearest!r}" in str(error) or not nearest
+
+
+def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
+    error = refused(env={"TAPE2048_ROTATE_STEP": "5", "PATH": "/bin"})
+    assert isinstance(error, UnknownKeyError)
+    assert "'TAPE2048_ROTATE_STEP'" in str(error)
+    assert "'TAPE2048_ROTATE_STEPS'" in str(error)
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    assert isinstance(refused({"worker": 2}), UnknownKeyError)
+
+
+# --- files
+
+
+def test_lines_are_found_behind_whatever_toml_allows(tmp_path: Path) -> None:
+    text = (
+        '# workers = 1\r\nout_dir = """\\\r\n  instance = 3\r\n  workers = 4"""\r\n'
+        '"workers" = 2 # rotate_steps = 1\r\n\r\nseed\t= 3\r\n'
+        "rotate_s = [\r\n  [1],\r\n  [2]]\r\nflush_s = 1 # \u2028 does not end a line\r\nmax_s = 2\r\n"
+        "[ player_args ]\r\n# here\r\ndepth = 2\r\nworkers = [\r\n  [1],\r\n]\r\n"
+    )
+    values, lines = read_toml(write(tmp_path / "r.toml", text))
+    assert set(values) == set(lines)
+    assert lines == {
+        "out_dir": 2, "workers": 5, "seed": 7, "rotate_s": 8, "flush_s": 11, "max_s": 12, "player_args": 13,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("workers = \n", "1"),
+        ("a = 1\nworkers 2\n", "2"),
+        ("workers = 1\nworkers = 2", "2"),
+        ("[player_args\n", "1"),
+        ('x = """\n\n', "2"),
+        ("flag = True\n", "1"),
+    ],
+)
+def test_malformed_toml_names_line_and_column(tmp_path: Path, text: str, where: str) -> None:
+    file = write(tmp_path / "r.toml", text)
+    error = refused(file=file)
+    assert str(error).startswith(f"{file}:{where}: found malformed TOML")
+    assert f"(line {where}, column " in str(error)
+
+
+def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert str(missing) in str(refused(file=missing))
+    assert str(missing) in str(refused(env={"TAPE2048_CONFIG": str(missing)}))
+    assert "directory" in str(refused(file=tmp_path)).lower()
+    assert "TAPE2048_CONFIG" in str(refused(env={"TAPE2048_CONFIG": ""}))
+
+
+def test_a_file_that_is_not_text_names_the_byte(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_bytes(b'out_dir = "\xff"\n')
+    error = refused(file=file)
+    assert error.offset == 11
+    assert "0xff" in str(error)
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    assert f"{CONFIG_BYTES_MAX:,}" in str(refused(file=Path("/dev/zero")))
+
+
+# --- the player and its parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "args"),
+    [
+        ("expectimax", "expectimax", None),
+        ("expectimax:depth=2", "expectimax", {"depth": 2}),
+        (
+            "ntuple:weights=/a/b:c.npz,epsilon=1e-3,folded=true",
+            "ntuple",
+            {"weights": "/a/b:c.npz", "epsilon": 0.001, "folded": True},
+        ),
+        ("python:my.module:factory", "python:my.module:factory", None),
+        ("python:my.module:factory:lanes=512", "python:my.module:factory", {"lanes": 512}),
+        ("x:a=", "x", {"a": ""}),
+        ("x:a=b=c", "x", {"a": "b=c"}),
+        ("x:a=-1,b=0x10,c=1.0", "x", {"a": -1, "b": 16, "c": 1.0}),
+    ],
+)
+def test_a_player_may_carry_its_parameters(text: str, name: str, args: dict[str, object] | None) -> None:
+    assert split_player(text) == (name, args)
+    loaded = load_config({"player": text}, {})
+    assert (loaded.config.player, loaded.config.player_args) == (name, args or {})
+    types = {key: type(value) for key, value in loaded.config.player_args.items()}
+    assert types == {key: type(value) for key, value in (args or {}).items()}
+
+
+@pytest.mark.parametrize("text", ["x:a=1,b", "x:a=1,a=2", "x:a=1,", "x:a=1,2=3"])
+def test_parameters_that_are_none_are_refused(text: str) -> None:
+    assert f"--player: found {text!r}" in str(refused({"player": text}))
+
+
+def test_a_source_that_names_a_player_brings_its_parameters(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.toml", 'player = "expectimax"\n[player_args]\ndepth = 3\n')
+    assert load_config({}, {}, file).config.player_args == {"depth": 3}
+    loaded = load_config({"player": "greedy"}, {}, file)
+    assert loaded.config.player_args == {}, "another player must not get the file's parameters"
+    assert loaded.origins["player_args"] == Origin("flag", "--player")
+    assert load_config({}, {"TAPE2048_PLAYER": "expectimax:depth=1"}, file).config.player_args == {"depth": 1}
+
+
+def test_a_table_alone_is_for_the_default_player(tmp_path: Path) -> None:
+    loaded = load_config({}, {}, write(tmp_path / "r.toml", "[player_args]\ndepth = 3\n"))
+    assert (loaded.config.player, loaded.config.player_args) == ("expectimax", {"depth": 3})
+
+
+def test_parameters_in_two_places_of_one_file_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.toml", 'player = "x:depth=1"\n[player_args]\ndepth = 3\n')
+    error = refused(file=file)
+    assert str(error).startswith(f"{file}:1: player: ")
+    assert f"{file}:2" in str(error)
+
+
+# --- combinations, and what is derived
+
+
+def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
+    error = refused({"max_ram_mb": "60", "workers": "8", "block_rows": "262144"})
+    assert "--max-ram-mb: found 60, expected at least 61" in str(error)
+    assert load_config({"max_ram_mb": "61", "workers": "8"}, {}).config.max_ram_mb == 61
+
+
+def test_row_bytes_and_tags_are_those_of_the_format() -> None:
+    assert ACTION_STEP_DTYPE.itemsize == config.ROW_BYTES_MAX
+    for tag in ("a", "9", "x" * 100, "a.b_c+d-e"):
+        loaded = load_config({"model_tag": tag}, {})
+        assert SESSION_NAME.fullmatch(f"20260101T000000Z_model={loaded.config.tag}")
+
+
+@pytest.mark.parametrize(
+    ("player", "tag"),
+    [
+        ("expectimax:depth=2", "expectimax"),
+        ("python:pkg.mod:make", "python-pkg.mod-make"),
+        ("x" * 200, "x" * 100),
+    ],
+)
+def test_the_tag_is_derived_from_the_player(player: str, tag: str) -> None:
+    loaded = load_config({"player": player}, {})
+    assert loaded.config.tag == tag
+    assert effective(loaded.config)["model_tag"] == tag
+    assert SESSION_NAME.fullmatch(f"20260101T000000Z_model={tag}")
+
+
+def test_the_hash_is_over_canonical_json() -> None:
+    plain = RecorderConfig()
+    # Written out once: a change here makes sessions of equal configuration look different.
+    assert config_sha256(plain) == "111707e52315e15566bd267583cfac429f21448845d7f0cfc90d49e4f96d77de"
+    assert json.loads(json.dumps(effective(plain))) == effective(plain)
+    assert msgspec.convert(effective(plain), RecorderConfig).tag == plain.tag
+    changed = {
+        config_sha256(msgspec.structs.replace(plain, **{name: value})) for name, value in CHANGES.items()
+    }
+    assert len(changed) == len(CHANGES)
+    assert config_sha256(plain) not in changed
+    reordered = [RecorderConfig(player_args=dict(pairs)) for pairs in (A_THEN_B, A_THEN_B[::-1])]
+    assert config_sha256(reordered[0]) == config_sha256(reordered[1])
+
+
+CHANGES: dict[str, object] = {
+    "workers": 1,
+    "seed": 2**64 - 1,
+    "player_args": {"a": 1},
+    "rotate_s": 1.0,
+    "model_tag": "a",
+}
+A_THEN_B = [("a", 1), ("b", 2)]
+
+
+def test_workers_zero_means_the_cores_of_this_process() -> None:
+    assert RecorderConfig().worker_count == _cores.available_cores()
+    assert RecorderConfig(workers=3).worker_count == 3
+
+
+# --- cores
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "cores"),
+    [
+        ("max 100000", 8),
+        ("150000 100000", 1),
+        ("250000 100000", 2),
+        ("10000 100000", 1),
+        ("junk", 8),
+        ("1 0", 8),
+    ],
+)
+def test_cores_follow_the_quota_of_version_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_max: str, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "fs/a/b").mkdir(parents=True)
+    write(tmp_path / "fs/a/cpu.max", cpu_max)
+    write(tmp_path / "fs/a/b/cpu.max", "max 100000")
+    own = write(tmp_path / "cgroup", "0::/a/b\n")
+    assert _cores.available_cores(tmp_path / "fs", own) == cores
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("-1", 4), ("200000", 2), ("900000", 4)])
+def test_cores_follow_the_quota_of_version_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    group = tmp_path / "fs/cpu,cpuacct/box"
+    group.mkdir(parents=True)
+    write(group / "cpu.cfs_quota_us", f"{quota}\n")
+    write(group / "cpu.cfs_period_us", "100000\n")
+    own = write(tmp_path / "cgroup", "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n")
+    assert _cores.available_cores(tmp_path / "fs", own) == cores
+
+
+def test_cores_without_control_groups_are_those_of_the_affinity(tmp_path: Path) -> None:
+    assert _cores.available_cores(tmp_path, tmp_path / "missing") == len(os.sched_getaffinity(0))

@@ -1,0 +1,481 @@
+"""A crash at each system call of a rotation, and each of them failing; what the next start makes of it.
+
+A child plays a rotation (``crash_server.py``) and strace kills it at its first write, its second, ... and so
+on through every kind of call that changes something, SQLite's included. Each is also made to fail, for want
+of room and as if the device were broken. ``FULL_SWEEP=1`` goes through all calls, more kinds of failure, and
+all pairs of a crash and a crash of its recovery.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tape2048 import errors
+from tape2048.errors import StorageError
+from tape2048.session import sessions
+from tape2048_recorder.journal import JOURNAL
+from tape2048_recorder.partial import PartialSession
+
+from .checks import assert_holds, assert_recovers_all_that_was_confirmed, published_runs
+from .materials import make_facts
+from .mutants import Mutant, applied
+from .processes import PATIENCE_S, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .materials import Prepared
+
+FULL = os.environ.get("FULL_SWEEP") == "1"
+SERVERS = 2
+
+#: Calls that change something; FULL_SWEEP kills at the others too.
+CHANGING = (
+    "write", "writev", "pwrite64", "pwritev", "fsync", "fdatasync", "rename", "renameat", "renameat2",
+    "ftruncate", "fallocate", "unlink", "unlinkat", "rmdir", "mkdir", "mkdirat", "openat",
+)  # fmt: skip
+
+#: Calls that want room, and those that reach the device.
+FILLING = ("write", "writev", "pwrite64", "pwritev", "fsync", "fdatasync", "ftruncate", "mkdir", "mkdirat")
+REACHING = (*CHANGING, "preadv", "preadv2", "pread64")
+
+#: Calls that say nothing of files.
+OTHER = ("exit_group", "brk", "mmap", "munmap", "mremap", "rt_sigaction", "rt_sigprocmask", "getpid")
+
+
+class Server:
+    """One ``crash_server.py``."""
+
+    def __init__(self, blocks_file: Path) -> None:
+        script = Path(__file__).with_name("crash_server.py")
+        self._process = subprocess.Popen(
+            # A warning in a child is a defect as well.
+            [sys.executable, "-W", "error", str(script), str(blocks_file)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True,
+        )  # fmt: skip
+
+    def play(
+        self, scene: str, root: Path, strace: list[str], mutants: Sequence[Mutant] = ()
+    ) -> dict[str, Any]:
+        """Have a child play a scene; see ``crash_server.py``."""
+        job = {
+            "scene": scene,
+            "root": str(root),
+            "strace": strace,
+            "mutants": [list(mutant) for mutant in mutants],
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        if answer["refused"]:
+            pytest.skip(f"strace may not trace processes here: {answer['refused']}")
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class Point(NamedTuple):
+    """One call that is disturbed."""
+
+    call: str
+    number: str  # "3": the third one; "3+": that one and all after it
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.call} {self.number}: {self.how}"
+
+    @property
+    def strace(self) -> list[str]:
+        inject = f"inject={self.call}:{self.how}:when={self.number}"
+        return ["-o", "/dev/null", "-e", f"trace={self.call}", "-e", inject]
+
+
+class Stage:
+    """Plays one scene again and again, each time in a fresh copy of what it begins with.
+
+    Args:
+        servers: that play, one scene at a time each.
+        scratch: where the copies go.
+        scene: its name.
+        template: what the scene finds.
+        safe: numbers of the blocks that are confirmed there already.
+    """
+
+    def __init__(
+        self, servers: list[Server], scratch: Path, scene: str, template: Path, safe: tuple[int, ...] = ()
+    ) -> None:
+        self._free: SimpleQueue[Server] = SimpleQueue()
+        for server in servers:
+            self._free.put(server)
+        self._scratch = scratch
+        self._scene = scene
+        self._template = template
+        self._safe = safe
+        self._mutants: list[Mutant] = []
+
+    @contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
+        """Play, and recover afterwards, with changed code."""
+        self._mutants = [mutant]
+        with applied(mutant):
+            yield
+        self._mutants = []
+
+    def trace(self, *strace: str) -> str:
+        """What strace says of a child that is not killed."""
+        trace = self._scratch / "trace"
+        with self._root() as (server, root):
+            answer = server.play(self._scene, root, ["-o", str(trace), *strace])
+        assert "traceback" not in answer, answer["traceback"]
+        assert answer["status"] == 0
+        return trace.read_text()
+
+    def calls(self) -> Counter[str]:
+        """How often an undisturbed child makes each system call."""
+        calls = Counter(re.findall(r"^(\w+)\(", self.trace(), re.MULTILINE))
+        calls["read"] -= 1  # in which it waited for strace
+        return calls
+
+    def points(self, how: str, names: Sequence[str], *, for_ever: bool = False) -> list[Point]:
+        calls = self.calls()
+        plus = "+" if for_ever else ""
+        return [Point(name, f"{n}{plus}", how) for name in names for n in range(1, calls[name] + 1)]
+
+    def kills(self) -> list[Point]:
+        names = [name for name in self.calls() if name not in OTHER] if FULL else CHANGING
+        return self.points("signal=KILL", names)
+
+    def check(self, point: Point, blocks: list[Prepared]) -> str | None:
+        """Disturb one call; returns what does not hold afterwards, or None."""
+        with self._root() as (server, root):
+            answer = server.play(self._scene, root, point.strace, self._mutants)
+            if "traceback" in answer:
+                return f"{point}: {answer['traceback']}"
+            if point.how.startswith("signal") and not self._mutants:
+                assert answer["status"] == -9, f"{point}: the child was not killed"
+            if odd := [
+                name
+                for name in answer.get("errors", ())
+                if not issubclass(getattr(errors, name), StorageError)
+            ]:
+                return f"{point}: {odd}, expected StorageError or one below it"
+            alive = sessions(root) if self._scene == "rotation" else []
+            return self._problem(str(point), answer, root, blocks, alive)
+
+    def check_twice(self, point: Point, again: Point, blocks: list[Prepared]) -> str | None:
+        """Kill the recorder at one call, and the recovery at another one (if it gets that far)."""
+        with self._root() as (server, root):
+            answer = server.play(self._scene, root, point.strace)
+            alive = sessions(root)
+            server.play("recovery", root, again.strace)
+            return self._problem(f"{point}, {again}", answer, root, blocks, alive)
+
+    def _problem(
+        self, where: str, answer: dict[str, Any], root: Path, blocks: list[Prepared], alive: list[Path]
+    ) -> str | None:
+        confirmed = {*self._safe, *answer["confirmed"]}
+        confirming = {*self._safe, *answer["confirming"]}
+        try:
+            assert_holds(root, blocks, confirmed=confirmed, confirming=confirming, published_alive=alive)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a check is what is looked for
+            return f"{where}: {error!r}"
+        return None
+
+    def sweep(self, points: list[Point], blocks: list[Prepared]) -> list[str]:
+        """What does not hold, after each of the points."""
+        assert points
+        return self._map(lambda point: self.check(point, blocks), points)
+
+    def sweep_pairs(self, pairs: list[tuple[Point, Point]], blocks: list[Prepared]) -> list[str]:
+        assert pairs
+        return self._map(lambda pair: self.check_twice(*pair, blocks), pairs)
+
+    def first_problem(self, points: list[Point], blocks: list[Prepared]) -> str | None:
+        """The first thing found that does not hold."""
+        for first in range(0, len(points), 2 * SERVERS):
+            if problems := self.sweep(points[first : first + 2 * SERVERS], blocks):
+                return problems[0]
+        return None
+
+    @staticmethod
+    def _map(check: Any, points: list[Any]) -> list[str]:
+        with ThreadPoolExecutor(SERVERS) as pool:
+            return [problem for problem in pool.map(check, points) if problem is not None]
+
+    @contextmanager
+    def _root(self) -> Iterator[tuple[Server, Path]]:
+        """A server that is free, and a fresh directory."""
+        server = self._free.get()
+        root = self._scratch / f"root-{id(server)}"
+        try:
+            shutil.copytree(self._template, root)
+            yield server, root
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+            self._free.put(server)
+
+
+@pytest.fixture(scope="module")
+def servers(blocks_file: Path) -> Iterator[list[Server]]:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed: no call can be killed or failed at will")
+    with ExitStack() as stack:
+        servers = [Server(blocks_file) for _ in range(SERVERS)]
+        for server in servers:
+            stack.callback(server.close)
+        yield servers
+
+
+@pytest.fixture
+def rotation(servers: list[Server], fast_dir: Path) -> Stage:
+    template = fast_dir / "rotation"
+    template.mkdir()
+    return Stage(servers, fast_dir, "rotation", template)
+
+
+@pytest.fixture
+def recovery(servers: list[Server], fast_dir: Path, blocks: list[Prepared]) -> Stage:
+    template = fast_dir / "recovery"
+    template.mkdir()
+    return Stage(servers, fast_dir, "recovery", template, safe=leave_behind(template, blocks))
+
+
+def leave_behind(root: Path, blocks: list[Prepared]) -> tuple[int, ...]:
+    """What a recorder can leave when it is killed, all at once. Returns the confirmed blocks' numbers."""
+    first = PartialSession(root, make_facts(), 1)  # a hole in the middle, and a record torn by a crash
+    rows = [first.reserve(block.rows) for block in blocks[:4]]
+    for number in (0, 1, 3):
+        blocks[number].put(first, rows[number])
+        first.confirm(blocks[number].written(1, rows[number]))
+    first.journal.close()
+    with (first.path / JOURNAL).open("ab") as journal:
+        journal.write(b"BLCK\x03\0\0\0")
+    second = PartialSession(root, make_facts(), 2)  # whole; the next block was written and not confirmed
+    blocks[4].record(second)
+    blocks[5].put(second, second.reserve(blocks[5].rows))
+    second.journal.close()
+    third = PartialSession(root, make_facts(), 3)  # published, and killed before its shell was removed
+    third.journal.close()
+    shutil.rmtree(third.path / "session")
+    begun = PartialSession(root, make_facts(), 4)  # killed while it began
+    begun.journal.close()
+    (begun.path / "facts.json").write_bytes(b"{")
+    return 0, 1, 3, 4
+
+
+def test_what_the_sweep_sees(rotation: Stage) -> None:
+    calls = rotation.calls()
+    assert calls["pwrite64"] >= 6 + 5 + 3 + 2 * 5, "rows, records, moved rows, the pages of two databases"
+    assert calls["fsync"] >= 2 * 8
+    assert calls["renameat2"] >= 2
+    assert calls["rename"] + calls["renameat"] >= 2
+    assert calls["ftruncate"] >= 2
+
+
+def test_killed_at_each_call_of_a_rotation(rotation: Stage, blocks: list[Prepared]) -> None:
+    assert rotation.sweep(rotation.kills(), blocks) == []
+
+
+def test_killed_at_each_call_of_a_recovery(recovery: Stage, blocks: list[Prepared]) -> None:
+    assert recovery.sweep(recovery.kills(), blocks) == []
+
+
+def test_killed_and_killed_again(rotation: Stage, recovery: Stage, blocks: list[Prepared]) -> None:
+    first = rotation.points("signal=KILL", ("fsync", "unlinkat", "rmdir"))
+    second = recovery.points("signal=KILL", ("fsync", "rename", "renameat2", "ftruncate", "unlinkat"))
+    pairs = list(itertools.product(first, second))
+    assert rotation.sweep_pairs(pairs if FULL else pairs[::17], blocks) == []
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
+def test_no_room_at_each_call_of_a_rotation(rotation: Stage, blocks: list[Prepared], for_ever: bool) -> None:
+    for code in ("ENOSPC", "EDQUOT") if FULL else ("ENOSPC",):
+        points = rotation.points(f"error={code}", FILLING, for_ever=for_ever)
+        assert rotation.sweep(points, blocks) == []
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
+def test_a_broken_device_at_each_call_of_a_rotation(
+    rotation: Stage, blocks: list[Prepared], for_ever: bool
+) -> None:
+    points = rotation.points("error=EIO", REACHING, for_ever=for_ever)
+    assert rotation.sweep(points if FULL or not for_ever else points[::3], blocks) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "names"), [("ENOSPC", FILLING), ("EIO", REACHING)], ids=["no_room", "broken"]
+)
+def test_each_call_of_a_recovery_fails(
+    recovery: Stage, blocks: list[Prepared], code: str, names: tuple[str, ...]
+) -> None:
+    for for_ever in (False, True) if FULL else (False,):
+        assert recovery.sweep(recovery.points(f"error={code}", names, for_ever=for_ever), blocks) == []
+
+
+def test_a_failed_flush_of_rows_is_not_tried_again_on_the_same_file(
+    rotation: Stage, blocks: list[Prepared]
+) -> None:
+    """The second flush would report success for pages that the kernel has dropped."""
+    # (What is in compaction.tmp is a new file each time.)
+    flushed = re.compile(
+        r"^fsync\(\d+<(.*(?<!/compaction\.tmp)/session/steps\.npy)>\) *= (0|-1)", re.MULTILINE
+    )
+    found = 0
+    for point in rotation.points("error=EIO", ("fsync",)):
+        trace = rotation.trace("-y", *point.strace[2:])
+        results = flushed.findall(trace)
+        failed = [path for path, result in results if result == "-1"]
+        if not failed:
+            continue
+        found += 1
+        later = results[[result for _, result in results].index("-1") + 1 :]
+        assert failed[0] not in {path for path, _ in later}, f"{point}: {failed[0]} was flushed again"
+        assert later, f"{point}: the rows were not written anew"
+    assert found == 2, "those of the first session, which have been moved, and of the second one"
+
+
+CALL = re.compile(r"(?m)^(?P<name>\w+)\((?P<arguments>.*)\) += (?P<result>\d+)")
+CREATING = ("openat", "mkdir", "mkdirat")
+WRITING = ("write", "pwrite64", "ftruncate")
+
+
+def test_all_is_flushed_before_it_gets_its_name(rotation: Stage) -> None:
+    """What a power failure takes is what was not flushed: nothing of that may have its final name."""
+    dirty: set[Path] = set()
+    named = []
+    for call in CALL.finditer(rotation.trace("-y")):
+        name, arguments = call["name"], call["arguments"]
+        paths = [Path(quoted) for quoted in re.findall(r'"(/[^"]*)"', arguments)]
+        opened = re.match(r"\d+<(/[^>]*)>", arguments)
+        if name in CREATING and (name != "openat" or "O_CREAT" in arguments):
+            dirty |= {paths[0].parent, *paths}
+        elif name in WRITING and opened:
+            dirty.add(Path(opened[1]))
+        elif name == "fsync" and opened:
+            dirty.discard(Path(opened[1]))
+        elif name in {"rename", "renameat", "renameat2"}:
+            source, target = paths
+            half = [path for path in dirty if path == source or path.is_relative_to(source)]
+            assert not half, f"{target.name} holds what was not flushed: {half}"
+            dirty.add(target.parent)
+            named.append(target)
+        elif name in {"unlinkat", "rmdir"} and named:
+            assert named[-1].parent not in dirty, "what could be published again is removed too early"
+    assert len(named) == 1 + 2 + 2, "moved blocks, two sessions, the instance's memory twice"
+    assert not dirty & {target.parent for target in named}
+
+
+def run_real_recorder(root: Path, *strace: str) -> int:
+    """A real recorder of three sessions, with a worker that strace leaves alone; returns its exit status."""
+    settings = {
+        "player": "random",
+        "seed": 5,
+        "out_dir": str(root),
+        "workers": 1,
+        "block_rows": 1024,
+        "max_games": 80,
+        "rotate_steps": 3000,
+        "min_free_mb": 0,
+    }
+    script = Path(__file__).with_name("recorder_process.py")
+    command = [
+        "strace",
+        "-f",
+        "-b",
+        "execve",
+        *strace,
+        sys.executable,
+        str(script),
+        json.dumps(settings),
+        "{}",
+    ]
+    return subprocess.run(
+        command, check=False, env=environment(), timeout=PATIENCE_S, stdout=subprocess.DEVNULL
+    ).returncode
+
+
+def test_a_real_recorder_killed_at_its_calls(servers: list[Server], fast_dir: Path) -> None:
+    names = ("write", "pwrite64", "fsync", "ftruncate", "mkdir", "rename", "renameat2", "unlinkat", "rmdir")
+    trace = fast_dir / "trace"
+    assert run_real_recorder(fast_dir / "clean", "-o", str(trace), "-e", f"trace={','.join(names)}") == 0
+    # strace counts the calls of each thread for itself: the publisher's and those of the daemon's loop.
+    counts = Counter(re.findall(r"^(\d+) +(\w+)\(", trace.read_text(), re.MULTILINE))
+    most = {name: max(count for (_, call), count in counts.items() if call == name) for name in names}
+    points = [Point(name, str(n), "signal=KILL") for name in names for n in range(1, most[name] + 1)]
+    assert len(points) > 60
+
+    def kill_at(point: Point) -> str | None:
+        root = fast_dir / str(point)
+        killed = run_real_recorder(root, *point.strace) != 0
+        try:
+            assert_recovers_all_that_was_confirmed(root)
+            assert killed or len(published_runs(root)) == 80
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a check is what is looked for
+            return f"{point}: {error!r}"
+        shutil.rmtree(root)
+        return None
+
+    chosen = points if FULL else points[:: len(points) // 8]
+    with ThreadPoolExecutor(SERVERS) as pool:
+        assert [problem for problem in pool.map(kill_at, chosen) if problem is not None] == []
+
+
+MUTANTS = {
+    "confirmed without a record": ("partial:PartialSession.confirm", "self.journal.append(block)", "pass"),
+    "blocks moved in place": (
+        "publish:_compact",
+        "draft = partial / _DRAFT",
+        'draft = partial / f"compacted-{len(compactions(partial)) + 1}"',
+    ),
+    "moved blocks forgotten": ("partial:stage_of", "[partial, *compactions(partial)][-1]", "partial"),
+    "the name before the content": (
+        "publish:_publish",
+        (
+            "size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)\n"
+            "        path = _rename(stage / STAGED, out_dir, facts.name)"
+        ),
+        (
+            "path = _rename(stage / STAGED, out_dir, facts.name)\n"
+            "        size = _finish_files(path, facts, blocks, ended_at=ended_at, recovered=recovered)"
+        ),
+    ),
+    "the shell removed from its end": (
+        "publish:_remove",
+        "for stage in (partial, *compactions(partial)):",
+        "for path in compactions(partial):\n        shutil.rmtree(path)\n    for stage in (partial,):",
+    ),
+    "leftovers kept": ("publish:_finish_files", "leftover.unlink()", "pass"),
+    "recovery not said": ("publish:recover", "ended_at, recovered=True", "ended_at, recovered=False"),
+    "holes left": ("publish:_has_holes", "return any(", "return False and any("),
+    "a name tried once": ("publish:_rename", "for count in itertools.count(1):", "for count in (1,):"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_sweep_finds_a_mutant(rotation: Stage, blocks: list[Prepared], name: str) -> None:
+    points = rotation.points("signal=KILL", ("rename", "renameat2", "unlinkat", "rmdir", "write", "fsync"))
+    where, old, new = MUTANTS[name]
+    with rotation.mutated(Mutant(f"tape2048_recorder.{where}", old, new)):
+        found = rotation.first_problem(points, blocks)
+    assert found is not None

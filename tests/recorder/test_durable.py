@@ -1,0 +1,223 @@
+"""Files that are whole or not there, and checksums of what was summed in pieces."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048 import _durable
+from tape2048._crc import crc32c_combine
+from tape2048._durable import (
+    fsync_dir,
+    fsync_path,
+    rename_noreplace,
+    replace_file,
+    storage_error,
+    write_all,
+    write_file,
+)
+from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
+
+from .disks import files_end_at
+
+# --- checksums
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_two_sums_make_the_sum_of_both(first: bytes, second: bytes) -> None:
+    assert crc32c_combine(crc32c(first), crc32c(second), len(second)) == crc32c(first + second)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_many_sums_make_the_sum_of_all(pieces: list[bytes]) -> None:
+    total = 0
+    for piece in pieces:
+        total = crc32c_combine(total, crc32c(piece), len(piece))
+    assert total == crc32c(b"".join(pieces))
+
+
+@pytest.mark.parametrize("power", range(24))
+def test_long_pieces(power: int) -> None:
+    for length in (2**power - 1, 2**power, 2**power + 1):
+        second = bytes(range(251)) * (length // 251 + 1)
+        second = second[:length]
+        assert crc32c_combine(crc32c(b"first"), crc32c(second), length) == crc32c(b"first" + second)
+
+
+# --- writing
+
+
+def test_a_write_that_is_interrupted_is_continued() -> None:
+    data = os.urandom(1 << 20)
+    reader, writer = os.pipe()
+    received = bytearray()
+
+    def read_slowly() -> None:
+        while chunk := os.read(reader, 1 << 16):
+            received.extend(chunk)
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=read_slowly)
+    interruptions = 0
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal interruptions
+        interruptions += 1
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)  # each ends a write early, with the count so far
+    try:
+        thread.start()
+        write_all(writer, data)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
+    assert interruptions
+    assert bytes(received) == data
+
+
+@pytest.mark.parametrize("offset", [None, 0, 300])
+def test_a_write_that_does_not_fit_is_an_error(tmp_path: Path, offset: int | None) -> None:
+    fd = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    try:
+        # Around the call alone: the limit holds for pytest's own output too, if that is a file.
+        with files_end_at(1000), pytest.raises(OSError, match="File too large"):
+            write_all(fd, bytes(1001), offset)
+        assert os.fstat(fd).st_size == 1000, "the short write alone is no error"
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
+def test_write_all_takes_any_bytes_at_any_place(tmp_path: Path, make: type) -> None:
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    write_all(fd, make(b"world"), 6)
+    write_all(fd, make(b"hello "))
+    write_all(fd, make(b""))
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"hello world"
+
+
+def test_write_file_never_writes_over(tmp_path: Path) -> None:
+    write_file(tmp_path / "file", b"one")
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "file", b"two")
+    assert (tmp_path / "file").read_bytes() == b"one"
+
+
+def test_replace_file_leaves_the_new_content_alone(tmp_path: Path) -> None:
+    replace_file(tmp_path / "file", b"one")
+    (tmp_path / f".file.{os.getpid()}.tmp").write_bytes(b"left by an earlier try")
+    replace_file(tmp_path / "file", b"two")
+    assert (tmp_path / "file").read_bytes() == b"two"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_replace_file_keeps_the_old_content_where_there_is_no_room(tmp_path: Path) -> None:
+    replace_file(tmp_path / "file", b"one")
+    with files_end_at(1000), pytest.raises(OSError, match="File too large"):
+        replace_file(tmp_path / "file", bytes(2000))
+    assert (tmp_path / "file").read_bytes() == b"one"
+
+
+def test_files_and_directories_are_flushed_and_no_descriptor_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one")
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the count alone
+    fsync_path(tmp_path / "file")
+    fsync_dir(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        fsync_path(tmp_path / "none")
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+# --- renaming
+
+
+class NoRename:
+    """A C library that has no renameat2, or a file system on which it does not work."""
+
+
+@pytest.fixture(params=["renameat2", "without"])
+def renames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "without":
+        monkeypatch.setattr(_durable, "_libc", NoRename)
+    return str(request.param)
+
+
+def make_target(path: Path, kind: str) -> None:
+    match kind:
+        case "empty directory":
+            path.mkdir()
+        case "full directory":
+            path.mkdir()
+            (path / "file").write_bytes(b"theirs")
+        case "file":
+            path.write_bytes(b"theirs")
+        case "dangling link":
+            path.symlink_to("nowhere")
+
+
+@pytest.mark.usefixtures("renames")
+@pytest.mark.parametrize("kind", ["empty directory", "full directory", "file", "dangling link"])
+def test_a_rename_never_replaces(tmp_path: Path, kind: str) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "file").write_bytes(b"ours")
+    make_target(target, kind)
+    before = target.lstat()
+    with pytest.raises(NameTakenError) as caught:
+        rename_noreplace(source, target)
+    assert caught.value.path == str(target)
+    assert (source / "file").read_bytes() == b"ours"
+    assert target.lstat().st_ino == before.st_ino
+
+
+@pytest.mark.usefixtures("renames")
+def test_a_rename_to_a_free_name(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    rename_noreplace(tmp_path / "source", tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.usefixtures("renames")
+def test_a_rename_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        rename_noreplace(tmp_path / "source", tmp_path / "target")
+    assert caught.value.filename == str(tmp_path / "source")
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (errno.ENOSPC, DiskFullError),
+        (errno.EDQUOT, DiskFullError),
+        (errno.EROFS, OutDirError),
+        (errno.EACCES, OutDirError),
+        (errno.ENOENT, OutDirError),
+        (errno.ENOTDIR, OutDirError),
+        (errno.EIO, StorageError),
+        (errno.EMFILE, StorageError),
+    ],
+)
+def test_what_the_system_says_has_a_class(code: int, expected: type[StorageError]) -> None:
+    error = storage_error(OSError(code, os.strerror(code)), Path("/somewhere"), "writing it")
+    assert type(error) is expected
+    assert error.path == "/somewhere"
+    assert os.strerror(code) in str(error)
+    assert "writing it" in str(error)
+    assert error.hint

@@ -1,0 +1,616 @@
+"""Real recorders with real workers, disturbed the way the world disturbs them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.errors import (
+    AlreadyRunningError,
+    DiskFullError,
+    OutDirError,
+    WorkersDiedError,
+    WorkerStartError,
+)
+from tape2048.formats.session import STEP_DTYPE
+from tape2048.session import sessions
+from tape2048_recorder.rng import game_seeds
+
+from .checks import (
+    assert_recovers_all_that_was_confirmed,
+    assert_sessions_valid,
+    confirmed_now,
+    meta_of,
+    partials,
+    published_runs,
+    recover,
+    run_table,
+)
+from .disks import tmpfs
+from .processes import Recorders, cpu_s, environment, kill, resident_mb, wait_until, workers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .processes import Recorder
+
+pytestmark = pytest.mark.slow
+
+SEED = 99
+#: Half a million rows: seven sessions of the usual size here, or a second of play.
+GAMES = 4_000
+#: A game of this player takes two seconds at least: a signal comes in the middle of one.
+SLOW = {"player": "expectimax", "player_args": {"depth": 3}}
+#: A thousand games a second, of some hundred rows each: enough to be in the middle of things.
+CALM = {"player": "expectimax", "sample_rate": 20}
+#: A hundred thousand games a second.
+FAST = {"sample_rate": 100}
+
+
+def published_ids(root: Path) -> list[int]:
+    return [run.outcome[0] for run in published_runs(root)]
+
+
+def assert_contiguous(ids: list[int]) -> None:
+    assert ids
+    assert sorted(ids) == list(range(len(ids)))
+
+
+def assert_every_game_accounted_for(root: Path) -> None:
+    """Each game is recorded once, or the instance remembers that the next start has to play it."""
+    state = json.loads((root / ".recorder" / "default.json").read_bytes())
+    to_play = [game for first, end in state["free"] for game in range(first, end)]
+    assert sorted(published_ids(root) + to_play) == list(range(state["next_id"]))
+
+
+def wait_for_games(recorder: Recorder) -> dict[str, Any]:
+    return recorder.wait_for_status(lambda status: status["games"] > 0)
+
+
+# --- the end that was asked for
+
+
+def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(workers=1, seed=SEED, **CALM)
+    wait_for_games(recorder)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert recorder.summary["reason"] == "SIGTERM was received"
+    assert recorder.summary["games_dropped"] == 0
+    assert_sessions_valid(root)
+    assert not partials(root)
+    runs = run_table(root)
+    assert_contiguous([int(run_id) for run_id in runs["id"]])
+    assert recorder.summary["games"] == len(runs)
+    np.testing.assert_array_equal(runs["seed"], game_seeds(SEED, runs["id"]))
+    assert {str(path) for path in sessions(root)} == set(recorder.summary["sessions"])
+    assert not any(meta_of(path)["recovered"] for path in sessions(root))
+
+
+def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(**SLOW, drain_timeout_s=3600)
+    recorder.wait_for_status(lambda status: status["steps"] > 0)
+    recorder.signal(signal.SIGTERM)
+    recorder.wait_for_event("finishing the games in play, at most 3600 s")
+    workers = recorder.workers
+    assert len(workers) == 2
+    begin = time.monotonic()
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert time.monotonic() - begin < 3
+    assert recorder.events("warning") == ["SIGTERM again: ending the workers, publishing what is confirmed"]
+    assert recorder.summary["games_dropped"] >= 2  # and those that were handed out and not begun
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_drain_too(recorders: Recorders, root: Path, number: signal.Signals) -> None:
+    recorder = recorders.start(workers=1, **CALM)
+    wait_for_games(recorder)
+    for worker in recorder.workers:  # a terminal and systemd signal them too; they leave it to the daemon
+        kill(worker, number if number != signal.SIGHUP else signal.SIGTERM)
+    recorder.signal(number)
+    assert recorder.end() == 0
+    assert recorder.summary["reason"] == f"{number.name} was received"
+    assert recorder.summary["games_dropped"] == 0
+    assert not recorder.events("warning")
+
+
+def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(**SLOW, seed=SEED, drain_timeout_s=0.2)
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["steps"] > 3000)
+    begin = time.monotonic()
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert time.monotonic() - begin < 4, "workers end within a slice of play, not when they are killed"
+    # One for each worker that was in a game; on a loaded machine, some may not have been.
+    assert 1 <= recorder.summary["games_dropped"] <= 2
+    assert_every_game_accounted_for(root)
+
+
+def test_the_drain_finishes_the_games_in_play_and_begins_no_other(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(**SLOW, workers=1, seed=SEED)
+    recorder.wait_for_status(lambda status: status["steps"] > 0)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert recorder.summary["games_dropped"] == 0
+    assert 1 <= recorder.summary["games"] < 8, "the worker was given eight"
+    assert_every_game_accounted_for(root)
+
+
+def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(
+        drain_timeout_s=0.3, hooks={"tape2048_recorder.daemon:HURRY_GRACE_S": 0.5}, seed=SEED, **CALM
+    )
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
+    stopped = recorder.workers[0]
+    kill(stopped, signal.SIGSTOP)
+    recorder.signal(signal.SIGTERM)
+    begin = time.monotonic()
+    assert recorder.end() == 0
+    assert 0.8 < time.monotonic() - begin < 4
+    assert any(
+        f"pid {stopped}) ended while draining: killed by SIGKILL" in event
+        for event in recorder.events("warning")
+    )
+    assert not Path(f"/proc/{stopped}").exists()
+    assert_sessions_valid(root)
+    assert len(published_ids(root)) == recorder.summary["games"] > 0
+
+
+def test_the_next_start_goes_on_where_the_last_one_stopped(recorders: Recorders, root: Path) -> None:
+    for _ in range(2):
+        recorder = recorders.start(workers=2, seed=SEED, **CALM)
+        wait_for_games(recorder)
+        recorder.signal(signal.SIGTERM)
+        assert recorder.end() == 0
+        assert_every_game_accounted_for(root)
+    last = recorders.run(workers=1, seed=SEED, max_games=50, **CALM)
+    assert last.summary["games"] == 50
+    assert_contiguous(published_ids(root))  # none twice, none left out
+
+
+LIMITS = {
+    "max_games": (300, {}),
+    "max_steps": (20_000, {}),
+    "max_wall_s": (1.0, CALM),
+    "max_disk_mb": (4, {}),
+    "max_ram_mb": (1, CALM),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: str) -> None:
+    value, settings = LIMITS[name]
+    recorder = recorders.run(**{name: value}, **settings)
+    assert recorder.process.returncode == 0
+    assert recorder.summary["reason"].startswith(f"{name} = {value:g} was reached")
+    assert_sessions_valid(root)
+    summary = recorder.summary
+    if name == "max_games":
+        assert summary["games"] == value
+        assert_contiguous(published_ids(root))
+    elif name == "max_steps":
+        assert summary["rows"] >= value
+    elif name == "max_disk_mb":
+        assert summary["bytes"] >= value * 1e6
+    elif name == "max_wall_s":
+        assert summary["elapsed_s"] >= value
+
+
+def test_rotate_s_rotates(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(rotate_s=0.2, rotate_steps=10**9, **CALM)
+    recorder.wait_for_status(lambda status: status["sessions"] >= 3)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert_sessions_valid(root)
+    assert len(sessions(root)) == len(recorder.summary["sessions"]) >= 3
+
+
+# --- deaths
+
+
+def shared_memory() -> set[str]:
+    """What a process that dies can leave of ``multiprocessing``, where anybody uses it."""
+    return {
+        path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("psm_", "sem.", "pymp-"))
+    }
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_killed_at_any_moment(recorders: Recorders, root: Path, moment: int) -> None:
+    before = shared_memory()
+    recorder = recorders.start(seed=SEED, rotate_steps=5_000, **(FAST if moment % 2 else CALM))
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    time.sleep(random.Random().uniform(0, 0.15))
+    assert len(recorder.workers) == 2
+    recorder.signal(signal.SIGKILL)
+    assert recorder.end() == -signal.SIGKILL
+    wait_until(lambda: not workers_of(recorder.pid), patience_s=2)
+    assert shared_memory() <= before
+
+    assert_recovers_all_that_was_confirmed(root)
+
+
+def test_workers_die_with_the_daemon_in_the_middle_of_a_game(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(**SLOW)
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["steps"] > 0)
+    recorder.signal(signal.SIGKILL)
+    recorder.end()
+    wait_until(lambda: not workers_of(recorder.pid), patience_s=2)
+    found, listener = recover(root)
+    assert (found, listener.events) == ([], [])
+
+
+def test_the_next_start_publishes_what_a_killed_one_left(recorders: Recorders, root: Path) -> None:
+    hooks = {"tape2048_recorder.instance:IDS_AHEAD": 64}  # few, so that they are used up within the test
+    recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 5_000)
+    recorder.signal(signal.SIGKILL)
+    recorder.end()
+    confirmed = confirmed_now(root)
+    assert not sessions(root)
+    again = recorders.run(seed=SEED, max_games=500, hooks=hooks, **CALM)
+    assert again.process.returncode == 0
+    assert [Path(path).name for path in again.summary["recovered"]] == [sessions(root)[0].name]
+    assert any("of a recorder that was killed" in event for event in again.events("warning"))
+    assert_sessions_valid(root)
+    assert meta_of(sessions(root)[0])["recovered"]
+    ids = published_ids(root)
+    assert len(ids) == len(confirmed) + 500
+    assert len(set(ids)) == len(ids), "a game was recorded twice"
+
+
+# --- workers that go wrong
+
+#: What a worker runs before anything else: the block that it is about to report, once, goes wrong.
+MAD_WORKER = """
+import os
+from tape2048_recorder import protocol
+
+send = protocol.Channel.send
+blocks = 0
+
+def mad_send(channel, message):
+    global blocks
+    if isinstance(message, protocol.Written):
+        blocks += 1
+        if blocks == 3:
+            try:
+                os.close(os.open({flag!r}, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass  # another one was mad before
+            else:
+                {deed}
+    send(channel, message)
+
+protocol.Channel.send = mad_send
+"""
+
+DEEDS = {
+    "it is killed": ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    "it crashes": ("raise ValueError('mad')", "ValueError: mad"),
+    "it sends noise": ("channel._socket.sendall(bytes([255]) * 64)", "makes no sense"),
+    "it sends another type": ("channel._socket.sendall(bytes([1, 0, 0, 0, 192]))", "makes no sense"),
+    "it claims other rows": ("message.rows += 1", "makes no sense"),
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, ...], bytes]:
+    """Games as one worker records them when nothing goes wrong: outcome to rows."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    with Recorders(root) as recorders:
+        assert recorders.run(workers=1, seed=SEED, max_games=GAMES).process.returncode == 0
+    return {run.outcome: run.data for run in published_runs(root)}
+
+
+def test_two_workers_record_what_one_does(
+    recorders: Recorders, root: Path, undisturbed: dict[tuple[int, ...], bytes]
+) -> None:
+    recorder = recorders.run(workers=2, seed=SEED, max_games=GAMES)
+    assert recorder.process.returncode == 0
+    assert len(undisturbed) == recorder.summary["games"] == GAMES
+    assert {run.outcome: run.data for run in published_runs(root)} == undisturbed
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_a_worker_that_goes_wrong_is_replaced_and_nothing_shows(
+    recorders: Recorders, root: Path, tmp_path: Path, undisturbed: dict[tuple[int, ...], bytes], name: str
+) -> None:
+    deed, said = DEEDS[name]
+    code = MAD_WORKER.format(flag=str(tmp_path / "flag"), deed=deed)
+    recorder = recorders.run(
+        workers=2, seed=SEED, max_games=GAMES, hooks=only_workers_see(tmp_path, "sitecustomize", code)
+    )
+    assert recorder.process.returncode == 0
+    (warning,) = recorder.events("warning")
+    assert said in warning
+    assert_sessions_valid(root)
+    runs = published_runs(root)
+    assert len(runs) == recorder.summary["games"] == GAMES
+    assert {run.outcome: run.data for run in runs} == undisturbed
+
+
+def only_workers_see(directory: Path, module: str, code: str) -> dict[str, str]:
+    """Hooks with which workers, and not the daemon, import this code as that module."""
+    (directory / f"{module}.py").write_text(code)
+    return {"environ:PYTHONPATH": f"{directory}{os.pathsep}{environment()['PYTHONPATH']}"}
+
+
+def test_a_worker_that_cannot_load_its_player_ends_it(
+    recorders: Recorders, root: Path, tmp_path: Path
+) -> None:
+    recorder = recorders.run(
+        hooks=only_workers_see(tmp_path, "numba", "raise ImportError('broken on purpose')")
+    )
+    assert recorder.process.returncode == WorkerStartError.exit_code
+    assert recorder.error["error"] == "WorkerStartError"
+    assert "broken on purpose" in recorder.error["message"]
+    assert not recorder.workers
+
+
+def test_workers_that_die_at_once_end_it(recorders: Recorders, root: Path, tmp_path: Path) -> None:
+    recorder = recorders.run(
+        hooks=only_workers_see(tmp_path, "crc32c", "raise ImportError('broken on purpose')")
+    )
+    assert recorder.process.returncode == WorkersDiedError.exit_code
+    assert recorder.error["error"] == "WorkersDiedError"
+    assert "exit status 1" in recorder.error["message"]
+    assert "broken on purpose" in recorder.stderr
+    assert recorder.count("another starts in") == 8
+
+
+# --- disks
+
+
+@pytest.mark.root
+def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_disk: Path) -> None:
+    out_dir = small_disk / "out"
+    (small_disk / "more").write_bytes(bytes(7 << 20))
+    # A megabyte lasts for a second, and what there is after the ballast is gone for half a minute.
+    recorder = recorders.start(
+        player="expectimax",
+        sample_rate=20,
+        out_dir=str(out_dir),
+        seed=SEED,
+        rotate_steps=10_000,
+        hooks={"tape2048_recorder.daemon:FLOWING_S": 1.2},
+    )
+    said = recorder.wait_for_event("paused: ")
+    assert "the disk is full" in said or "no room" in said
+    workers = recorder.workers
+    assert len(workers) == 2
+    time.sleep(0.3)
+    before = [cpu_s(pid) for pid in (*workers, recorder.pid)]
+    time.sleep(2.5)
+    after = [cpu_s(pid) for pid in (*workers, recorder.pid)]
+    assert after[:2] == before[:2], "workers play while nothing can be written"
+    assert after[2] - before[2] < 0.3, "the daemon is busy waiting"
+    assert recorder.workers == workers
+    assert recorder.said[-1]["status"]["state"] == "paused"
+    assert recorder.count("paused") == 1
+    assert recorder.count("recording again") == 0
+
+    (small_disk / "ballast").unlink()
+    recorder.wait_for_event("recording again")
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert recorder.count("paused") == 1
+    assert recorder.count("recording again") == 1
+    assert not recorder.events("error")
+    assert_sessions_valid(out_dir)
+    assert not partials(out_dir)
+    assert len(published_ids(out_dir)) == recorder.summary["games"]
+    assert_every_game_accounted_for(out_dir)
+
+
+@pytest.mark.root
+def test_sigterm_while_the_disk_is_full(recorders: Recorders, small_disk: Path) -> None:
+    out_dir = small_disk / "out"
+    settings = {"out_dir": str(out_dir), "seed": SEED, "rotate_steps": 10**9}
+    recorder = recorders.start(**settings, drain_timeout_s=0.5)
+    recorder.wait_for_event("paused: ")
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == DiskFullError.exit_code
+    assert recorder.error["error"] == "DiskFullError"
+    confirmed = confirmed_now(out_dir)
+    assert len(confirmed) > 1000
+
+    (small_disk / "ballast").unlink()
+    again = recorders.run(**settings, max_games=100)
+    assert again.process.returncode == 0
+    assert_sessions_valid(out_dir)
+    assert not partials(out_dir)
+    ids = published_ids(out_dir)
+    assert set(confirmed) <= set(ids)
+    assert len(set(ids)) == len(ids) == len(confirmed) + 100
+
+
+@contextlib.contextmanager
+def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
+    """A limit on resources that these processes meet while they run."""
+    before = [resource.prlimit(pid, kind) for pid in pids]
+    for pid, (_, hard) in zip(pids, before, strict=True):
+        resource.prlimit(pid, kind, (value, hard))
+    yield
+    for pid, limits in zip(pids, before, strict=True):
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, kind, limits)
+
+
+@pytest.mark.parametrize("what", ["the journal", "rows"])
+def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, root: Path, what: str) -> None:
+    hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.5}
+    recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
+    pids = [recorder.pid] if what == "the journal" else recorder.workers
+    with limited(pids, resource.RLIMIT_FSIZE, 500):
+        said = recorder.wait_for_event("paused: ")
+        assert f"writing {what} failed (File too large)" in said
+        time.sleep(1.5)
+        assert recorder.count("paused") == 1
+        rows = recorder.said[-1]["status"]["recorded_rows"]
+    recorder.wait_for_event("recording again")
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert recorder.summary["rows"] > rows
+    assert recorder.count("paused") == 1
+    assert_sessions_valid(root)
+    assert_every_game_accounted_for(root)
+
+
+@pytest.mark.parametrize("what", ["the journal", "rows"])
+def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, root: Path, what: str) -> None:
+    hooks = {"tape2048_recorder.daemon:HURRY_GRACE_S": 1.5}
+    settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
+    recorder = recorders.start(**settings, **CALM, hooks=hooks)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    pids = [recorder.pid] if what == "the journal" else recorder.workers
+    with limited(pids, resource.RLIMIT_FSIZE, 500):
+        recorder.wait_for_event("paused: ")
+        wait_until(lambda: all(is_asleep(pid) for pid in recorder.workers))
+        recorder.signal(signal.SIGTERM)
+        wait_until(lambda: not recorder.workers)
+    assert recorder.end() == DiskFullError.exit_code
+    assert "finished games found no room" in recorder.error["message"]
+    # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
+    assert recorder.count("ended while draining: killed") == (what == "the journal")
+    assert_sessions_valid(root)
+    assert not partials(root)
+    assert_every_game_accounted_for(root)
+
+
+def is_asleep(pid: int) -> bool:
+    before = cpu_s(pid)
+    time.sleep(0.2)
+    return cpu_s(pid) == before
+
+
+def test_a_worker_that_cannot_be_started_again_is_tried_later(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(workers=1, seed=SEED, max_games=1_000, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    (worker,) = recorder.workers
+    descriptors = len(list(Path(f"/proc/{recorder.pid}/fd").iterdir()))
+    with limited([recorder.pid], resource.RLIMIT_NOFILE, descriptors - 1):
+        kill(worker)
+        recorder.wait_for_event("could not be started: Too many open files")
+    assert recorder.end() == 0
+    assert_sessions_valid(root)
+    assert recorder.summary["games"] == 1_000
+    assert_contiguous(published_ids(root))
+
+
+def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
+    recorders: Recorders, root: Path
+) -> None:
+    hooks = {"tape2048_recorder.instance:IDS_AHEAD": 64}
+    recorder = recorders.start(seed=SEED, hooks=hooks, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    (root / ".recorder").rename(root / "elsewhere")
+    assert recorder.end() == OutDirError.exit_code
+    assert "writing the instance's memory" in recorder.error["message"]
+    assert_sessions_valid(root)
+    assert not partials(root)
+    state = json.loads((root / "elsewhere" / "default.json").read_bytes())
+    assert max(published_ids(root)) < state["next_id"]
+
+
+def test_too_little_room_to_begin(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.run(min_free_mb=10**9)
+    assert recorder.process.returncode == DiskFullError.exit_code
+    assert "min_free_mb = 1000000000" in recorder.error["message"]
+
+
+@pytest.mark.root
+def test_a_disk_that_cannot_be_written(recorders: Recorders, tmp_path: Path) -> None:
+    path = tmp_path / "disk"
+    with tmpfs(path, 1):
+        subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
+        for out_dir in (path, path / "below"):
+            recorder = recorders.run(out_dir=str(out_dir))
+            assert recorder.process.returncode == OutDirError.exit_code
+            assert recorder.error["error"] == "OutDirError"
+            assert "Read-only file system" in recorder.error["message"]
+            assert recorder.error["hint"]
+
+
+def test_an_out_dir_that_is_a_file(recorders: Recorders, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out_dir in (tmp_path / "file", tmp_path / "file" / "below"):
+        recorder = recorders.run(out_dir=str(out_dir))
+        assert recorder.process.returncode == OutDirError.exit_code
+        assert recorder.error["message"] == f"{out_dir}: found a file, expected a directory"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
+    hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.3}
+    recorder = recorders.start(rotate_steps=10**9, drain_timeout_s=0.3, hooks=hooks, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    root.rename(root.with_name("elsewhere"))
+    assert "No such file or directory" in recorder.wait_for_event("paused: ")
+    root.with_name("elsewhere").rename(root)  # an unmounted disk can come back
+    recorder.wait_for_event("recording again")
+    shutil.rmtree(root)
+    wait_until(lambda: recorder.count("paused: ") == 2)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == OutDirError.exit_code
+    assert recorder.error["error"] == "OutDirError"
+
+
+# --- two of them
+
+
+def test_a_second_recorder_is_refused_and_another_instance_is_not(recorders: Recorders, root: Path) -> None:
+    first = recorders.start(seed=SEED, workers=1, **CALM)
+    first.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    second = recorders.run(seed=SEED, **CALM)
+    assert second.process.returncode == AlreadyRunningError.exit_code
+    assert second.error["error"] == "AlreadyRunningError"
+    assert f"the recorder with pid {first.pid} holds this directory" in second.error["message"]
+    other = recorders.run(
+        seed=SEED + 1, instance="other", workers=1, max_games=100, rotate_steps=1_500, **CALM
+    )
+    assert other.process.returncode == 0
+    first.signal(signal.SIGTERM)
+    assert first.end() == 0
+    assert not partials(root)
+    assert_sessions_valid(root)
+    by_instance = Counter(meta_of(path)["instance"] for path in sessions(root))
+    assert by_instance == {"default": len(first.summary["sessions"]), "other": len(other.summary["sessions"])}
+    seeds = run_table(root)["seed"]
+    assert len(set(seeds.tolist())) == len(seeds) == first.summary["games"] + 100
+
+
+# --- a long time
+
+
+def test_memory_stays_flat(recorders: Recorders, root: Path) -> None:
+    block_rows = 65_536
+    recorder = recorders.start(sample_rate=20, block_rows=block_rows, rotate_steps=200_000)
+    recorder.wait_for_status(lambda status: status["sessions"] >= 2)
+    pids = [recorder.pid, *recorder.workers]
+    assert len(pids) == 3
+    samples = []
+    for _ in range(40):
+        time.sleep(0.06)
+        samples.append([resident_mb(pid) for pid in pids])
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    middle, end = np.median(samples[10:20], axis=0), np.median(samples[30:], axis=0)
+    assert (end - middle < 4).all(), f"resident MB in the middle {middle}, at the end {end}"
+    assert np.max(samples) < block_rows * STEP_DTYPE.itemsize / 1e6 + 250

@@ -1,0 +1,156 @@
+"""One recorder to a name on a directory, and what it remembers of its games."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError
+from tape2048_recorder import instance
+from tape2048_recorder.instance import GameState, Instance, Memory
+
+from .processes import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tape2048_recorder.instance import Instance
+held = Instance(Path(sys.argv[1]), "default")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(root: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the instance ``default``."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(root)], stdout=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def state_file(root: Path) -> Path:
+    return root / ".recorder" / "default.json"
+
+
+def test_a_second_one_is_refused_and_told_who_holds_it(root: Path, holder: subprocess.Popen[str]) -> None:
+    for _ in range(2):  # the first refusal must not spoil the pid for the second
+        with pytest.raises(AlreadyRunningError, match=f"pid {holder.pid} holds") as caught:
+            Instance(root, "default")
+        assert caught.value.path == str(root)
+        assert "--instance" in (caught.value.hint or "")
+    Instance(root, "other").close()
+
+
+def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) -> None:
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    mine = Instance(root, "default")
+    assert (root / ".recorder" / "default.lock").read_text() == f"{os.getpid()}\n"
+    mine.close()
+
+
+def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
+    (root / ".recorder" / "default.lock").write_bytes(b"")
+    with pytest.raises(AlreadyRunningError, match="pid unknown"):
+        Instance(root, "default")
+
+
+def test_a_refusal_leaves_no_descriptor(root: Path, holder: subprocess.Popen[str]) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the count alone
+    with pytest.raises(AlreadyRunningError):
+        Instance(root, "default")
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_where_no_directory_can_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutDirError, match="preparing the output directory"):
+        Instance(tmp_path / "file", "default")
+
+
+@pytest.fixture
+def mine(root: Path) -> Iterator[Instance]:
+    held = Instance(root, "default")
+    yield held
+    held.close()
+
+
+def test_what_is_saved_is_loaded(root: Path, mine: Instance) -> None:
+    seed = 2**64 - 1
+    assert mine.load_state(seed) == GameState(seed)
+    state = GameState(seed, 2**40, ((3, 5), (9, 10)))
+    mine.save_state(state)
+    assert mine.load_state(seed) == state
+    assert mine.load_state(seed - 1) == GameState(seed - 1), "another seed begins at its first game"
+    assert state_file(root).read_bytes() == b'{"seed":%d,"next_id":%d,"free":[[3,5],[9,10]]}' % (seed, 2**40)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"next_id": 3}', b'{"seed": 1, "next_id": "a"}', b"\xff"]
+)
+def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, content: bytes) -> None:
+    state_file(root).write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        mine.load_state(1)
+    assert caught.value.path == str(state_file(root))
+    assert caught.value.hint
+
+
+class TestMemory:
+    @pytest.fixture(autouse=True)
+    def _near(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(instance, "IDS_AHEAD", 100)
+
+    def test_it_is_always_ahead_of_what_is_handed_out(self, mine: Instance) -> None:
+        memory = Memory(mine, 7)
+        for next_id in [*range(0, 1000, 7), 5000, 5001, 10**9]:
+            memory.cover(next_id)
+            assert mine.load_state(7).next_id >= next_id
+
+    def test_it_is_written_now_and_then(self, root: Path, mine: Instance) -> None:
+        memory = Memory(mine, 7)
+        files = set()
+        for next_id in range(1000):
+            memory.cover(next_id)
+            files.add((state_file(root).stat().st_ino, mine.load_state(7).next_id))
+        assert len({next_id for _, next_id in files}) <= 1 + 1000 // 50
+
+    def test_a_random_seed_is_not_remembered(self, root: Path, mine: Instance) -> None:
+        memory = Memory(mine, None)
+        memory.cover(10**9)
+        memory.settle(GameState(7, 10**9))
+        assert not state_file(root).exists()
+
+    def test_it_goes_on_without_writing_for_as_long_as_what_is_written_lasts(
+        self, root: Path, mine: Instance
+    ) -> None:
+        memory = Memory(mine, 7)
+        memory.cover(0)
+        shutil.rmtree(root / ".recorder")
+        memory.cover(51)
+        memory.cover(100)
+        with pytest.raises(OutDirError, match="instance's memory"):
+            memory.cover(101)
+        with pytest.raises(OutDirError, match="instance's memory"):
+            memory.settle(GameState(7, 100))
+
+    def test_at_the_end_it_is_exact(self, mine: Instance) -> None:
+        memory = Memory(mine, 7)
+        memory.cover(30)
+        memory.settle(GameState(7, 30, ((2, 4),)))
+        assert mine.load_state(7) == GameState(7, 30, ((2, 4),))

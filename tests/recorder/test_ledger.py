@@ -1,0 +1,142 @@
+"""Each game is recorded once, whoever dies, and a limit is met exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tape2048_recorder.instance import GameState
+from tape2048_recorder.ledger import Ledger
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WORKERS = 3
+worker_indexes = st.integers(0, WORKERS - 1)
+
+
+def ids(*numbers: int) -> NDArray[np.uint64]:
+    return np.array(numbers, dtype=np.uint64)
+
+
+class Life(RuleBasedStateMachine):
+    """Workers that take games, record some, and die; and recorders that stop and start again."""
+
+    @initialize(games_max=st.none() | st.integers(1, 60), first=st.integers(0, 2**62))
+    def begin(self, games_max: int | None, first: int) -> None:
+        self.first = first
+        self.games_max = games_max
+        self.ledger = Ledger(GameState(1, first), games_max=games_max, workers=WORKERS)
+        self.held: dict[int, list[int]] = {worker: [] for worker in range(WORKERS)}
+        self.recorded: list[int] = []
+        self.recorded_before = 0
+
+    @rule(worker=worker_indexes, want=st.integers(1, 30))
+    def take(self, worker: int, want: int) -> None:
+        games = self.ledger.take(worker, want)
+        if games is None:
+            assert self.ledger.exhausted
+            return
+        first, count = games
+        assert 1 <= count <= want
+        self.held[worker] += range(first, first + count)
+
+    @rule(worker=worker_indexes, share=st.floats(0, 1))
+    def record(self, worker: int, share: float) -> None:
+        held = self.held[worker]
+        count = round(share * len(held))
+        done, self.held[worker] = held[:count], held[count:]
+        assert self.ledger.confirm(worker, ids(*done))
+        self.recorded += done
+
+    @rule(worker=worker_indexes)
+    def die(self, worker: int) -> None:
+        assert self.ledger.release(worker) == len(self.held[worker])
+        self.held[worker] = []
+
+    @rule()
+    def start_again(self) -> None:
+        for worker in range(WORKERS):
+            self.die(worker)
+        state = self.ledger.state()
+        assert state.seed == 1
+        self.recorded_before = len(self.recorded)
+        self.ledger = Ledger(state, games_max=self.games_max, workers=WORKERS)
+
+    @invariant()
+    def each_game_is_in_one_place(self) -> None:
+        if not hasattr(self, "ledger"):
+            return
+        state = self.ledger.state()
+        free = [game for first, end in state.free for game in range(first, end)]
+        held = [game for games in self.held.values() for game in games]
+        assert sorted(free + held + self.recorded) == list(range(self.first, state.next_id))
+        assert self.ledger.next_id == state.next_id
+        assert self.ledger.confirmed == len(self.recorded) - self.recorded_before
+
+    @invariant()
+    def the_limit_holds(self) -> None:
+        if hasattr(self, "ledger") and self.games_max is not None:
+            out = self.ledger.confirmed + sum(map(len, self.held.values()))
+            assert out <= self.games_max
+            assert self.ledger.exhausted == (out == self.games_max)
+
+    def teardown(self) -> None:
+        """Whatever happened, those who live finish what is left, and no more."""
+        if not hasattr(self, "ledger") or self.games_max is None:
+            return
+        for _ in range(1000):
+            if self.ledger.exhausted and not any(self.held.values()):
+                break
+            for worker in range(WORKERS):
+                self.take(worker, 8)
+                self.record(worker, 1.0)
+        assert self.ledger.confirmed == self.games_max
+        assert len(set(self.recorded)) == len(self.recorded)
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[1, 0], [0, 2], [5], [0, 1, 2, 3, 4], [0, 0]], ids=["order", "gap", "other", "more", "twice"]
+)
+def test_games_that_were_not_given_are_not_taken_for_recorded(wrong: list[int]) -> None:
+    ledger = Ledger(GameState(1), games_max=None, workers=2)
+    assert ledger.take(0, 4) == (0, 4)
+    assert ledger.take(1, 4) == (4, 4)
+    assert not ledger.confirm(0, ids(*wrong))
+    assert ledger.confirmed == 0
+
+
+def test_a_block_may_end_within_one_range_and_begin_within_another() -> None:
+    ledger = Ledger(GameState(1), games_max=None, workers=2)
+    assert [ledger.take(worker, 3) for worker in (0, 1, 0)] == [(0, 3), (3, 3), (6, 3)]
+    assert ledger.confirm(0, ids(0, 1))
+    assert ledger.confirm(0, ids(2, 6, 7))
+    assert ledger.release(0) == 1
+    assert ledger.take(1, 10) == (8, 1), "what a dead worker held comes first"
+    assert ledger.take(1, 10) == (9, 10)
+
+
+def test_near_the_limit_each_gets_a_fair_part() -> None:
+    ledger = Ledger(GameState(1), games_max=100, workers=2)
+    counts = []
+    while (games := ledger.take(len(counts) % 2, 1000)) is not None:
+        counts.append(games[1])
+    assert sum(counts) == 100
+    assert counts[0] == 25
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 1
+
+
+def test_nothing_is_exhausted_without_a_limit() -> None:
+    ledger = Ledger(GameState(1), games_max=None, workers=1)
+    assert ledger.take(0, 10**9) == (0, 10**9)
+    assert not ledger.exhausted

@@ -1,0 +1,400 @@
+"""The players: that each chooses as its formula says, ties included, and that the registry knows them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests import reference
+
+from tape2048._jit import kernel
+from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048_recorder import players, rng
+from tape2048_recorder.game_loop import play_unrecorded
+from tape2048_recorder.players import expectimax
+from tape2048_recorder.players._api import NO_MOVE, choose
+
+Cells = tuple[int, ...]
+
+LOST = [15] * 16
+GAMMA = np.uint64(reference.GOLDEN_GAMMA)
+words = st.integers(0, 2**64 - 1)
+boards = st.one_of(
+    *(
+        st.lists(tile, min_size=16, max_size=16)
+        for tile in (st.integers(0, 15), st.sampled_from([0, 1, 2, 15]), st.sampled_from([0, 14, 15]))
+    )
+)
+
+
+@kernel
+def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    return choose(player, board, state, gamma)
+
+
+@kernel
+def _count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
+    state = np.uint64(9)
+    for _ in range(choices):
+        move, _after, state = choose(player, board, state, GAMMA)
+        counts[move] += 1
+
+
+@kernel
+def _choose_each(player: Any, boards: Any, moves: Any) -> None:
+    state = np.uint64(0)
+    for i in range(boards.shape[0]):
+        moves[i], _after, state = choose(player, boards[i], state, state)
+
+
+def u64(cells: list[int] | Cells) -> np.uint64:
+    return np.uint64(reference.pack(list(cells)))
+
+
+def choice(player: Any, cells: list[int], state: int = 0) -> tuple[int, list[int], int]:
+    """The move, the afterstate, and the generator's state after it."""
+    move, after, state = map(int, _choose(player, u64(cells), np.uint64(state), GAMMA))
+    return move, reference.unpack(after), state
+
+
+def counts_of(name: str, cells: list[int], choices: int) -> npt.NDArray[np.int64]:
+    counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
+    _count_choices(players.make_player(name, {}), u64(cells), choices, counts)
+    return counts
+
+
+ALL = [("random", {}), ("greedy", {}), *(("expectimax", {"depth": depth}) for depth in (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("name", "args"), ALL)
+@settings(max_examples=60)
+@given(cells=boards, state=words)
+def test_a_choice_is_legal_and_its_afterstate_the_moves(
+    name: str, args: dict[str, int], cells: list[int], state: int
+) -> None:
+    if args.get("depth") == 3 and cells.count(0) > 1:  # an empty board takes a second
+        cells = [tile or cell % 7 for cell, tile in enumerate(cells)]
+    move, after, _ = choice(make(name, **args), cells, state)
+    legal = reference.legal_moves(cells)
+    if legal:
+        assert move in legal
+        assert after == reference.slide(cells, move)[0]
+    else:
+        assert move == NO_MOVE
+
+
+@functools.cache
+def make(name: str, **args: int) -> Any:
+    return players.make_player(name, args)
+
+
+@pytest.mark.parametrize(("name", "args"), ALL)
+def test_a_lost_board_has_no_move(name: str, args: dict[str, int]) -> None:
+    for cells in (LOST, [1, 2, 1, 2, 2, 1, 2, 1] * 2):
+        assert choice(make(name, **args), cells)[0] == NO_MOVE
+
+
+# --- random and greedy
+
+
+def by_legal_moves() -> list[list[int]]:
+    """A board for each set of legal moves that a search of random boards finds (all that exist)."""
+    rng_ = random.Random(4)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for _ in range(4000):
+        cells = rng_.choices([0, 1, 2, 3, 15], weights=[rng_.choice([0, 1, 9]), 3, 3, 3, 3], k=16)
+        if rng_.random() < 0.5:  # lines packed to one side leave fewer moves
+            cells = reference.slide(reference.slide(cells, rng_.choice([0, 1]))[0], rng_.choice([2, 3]))[0]
+        found.setdefault(tuple(reference.legal_moves(cells)), cells)
+    return [found[legal] for legal in sorted(found) if legal]
+
+
+@pytest.mark.parametrize("cells", by_legal_moves(), ids=lambda cells: str(reference.legal_moves(cells)))
+def test_random_picks_any_legal_move_as_often(cells: list[int]) -> None:
+    legal = reference.legal_moves(cells)
+    counts = counts_of("random", cells, 400_000)
+    assert counts[legal].sum() == 400_000
+    if len(legal) > 1:
+        assert stats.chisquare(counts[legal]).pvalue > 1e-3
+
+
+def test_there_are_boards_with_one_to_four_moves() -> None:
+    assert {len(reference.legal_moves(cells)) for cells in by_legal_moves()} == {1, 2, 3, 4}
+
+
+@given(boards, words)
+def test_random_draws_as_the_reference(cells: list[int], state: int) -> None:
+    generator = reference.Generator(state, reference.GOLDEN_GAMMA)
+    expected = reference.random_move(cells, generator)
+    move, _, after = choice(make("random"), cells, state)
+    assert move == (NO_MOVE if expected is None else expected)
+    assert after == generator.state
+
+
+def best_merges(cells: list[int]) -> list[int]:
+    scores = {move: reference.slide(cells, move)[1] for move in reference.legal_moves(cells)}
+    return [move for move in scores if scores[move] == max(scores.values())]
+
+
+@given(boards, words)
+def test_greedy_takes_a_best_merge(cells: list[int], state: int) -> None:
+    move, _, _ = choice(make("greedy"), cells, state)
+    assert move in (best_merges(cells) or [NO_MOVE])
+
+
+def by_best_merges() -> list[list[int]]:
+    """A board for each set of best moves, with merges where there are any such."""
+    rng_ = random.Random(5)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for i in range(6000):
+        cells = rng_.choices([0, 1, 2, 3, 4], weights=[rng_.choice([0, 1, 9]), 3, 2, 1, 1], k=16)
+        if i % 2:
+            cells = reference.slide(reference.slide(cells, rng_.choice([0, 1]))[0], rng_.choice([2, 3]))[0]
+        best = tuple(best_merges(cells))
+        if best not in found or reference.slide(found[best], best[0])[1] == 0:
+            found[best] = cells
+    return [found[best] for best in sorted(found) if best]
+
+
+@pytest.mark.parametrize("cells", by_best_merges(), ids=lambda cells: str(best_merges(cells)))
+def test_greedy_picks_any_of_the_best_as_often(cells: list[int]) -> None:
+    best = best_merges(cells)
+    counts = counts_of("greedy", cells, 400_000)
+    assert counts[best].sum() == 400_000
+    if len(best) > 1:
+        assert stats.chisquare(counts[best]).pvalue > 1e-3
+
+
+def test_the_best_are_one_two_three_or_four() -> None:
+    assert {len(best_merges(cells)) for cells in by_best_merges()} == {1, 2, 3, 4}
+
+
+@pytest.mark.slow
+def test_greedy_is_stronger_than_random() -> None:
+    assert mean_score("greedy", 2_000) > 1.5 * mean_score("random", 2_000)
+
+
+def mean_score(name: str, games: int, **args: int) -> float:
+    seeds = rng.game_seeds(18, np.arange(games, dtype=np.uint64))
+    scores = np.empty(games, dtype=np.uint64)
+    play_unrecorded(players.make_player(name, args), seeds, scores, np.empty_like(scores))
+    return float(scores.mean())
+
+
+# --- expectimax: the formula of its docstring, slowly
+
+
+@functools.cache
+def line_value(line: tuple[int, int, int, int], *, outer: bool) -> float:
+    w = expectimax.WEIGHTS
+    pairs = list(itertools.pairwise(line))
+    merges = sum(a == b != 0 for a, b in pairs)
+    rough = sum(abs(a - b) for a, b in pairs if a and b)
+    rise = sum(b**w.power - a**w.power for a, b in pairs if b > a)
+    fall = sum(a**w.power - b**w.power for a, b in pairs if a > b)
+    value = w.base + w.empty * line.count(0) + w.merge * merges - w.smooth * rough
+    value -= w.monotone * min(rise, fall) + w.total * sum(tile**w.power for tile in line)
+    if outer:
+        value += w.corner * max(line[0], line[3]) ** w.corner_power
+    return max(value, 1)
+
+
+def leaf_value(cells: list[int]) -> float:
+    lines = reference.LINES[reference.LEFT] + reference.LINES[reference.UP]
+    return sum(
+        line_value(tuple(cells[cell] for cell in line), outer=i % 4 in {0, 3})  # type: ignore[arg-type]
+        for i, line in enumerate(lines)
+    )
+
+
+@functools.cache
+def afterstate_value(after: Cells, depth: int) -> float:
+    """The expectation over the spawns, ``depth`` of them deep, each answered with the best move."""
+    if depth == 0:
+        return leaf_value(list(after))
+    empty = reference.empty_cells(list(after))
+    total = 0.0
+    for cell in empty:
+        for exponent, chance in ((1, 0.9), (2, 0.1)):
+            board = list(after)
+            board[cell] = exponent
+            total += chance * max(
+                (
+                    afterstate_value(tuple(reference.slide(board, move)[0]), depth - 1)
+                    for move in reference.legal_moves(board)
+                ),
+                default=0.0,
+            )
+    return total / len(empty)
+
+
+def positions(count: int, *, empty_max: int, seed: int) -> list[list[int]]:
+    """Boards as play meets them: many small tiles, a few large ones; some lost after the next spawn."""
+    rng_ = random.Random(seed)
+    found = []
+    while len(found) < count:
+        top = rng_.randint(3, 14)
+        cells = [max(1, top - int(rng_.expovariate(0.25))) for _ in range(16)]
+        for cell in rng_.sample(range(16), rng_.randint(0, empty_max)):
+            cells[cell] = 0
+        if reference.legal_moves(cells):
+            found.append(cells)
+    return found
+
+
+CASES = [
+    *((1, cells) for cells in positions(60, empty_max=10, seed=1)),
+    *((2, cells) for cells in positions(12, empty_max=3, seed=2)),
+    *((3, cells) for cells in positions(4, empty_max=0, seed=3)),
+]
+
+
+@pytest.mark.slow
+def test_expectimax_is_its_formula() -> None:
+    for depth, cells in CASES:
+        player = make("expectimax", depth=depth)
+        values = {}
+        for move in reference.legal_moves(cells):
+            after = reference.slide(cells, move)[0]
+            values[move] = afterstate_value(tuple(after), depth)
+            compiled = float(expectimax._value(player, u64(after)))
+            assert compiled == pytest.approx(values[move], rel=3e-6), (depth, cells, move)
+        move, _, state = choice(player, cells, state=77)
+        assert values[move] == pytest.approx(max(values.values()), rel=3e-6), (depth, cells)
+        assert state == 77, "nothing is drawn"
+
+
+def test_a_position_that_may_be_lost_counts_its_loss() -> None:
+    # The only move leaves one empty cell; a 2 there can merge, a 4 loses.
+    cells = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 3, 5, 0]
+    after = reference.slide(cells, reference.RIGHT)[0]
+    lost = [tile or 2 for tile in after]
+    going_on = [tile or 1 for tile in after]
+    assert (reference.legal_moves(lost), reference.legal_moves(going_on)) == ([], [2, 3])
+    best = max(leaf_value(reference.slide(going_on, move)[0]) for move in (2, 3))
+    player = make("expectimax", depth=1)
+    assert float(expectimax._value(player, u64(after))) == pytest.approx(0.9 * best, rel=1e-6)
+
+
+def test_the_line_tables_are_the_formula() -> None:
+    outer, inner = expectimax.line_tables()
+    assert outer.dtype == inner.dtype == np.float32
+    for row in range(0, 1 << 16, 7):  # 7 and 16 have no common factor: every nibble in every place
+        line = (row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15)
+        assert float(outer[row]) == pytest.approx(line_value(line, outer=True), rel=1e-7)
+        assert float(inner[row]) == pytest.approx(line_value(line, outer=False), rel=1e-7)
+    assert min(outer.min(), inner.min()) >= 1, "a lost position is worth 0, and nothing less than that"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("depth", "empty_max", "count"), [(2, 8, 300), (3, 3, 100)])
+def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, count: int) -> None:
+    packed = np.array([u64(cells) for cells in positions(count, empty_max=empty_max, seed=depth)])
+    used = players.make_player("expectimax", {"depth": depth})
+    first, again = (np.empty(count, dtype=np.uint64) for _ in range(2))
+    _choose_each(used, packed, first)
+    assert np.count_nonzero(used.cache_keys) > count
+    _choose_each(used, packed, again)
+    assert np.array_equal(first, again)
+    fresh = players.make_player("expectimax", {"depth": depth})
+    for i in range(count):
+        fresh.cache_keys[:] = 0
+        assert int(_choose(fresh, packed[i], np.uint64(0), GAMMA)[0]) == first[i]
+
+
+@pytest.mark.slow
+def test_looking_ahead_is_stronger() -> None:
+    one = mean_score("expectimax", 50, depth=1)
+    assert one > 10 * mean_score("greedy", 50)
+    assert mean_score("expectimax", 6, depth=2) > one
+    assert mean_score("expectimax", 2, depth=3) > one
+
+
+# --- the registry
+
+
+def test_the_registry_is_told_by_name() -> None:
+    for name, kind in players.REGISTRY.items():
+        assert kind.name == name
+        assert kind.summary
+        defaults = {key: parameter.default for key, parameter in kind.parameters.items()}
+        assert players.check_player(name, {}) == defaults
+        for key, parameter in kind.parameters.items():
+            assert parameter.minimum <= parameter.default <= parameter.maximum
+            for value in (parameter.minimum, parameter.maximum):
+                assert players.check_player(name, {key: value})[key] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "said", "hint"),
+    [
+        ("expectimacks", {}, "did you mean 'expectimax'", "one of: random, greedy, expectimax"),
+        ("Greedy", {}, "did you mean 'greedy'", "one of: "),
+        ("mcts", {}, "no player is called 'mcts'", "one of: "),
+        ("expectimax", {"dpeth": 2}, "did you mean 'depth'", "its parameters: depth"),
+        ("random", {"depth": 2}, "player 'random' takes no 'depth'", "its parameters: none"),
+    ],
+)
+def test_what_is_unknown_is_refused_with_the_nearest(
+    name: str, args: dict[str, int], said: str, hint: str
+) -> None:
+    for function in (players.check_player, players.make_player):
+        with pytest.raises(UnknownKeyError, match=said) as caught:
+            function(name, args)
+        assert caught.value.hint is not None
+        assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [0, 4, -1, 2**70, "2", 2.0, True, None])
+def test_a_parameter_out_of_its_range_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="expected an integer from 1 to 3"):
+        players.check_player("expectimax", {"depth": value})
+
+
+# --- what tells players apart
+
+
+#: Raise a player's version, and nothing else, where these change: they stand in published sessions.
+SHA256 = {
+    "random": "6ee999fa67618f3671fd56ef4d9e97b7188c990b071f330b8e47c958f83495bb",
+    "greedy": "e0d432294b03fa968b1f19cf2d6e350c2dbd8d11bd98adebafbd716b55fac355",
+}
+
+
+@pytest.mark.parametrize("name", SHA256)
+def test_the_hash_of_a_player_stays(name: str) -> None:
+    assert players.player_sha256(name, make(name)) == SHA256[name]
+
+
+def test_players_that_choose_otherwise_have_other_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = {players.player_sha256(name, make(name, **args)) for name, args in ALL}
+    player = make("expectimax", depth=1)
+    hashes.add(players.player_sha256("expectimax", player._replace(inner=player.outer)))
+    other = expectimax.line_tables(expectimax.WEIGHTS._replace(merge=501.0))[1]
+    hashes.add(players.player_sha256("expectimax", player._replace(inner=other)))
+    kind = players.REGISTRY["random"]
+    monkeypatch.setitem(players.REGISTRY, "random", kind._replace(version=kind.version + 1))
+    hashes.add(players.player_sha256("random", make("random")))
+    assert len(hashes) == len(ALL) + 3
+    assert all(len(value) == 64 for value in hashes)
+
+
+def test_what_a_player_remembers_does_not_change_its_hash() -> None:
+    player = players.make_player("expectimax", {"depth": 2})
+    before = players.player_sha256("expectimax", player)
+    choice(player, positions(1, empty_max=5, seed=8)[0])
+    assert player.cache_keys.any()
+    assert players.player_sha256("expectimax", player) == before
+
+
+def test_choose_is_for_compiled_code() -> None:
+    with pytest.raises(TypeError, match="no overload for Random"):
+        choose(make("random"), np.uint64(0), np.uint64(0), GAMMA)

@@ -1,0 +1,377 @@
+"""Sessions that are being written, and how they become visible."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError
+from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.session import Session, sessions
+from tape2048_recorder import publisher
+from tape2048_recorder.partial import PartialSession, read_facts
+from tape2048_recorder.publish import publish
+from tape2048_recorder.publisher import Publisher
+
+from .checks import assert_sessions_valid, expected_runs, meta_of, partials, published_runs, snapshot
+from .disks import files_end_at
+from .materials import NAME, STARTED_AT, Prepared, make_facts
+from .processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tape2048_recorder.publish import Published
+
+ENDED_AT = "2026-01-02T05:00:00Z"
+
+
+def begin(root: Path, serial: int = 1, **facts: object) -> PartialSession:
+    return PartialSession(root, make_facts(**facts), serial)
+
+
+def finish(root: Path, session: PartialSession) -> Published:
+    session.journal.close()
+    return publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+
+
+def assert_published(root: Path, blocks: list[Prepared]) -> None:
+    """These blocks' games, and no others, stand in the sessions of a directory that holds nothing else."""
+    assert_sessions_valid(root)
+    assert not partials(root)
+    assert {run.outcome: run.data for run in published_runs(root)} == dict(expected_runs(blocks).values())
+
+
+def test_what_was_confirmed_is_published(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    for block in blocks:
+        block.record(session)
+    published = finish(root, session)
+    assert_published(root, blocks)
+    path = root / NAME
+    rows = sum(block.rows for block in blocks)
+    assert published == (path, rows, 18, sum(file.stat().st_size for file in path.iterdir()), False, 0)
+    assert sorted(file.name for file in path.iterdir()) == ["manifest.json", "metadata.db", "steps.npy"]
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    assert manifest["files"]["steps.npy"]["crc32c"] == crc32c((path / "steps.npy").read_bytes())
+    meta = meta_of(path)
+    assert (meta["recovered"], meta["started_at"], meta["ended_at"]) == (False, STARTED_AT, ENDED_AT)
+    assert (meta["rows"], meta["runs"], meta["player_sha256"]) == (rows, 18, "ab" * 32)
+
+
+def test_blocks_confirmed_in_any_order(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    rows = [session.reserve(block.rows) for block in blocks]
+    for number in (3, 0, 5, 1, 4, 2):
+        blocks[number].put(session, rows[number])
+        session.confirm(blocks[number].written(1, rows[number]))
+    inode = session.steps_path.stat().st_ino
+    finish(root, session)
+    assert_published(root, blocks)
+    assert (root / NAME / "steps.npy").stat().st_ino == inode, "nothing was copied"
+
+
+@pytest.mark.parametrize("holes", [{0}, {1}, {0, 3}, {1, 2}, {4}], ids=str)
+def test_holes_are_closed(root: Path, blocks: list[Prepared], holes: set[int]) -> None:
+    session = begin(root)
+    rows = [session.reserve(block.rows) for block in blocks]
+    for number in set(range(6)) - holes:
+        blocks[number].put(session, rows[number])
+        session.confirm(blocks[number].written(1, rows[number]))
+    for number in holes:
+        blocks[number].put(session, rows[number], size=1000)
+        session.release(rows[number])
+    finish(root, session)
+    assert_published(root, [block for number, block in enumerate(blocks) if number not in holes])
+
+
+def test_a_range_at_the_end_that_is_given_back_is_given_out_again(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    blocks[0].record(session)
+    first = session.reserve(blocks[1].rows)
+    blocks[1].put(session, first)  # its worker dies here
+    session.release(first)
+    assert session.rows_reserved == blocks[0].rows
+    assert blocks[2].record(session) == first
+    inode = session.steps_path.stat().st_ino
+    finish(root, session)
+    assert_published(root, [blocks[0], blocks[2]])
+    assert (root / NAME / "steps.npy").stat().st_ino == inode, "nothing was copied"
+
+
+def test_rows_behind_the_last_block_are_cut_off(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    blocks[0].record(session)
+    blocks[1].put(session, session.reserve(blocks[1].rows))
+    session.release(blocks[0].rows)
+    finish(root, session)
+    assert_published(root, blocks[:1])
+
+
+def test_nothing_confirmed_leaves_nothing(root: Path) -> None:
+    published = finish(root, begin(root))
+    assert published == (None, 0, 0, 0, False, 0)
+    assert list(root.iterdir()) == []
+
+
+def test_blocks_to_be_moved_that_have_changed_are_left_out_and_counted(
+    root: Path, blocks: list[Prepared]
+) -> None:
+    session = begin(root)
+    hole = session.reserve(blocks[0].rows)
+    rows = [block.record(session) for block in blocks[1:4]]
+    session.release(hole)
+    with session.steps_path.open("r+b") as file:
+        file.seek(STEPS_HEADER_BYTES + rows[1] * STEP_DTYPE.itemsize + 100)
+        file.write(b"\xff")
+    assert finish(root, session).rows_lost == blocks[2].rows
+    assert_published(root, [blocks[1], blocks[3]])
+
+
+def test_nothing_intact_leaves_nothing(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    hole = session.reserve(blocks[0].rows)
+    blocks[1].record(session)
+    session.release(hole)
+    os.truncate(session.steps_path, 1000)
+    assert finish(root, session) == (None, 0, 0, 0, False, blocks[1].rows)
+    assert list(root.iterdir()) == []
+
+
+def test_rows_with_their_moves(root: Path, blocks: list[Prepared]) -> None:
+    rows = np.frombuffer(blocks[0].data, dtype=STEP_DTYPE)
+    with_moves = np.zeros(len(rows), dtype=ACTION_STEP_DTYPE)
+    for name in STEP_DTYPE.names or ():
+        with_moves[name] = rows[name]
+    with_moves["action"] = np.arange(len(rows)) % 4
+    session = begin(root, record_action=True)
+    Prepared(with_moves.tobytes(), blocks[0].runs, ACTION_STEP_DTYPE.itemsize).record(session)
+    finish(root, session)
+    assert_sessions_valid(root)
+    np.testing.assert_array_equal(Session.open(root / NAME).steps, with_moves)
+
+
+@pytest.mark.parametrize("kind", ["session", "empty directory", "file", "dangling link"])
+def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: list[Prepared], kind: str) -> None:
+    match kind:
+        case "session":
+            session = begin(root)
+            blocks[0].record(session)
+            finish(root, session)
+        case "empty directory":
+            (root / NAME).mkdir()
+        case "file":
+            (root / NAME).write_text("mine")
+        case "dangling link":
+            (root / NAME).symlink_to("nowhere")
+    (root / f"{NAME}-3").mkdir()
+    before = snapshot(root)
+    paths = []
+    for block in blocks[1:4]:
+        session = begin(root)
+        block.record(session)
+        paths.append(finish(root, session).path)
+    assert paths == [root / f"{NAME}-2", root / f"{NAME}-4", root / f"{NAME}-5"]
+    after = snapshot(root)
+    assert {path: after[path] for path in before} == before, "what stood there was touched"
+
+
+def test_sessions_that_begin_within_one_second_do_not_meet(root: Path, blocks: list[Prepared]) -> None:
+    open_ones = [begin(root, serial) for serial in range(3)]
+    open_ones.append(begin(root, 3, instance="other"))
+    for session, block in zip(open_ones, blocks, strict=False):
+        block.record(session)
+    assert len({session.path for session in open_ones}) == 4
+    for session in open_ones[::-1]:
+        finish(root, session)
+    assert_published(root, blocks[:4])
+    assert len(sessions(root)) == 4
+
+
+# --- beginning and confirming
+
+
+def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the count alone
+    for size in (10, 100):  # the journal's header does not fit; the facts do not
+        with files_end_at(size), pytest.raises(StorageError, match="beginning a session"):
+            begin(root)
+    assert list(root.iterdir()) == []
+    with pytest.raises(OutDirError):
+        begin(root / "nowhere")
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_facts_are_read_back(root: Path) -> None:
+    session = begin(root, player_args={"depth": 2}, seed=2**64 - 1)
+    assert read_facts(session.path) == session.facts
+    session.journal.close()
+
+
+def test_a_block_that_was_not_given_out_is_refused(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    first = session.reserve(blocks[0].rows)
+    written = blocks[0].written(1, first)
+    for wrong in (blocks[0].written(1, first + 1), blocks[1].written(1, first)):
+        with pytest.raises(FormatError, match="rows were given out"):
+            session.confirm(wrong)
+    short = blocks[0].runs[:2].tobytes()
+    with pytest.raises(FormatError, match="rows were given out"):
+        session.confirm(type(written)(1, first, written.rows, written.crc32c, short))
+    session.confirm(written)
+    with pytest.raises(FormatError, match="rows were given out"):
+        session.confirm(written)  # twice
+    session.journal.close()
+
+
+def test_a_confirmation_that_fails_may_be_tried_again(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    first = session.reserve(blocks[0].rows)
+    blocks[0].put(session, first)
+    with files_end_at(60), pytest.raises(OSError, match="File too large"):
+        session.confirm(blocks[0].written(1, first))
+    assert (session.writing, session.rows_confirmed) == (1, 0)
+    session.confirm(blocks[0].written(1, first))
+    assert (session.writing, session.rows_confirmed) == (0, blocks[0].rows)
+    finish(root, session)
+    assert_published(root, blocks[:1])
+
+
+# --- trying again
+
+
+def test_publishing_again_after_it_failed(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    hole = session.reserve(10)
+    blocks[1].record(session)
+    session.release(hole)
+    session.journal.close()
+    size = session.steps_path.stat().st_size
+    assert size < 20_000, "metadata.db is larger"
+    for limit, left in (
+        (size // 2, ["facts.json", "journal", "session"]),
+        (size, ["compacted-1", "facts.json"]),
+    ):
+        with files_end_at(limit), pytest.raises(StorageError, match=r"too large|metadata\.db"):
+            publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+        assert set(left) <= {path.name for path in session.path.iterdir()}
+        assert not sessions(root)
+    publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    assert_published(root, blocks[1:2])
+
+
+def test_rows_that_could_not_be_flushed_are_written_anew(root: Path, blocks: list[Prepared]) -> None:
+    session = begin(root)
+    for block in blocks[:3]:
+        block.record(session)
+    (session.path / "fsync-failed").touch()  # what a failed flush leaves; the crash sweep makes it fail
+    inode = session.steps_path.stat().st_ino
+    finish(root, session)
+    assert_published(root, blocks[:3])
+    assert (root / NAME / "steps.npy").stat().st_ino != inode
+
+
+# --- the publisher's thread
+
+
+@pytest.fixture
+def thread(root: Path) -> Iterator[Publisher]:
+    publisher = Publisher(root)
+    yield publisher
+    publisher.close()
+
+
+def test_the_thread_publishes_in_the_order_of_closing(
+    root: Path, blocks: list[Prepared], thread: Publisher
+) -> None:
+    for serial, block in enumerate(blocks):
+        session = begin(root, serial)
+        block.record(session)
+        thread.submit(session)
+    outcomes = []
+    while thread.pending:
+        outcomes += thread.outcomes()
+    assert [outcome.session.serial for outcome in outcomes] == list(range(6))
+    assert all(outcome.final and outcome.error is None for outcome in outcomes)
+    assert_published(root, blocks)
+
+
+def test_the_thread_survives_what_cannot_be_published(
+    root: Path, blocks: list[Prepared], thread: Publisher
+) -> None:
+    gone, whole = begin(root, 1), begin(root, 2)
+    blocks[0].record(gone)
+    blocks[1].record(whole)
+    gone.path.rename(root / "elsewhere")
+    thread.submit(gone)
+    thread.submit(whole)
+    wait_until(lambda: len(thread._outcomes) == 2)
+    first, second = thread.outcomes()
+    assert isinstance(first.error, OutDirError)
+    assert (first.final, first.published) == (True, None)
+    assert second.error is None
+    assert thread.pending == 0
+
+
+@pytest.mark.root
+def test_the_thread_tries_again_while_the_disk_is_full(
+    small_disk: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "RETRY_S", 0.05)
+    thread = Publisher(small_disk)
+    try:
+        session = begin(small_disk)
+        blocks[0].record(session)
+        fill(small_disk / "more")
+        thread.submit(session)
+        wait_until(lambda: len(thread._outcomes) >= 2)
+        tries = thread.outcomes()
+        assert all(isinstance(outcome.error, DiskFullError) and not outcome.final for outcome in tries)
+        assert thread.pending == 1
+        (small_disk / "more").unlink()
+        wait_until(lambda: not thread.pending or any(outcome.published for outcome in thread.outcomes()))
+        assert thread.pending == 0
+        (small_disk / "ballast").unlink()
+        assert_published(small_disk, blocks[:1])
+
+        session = begin(small_disk)
+        blocks[1].record(session)
+        fill(small_disk / "more")
+        thread.submit(session)
+        thread.give_up()
+        wait_until(lambda: any(outcome.final for outcome in thread._outcomes))
+        assert isinstance(thread.outcomes()[-1].error, DiskFullError)
+        assert thread.pending == 0
+        assert session.path.is_dir(), "it stays for the next start"
+    finally:
+        thread.close()
+
+
+def fill(path: Path) -> None:
+    """Take what room there is, to the last byte."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(fd, bytes(4096))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def test_closing_the_thread_waits_for_what_it_does(root: Path, blocks: list[Prepared]) -> None:
+    thread = Publisher(root)
+    session = begin(root)
+    blocks[0].record(session)
+    thread.submit(session)
+    begin_s = time.monotonic()
+    thread.close()
+    assert time.monotonic() - begin_s < 10
+    assert_published(root, blocks[:1])

@@ -1,0 +1,188 @@
+"""The sessions of a recorder without its processes: where blocks go, when sessions close, when to pause."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from tape2048 import Session, validate_session
+from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.partial import Facts
+from tape2048_recorder.protocol import Range, WriteFailed, Written
+from tape2048_recorder.recording import Recording
+
+GAME_ROWS = 10
+
+
+def facts(started_at: str) -> Facts:
+    return Facts(
+        format_version=1,
+        engine="tape2048/test",
+        player="random",
+        player_args={},
+        player_sha256="0" * 64,
+        seed=1,
+        sample_rate=1,
+        record_action=False,
+        model_tag="test",
+        host="here",
+        instance="default",
+        started_at=started_at,
+        config={},
+        config_sha256="0" * 64,
+    )
+
+
+class Blocks:
+    """Writes blocks of games that look like games, with ids that go up."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.next_id = 0
+
+    def write(self, place: Range, games: int) -> Written:
+        rows = np.zeros(games * GAME_ROWS, dtype=STEP_DTYPE)
+        ids = np.arange(self.next_id, self.next_id + games)
+        self.next_id += games
+        rows["run_id"] = ids.repeat(GAME_ROWS)
+        rows["step_idx"] = np.tile(np.arange(GAME_ROWS), games)
+        rows["exps"][:, :2] = 1
+        with Path(place.path).open("r+b") as file:
+            file.seek(STEPS_HEADER_BYTES + place.first_row * STEP_DTYPE.itemsize)
+            file.write(rows.tobytes())
+        runs = np.zeros(games, dtype=RUN_DTYPE)
+        runs["id"] = ids
+        runs["seed"] = ids + 1000
+        runs["first_row"] = np.arange(games) * GAME_ROWS
+        runs["rows"] = runs["steps"] = GAME_ROWS
+        runs["max_score"], runs["highest_tile"] = 4, 4
+        return Written(place.session, place.first_row, len(rows), crc32c(rows.tobytes()), runs.tobytes())
+
+
+Make = Callable[..., Recording]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Recording] = []
+
+    def recording(**settings: object) -> Recording:
+        config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=0, **settings)  # type: ignore[arg-type]
+        made.append(Recording(tmp_path, config, facts, 0))
+        return made[-1]
+
+    yield recording
+    for each in made:
+        each.publisher.close()
+
+
+def wait_until_idle(recording: Recording) -> list[Path]:
+    deadline = time.monotonic() + 10
+    published = []
+    while not recording.idle:
+        published += [outcome.published.path for outcome in recording.outcomes() if outcome.published]
+        assert time.monotonic() < deadline, "a closed session was never published"
+        time.sleep(0.01)
+    return [path for path in published if path is not None]
+
+
+def test_a_session_closes_at_rotate_steps_and_the_next_block_begins_another(make: Make) -> None:
+    recording = make(rotate_steps=100)
+    blocks = Blocks(recording)
+    for _ in range(4):
+        recording.confirm(blocks.write(recording.place(50), 5))
+    paths = wait_until_idle(recording)
+    assert [len(Session.open(path)) for path in paths] == [100, 100]
+    assert [validate_session(path).findings for path in paths] == [(), ()]
+
+
+def test_the_last_block_of_a_full_session_publishes_it_though_no_other_is_open(make: Make) -> None:
+    # Two workers write; the second one's range filled the session; nobody wants a range after them.
+    recording = make(rotate_steps=100)
+    blocks = Blocks(recording)
+    first, second = recording.place(50), recording.place(50)
+    recording.confirm(blocks.write(first, 5))
+    recording.rotate_if_due()
+    recording.confirm(blocks.write(second, 5))
+    (path,) = wait_until_idle(recording)
+    assert len(Session.open(path)) == 100
+
+
+@pytest.mark.parametrize("how", ["released", "failed"])
+def test_a_range_that_is_given_back_publishes_a_closed_session_without_it(make: Make, how: str) -> None:
+    recording = make()
+    blocks = Blocks(recording)
+    first, hole, last = (recording.place(50) for _ in range(3))
+    recording.confirm(blocks.write(first, 5))
+    recording.confirm(blocks.write(last, 5))
+    recording.close_open()
+    assert not recording.idle
+    if how == "released":
+        recording.release(hole)
+    else:
+        recording.write_failed(WriteFailed(hole.session, hole.first_row, errno.ENOSPC))
+    (path,) = wait_until_idle(recording)
+    session = Session.open(path)
+    assert len(session) == 100
+    assert session.runs["id"].tolist() == list(range(10))
+    assert validate_session(path).findings == ()
+
+
+def test_an_old_session_closes_only_if_it_holds_something(make: Make) -> None:
+    recording = make(rotate_s=0.05)
+    blocks = Blocks(recording)
+    place = recording.place(50)
+    time.sleep(0.06)
+    recording.rotate_if_due()
+    assert not recording.idle
+    recording.confirm(blocks.write(place, 5))
+    (path,) = wait_until_idle(recording)
+    assert len(Session.open(path)) == 50
+
+
+def test_a_failed_write_is_named_and_tried_again_after_a_while(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = make()
+    blocks = Blocks(recording)
+    assert recording.why_not(50) is None
+    place = recording.place(50)
+    recording.write_failed(WriteFailed(place.session, place.first_row, errno.ENOSPC))
+    why = recording.why_not(50)
+    assert why is not None
+    assert "No space left on device" in why
+    monkeypatch.setattr("tape2048_recorder.recording.time.monotonic", lambda: time.perf_counter() + 1e9)
+    assert recording.why_not(50) is None
+    assert recording.confirm(blocks.write(recording.place(50), 5)) is not None
+    assert recording.open_rows == 50
+
+
+def test_too_little_free_space_is_a_reason_with_figures(tmp_path: Path) -> None:
+    config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=10**9)
+    recording = Recording(tmp_path, config, facts, 0)
+    why = recording.why_not(50)
+    recording.publisher.close()
+    assert why is not None
+    assert "the disk is full" in why
+    assert "min_free_mb = 1000000000" in why
+
+
+def test_closed_sessions_that_wait_pause_the_workers(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = make(rotate_steps=50)
+    blocks = Blocks(recording)
+    monkeypatch.setattr(recording.publisher, "submit", lambda _session: None)
+    monkeypatch.setattr(recording.publisher, "pending", 0)
+    for expected in range(1, 4):
+        recording.confirm(blocks.write(recording.place(50), 5))
+        recording.publisher.pending = expected
+    why = recording.why_not(50)
+    assert why is not None
+    assert "the disk is slow" in why
+    recording.publisher.pending = 0

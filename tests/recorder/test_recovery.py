@@ -1,0 +1,296 @@
+"""What the next start makes of what a dead recorder, or a power failure, has left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tape2048.errors import StorageError
+from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048.session import sessions
+from tape2048_recorder.journal import JOURNAL
+from tape2048_recorder.partial import FACTS, STAGED, PartialSession
+from tape2048_recorder.publish import publish
+
+from .checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
+from .disks import files_end_at
+from .materials import NAME, ROW_BYTES, make_facts
+from .mutants import Mutant, applied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from .materials import Prepared
+
+
+def leave(root: Path, blocks: list[Prepared], numbers: Iterable[int], serial: int = 1) -> PartialSession:
+    """A session as a killed recorder leaves it, with these blocks confirmed."""
+    session = PartialSession(root, make_facts(), serial)
+    for number in numbers:
+        blocks[number].record(session)
+    session.journal.close()
+    return session
+
+
+def assert_recovers(root: Path, blocks: list[Prepared], numbers: Iterable[int]) -> None:
+    """Exactly these blocks are published."""
+    numbers = set(numbers)
+    assert_holds(root, blocks, confirmed=numbers, confirming=numbers, published_alive=())
+
+
+def test_nothing_left_is_nothing_to_do(root: Path) -> None:
+    found, listener = recover(root)
+    assert (found, listener.events) == ([], [])
+
+
+def test_a_session_that_was_being_written(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(4))
+    os.utime(session.path / JOURNAL, (1_700_000_000, 1_700_000_000))
+    found, listener = recover(root)
+    assert found == [root / NAME]
+    (message,) = listener.messages("warning")
+    assert f"recovered {NAME}: 12 games" in message
+    assert meta_of(root / NAME)["ended_at"] == "2023-11-14T22:13:20Z", "when it was written to last"
+    assert_holds(root, blocks, confirmed=range(4), confirming=range(4), published_alive=())
+
+
+def test_several_sessions(root: Path, blocks: list[Prepared]) -> None:
+    for number in range(3):
+        leave(root, blocks, [2 * number, 2 * number + 1], serial=number)
+    assert_recovers(root, blocks, range(6))
+    assert [path.name for path in sessions(root)] == [NAME, f"{NAME}-2", f"{NAME}-3"]
+
+
+# --- how far a session may have got
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format_version": 1}'])
+def test_killed_while_it_began(root: Path, blocks: list[Prepared], content: bytes) -> None:
+    session = leave(root, blocks, [])
+    (session.path / FACTS).write_bytes(content)
+    assert_recovers(root, blocks, [])
+    assert not sessions(root)
+
+
+@pytest.mark.parametrize("gone", [[FACTS], [FACTS, JOURNAL], [FACTS, JOURNAL, "session/steps.npy"]], ids=len)
+def test_killed_while_it_began_without_files(root: Path, blocks: list[Prepared], gone: list[str]) -> None:
+    session = leave(root, blocks, [])
+    for name in gone:
+        (session.path / name).unlink()
+    assert_recovers(root, blocks, [])
+    assert not sessions(root)
+
+
+def test_nothing_was_confirmed(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, [])
+    blocks[0].put(session, 0)
+    assert_recovers(root, blocks, [])
+    assert not sessions(root)
+
+
+@pytest.mark.parametrize(
+    "names", [[], ["manifest.json"], ["metadata.db", "metadata.db-journal", "manifest.json"]]
+)
+def test_killed_while_it_was_published(root: Path, blocks: list[Prepared], names: list[str]) -> None:
+    session = leave(root, blocks, range(3))
+    for name in names:
+        (session.path / STAGED / name).write_bytes(b"half")
+    with session.steps_path.open("r+b") as file:
+        file.write(b"\x93NUMPY")
+    assert_recovers(root, blocks, range(3))
+
+
+def test_published_and_its_shell_left(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(3))
+    shell = root / "shell"
+    shutil.copytree(session.path, shell, ignore=shutil.ignore_patterns(STAGED))
+    publish(root, session.path, session.facts, session.blocks, ended_at="2026-01-02T05:00:00Z")
+    shell.rename(session.path)
+    alive = sessions(root)
+    assert_holds(root, blocks, confirmed=range(3), confirming=range(3), published_alive=alive)
+
+
+def test_moved_twice(root: Path, blocks: list[Prepared]) -> None:
+    session = PartialSession(root, make_facts(), 1)
+    hole = session.reserve(100)
+    smallest = sorted(range(6), key=lambda number: blocks[number].rows)[:2]
+    for number in smallest:
+        blocks[number].record(session)
+    session.release(hole)
+    session.journal.close()
+    moved = session.steps_path.stat().st_size - 100 * ROW_BYTES
+    assert moved < 20_000, "metadata.db is larger: it finds no room, when the blocks have been moved"
+    with files_end_at(20_000), pytest.raises(StorageError, match=r"metadata\.db"):
+        publish(root, session.path, session.facts, session.blocks, ended_at="2026-01-02T05:00:00Z")
+    corrupt(session.path / "compacted-1" / STAGED / "steps.npy", 3)  # so that they have to move again
+    corrupt(session.steps_path, 103 + blocks[smallest[0]].rows)  # nobody looks there any more
+    found, listener = recover(root)
+    assert len(found) == 1
+    assert "rows did not match their checksums" in listener.messages("error")[0]
+    assert_recovers(root, blocks, smallest[1:])
+
+
+# --- what a power failure does to files
+
+
+def corrupt(steps: Path, row: int) -> None:
+    """Flip a bit of one row."""
+    at = STEPS_HEADER_BYTES + row * ROW_BYTES + 13
+    with steps.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def assert_a_bad_block_is_left_out(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(4))
+    corrupt(session.steps_path, blocks[0].rows + 5)
+    found, listener = recover(root)
+    assert len(found) == 1
+    (error,) = listener.messages("error")
+    assert error == f"{session.path.name}: {blocks[1].rows:,} rows did not match their checksums"
+    assert_recovers(root, blocks, [0, 2, 3])
+
+
+def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: list[Prepared]) -> None:
+    assert_a_bad_block_is_left_out(root, blocks)
+
+
+CARELESS = {
+    "blocks are not checked": ("publish:_publish", "if recovered:", "if False:"),
+    "checksums are not compared": ("publish:_read_block", "if crc32c(data) == block.crc32c else None", ""),
+    "losses are not counted": ("publish:_publish", "claimed - rows", "0"),
+}
+
+
+@pytest.mark.parametrize("name", CARELESS)
+def test_a_careless_recovery_would_be_noticed(root: Path, blocks: list[Prepared], name: str) -> None:
+    where, old, new = CARELESS[name]
+    with applied(Mutant(f"tape2048_recorder.{where}", old, new)), pytest.raises((AssertionError, ValueError)):
+        assert_a_bad_block_is_left_out(root, blocks)
+
+
+def test_rows_that_were_never_written(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(4))
+    os.truncate(session.steps_path, STEPS_HEADER_BYTES + (blocks[0].rows + blocks[1].rows) * ROW_BYTES + 40)
+    _, listener = recover(root)
+    assert f"{blocks[2].rows + blocks[3].rows:,} rows" in listener.messages("error")[0]
+    assert_recovers(root, blocks, [0, 1])
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_nothing_intact(root: Path, blocks: list[Prepared], is_removed: bool) -> None:
+    session = leave(root, blocks, range(2))
+    if is_removed:  # by a recovery that was killed while it removed what was left
+        session.steps_path.unlink()
+    else:
+        os.truncate(session.steps_path, 0)
+    found, listener = recover(root)
+    assert found == []
+    assert listener.messages("error") == [
+        f"{session.path.name}: {blocks[0].rows + blocks[1].rows:,} rows did not match their checksums"
+    ]
+    assert_recovers(root, blocks, [])
+
+
+def test_a_journal_that_was_cut_off(root: Path, blocks: list[Prepared], tmp_path: Path) -> None:
+    session = leave(root, blocks, range(4))
+    template = tmp_path / "template"
+    shutil.copytree(session.path, template)
+    record = 24 + 3 * 40 + 4
+    size = (template / JOURNAL).stat().st_size
+    assert size == 16 + 4 * record
+    near = {16 + count * record + by for count in range(5) for by in (-1, 0, 1, 24)}
+    for cut in sorted(near | set(range(0, size, 61))):
+        if cut > size:
+            continue
+        shutil.rmtree(root)
+        root.mkdir()
+        shutil.copytree(template, session.path)
+        os.truncate(session.path / JOURNAL, cut)
+        assert_recovers(root, blocks, range(max(0, cut - 16) // record))
+
+
+def test_rows_that_could_not_be_flushed_are_written_anew(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    (session.path / "fsync-failed").touch()
+    inode = session.steps_path.stat().st_ino
+    assert_recovers(root, blocks, range(2))
+    assert (root / NAME / "steps.npy").stat().st_ino != inode
+
+
+# --- what nobody can make sense of is left alone
+
+
+def assert_left_alone(root: Path, session: PartialSession, why: str) -> None:
+    before = snapshot(root)
+    for _ in range(2):
+        found, listener = recover(root)
+        assert found == []
+        (error,) = listener.messages("error")
+        assert error.startswith("not recovered, left as it is: ")
+        assert why in error
+        assert str(session.path) in error
+        assert snapshot(root) == before
+
+
+def test_facts_that_are_lost(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    (session.path / FACTS).write_bytes(b"\0" * 400)
+    assert_left_alone(root, session, "no whole facts")
+
+
+def test_a_journal_of_something_else(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    (session.path / JOURNAL).write_bytes(b"\0" * 400)
+    assert_left_alone(root, session, "found magic")
+
+
+def test_a_journal_that_is_gone(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    (session.path / JOURNAL).unlink()
+    assert_left_alone(root, session, "No such file or directory")
+
+
+def test_one_that_makes_no_sense_does_not_keep_the_others(root: Path, blocks: list[Prepared]) -> None:
+    bad = leave(root, blocks, [0])
+    leave(root, blocks, [1, 2], serial=2)
+    (bad.path / FACTS).write_bytes(b"\0" * 400)
+    found, listener = recover(root)
+    assert len(found) == 1
+    assert len(listener.messages("error")) == 1
+    assert partials(root) == [bad.path]
+    assert {run.outcome[0] for run in published_runs(root)} == {*blocks[1].ids, *blocks[2].ids}
+
+
+def test_what_is_not_its_own_is_not_touched(root: Path, blocks: list[Prepared]) -> None:
+    other = PartialSession(root, make_facts(instance="other"), 1)
+    blocks[0].record(other)
+    other.journal.close()
+    (root / ".hidden").mkdir()
+    (root / "notes.default.partial").mkdir()
+    (root / "20260102T030405Z_model=theirs").mkdir()
+    before = snapshot(root)
+    found, listener = recover(root)
+    assert (found, listener.events) == ([], [])
+    assert snapshot(root) == before
+    found, _ = recover(root, "other")
+    assert len(found) == 1
+
+
+def test_runs_keep_their_rows_when_blocks_move(root: Path, blocks: list[Prepared]) -> None:
+    session = PartialSession(root, make_facts(), 1)
+    rows = [session.reserve(block.rows) for block in blocks]
+    for number in (5, 1, 3):
+        blocks[number].put(session, rows[number])
+        session.confirm(blocks[number].written(1, rows[number]))
+    session.journal.close()
+    assert_recovers(root, blocks, [1, 3, 5])
+    runs = np.concatenate([blocks[number].runs for number in (1, 3, 5)])
+    assert [run.outcome[0] for run in published_runs(root)] == [int(run_id) for run_id in runs["id"]]

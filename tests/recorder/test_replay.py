@@ -1,0 +1,107 @@
+"""Recorded games, played again: what was recorded comes out, and what was not does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tape2048 import Session, sessions, validate_session
+from tape2048.errors import ReplayError
+from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048_recorder.replay import replay_session
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["random", "greedy --record-action", "expectimax --sample-rate 7"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("recorded")
+    flags = ["--player", *request.param.split(), "--max-games", "60", "--seed", "11"]
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", *flags]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
+    (session,) = sessions(directory / "selfplay")
+    return session
+
+
+@pytest.fixture
+def copied(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / recorded.name))
+
+
+def change_db(session: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(session / "metadata.db")) as database, database:
+        database.execute(statement, values)
+    (session / "manifest.json").unlink()  # a forger would write it anew
+
+
+def test_a_recorded_session_plays_again_bit_for_bit(recorded: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    replay = replay_session(recorded, progress=lambda done, total: seen.append((done, total)))
+    assert replay.runs == 60
+    assert replay.findings == ()
+    rows = len(Session.open(recorded))
+    assert seen[-1] == (rows, rows)
+
+
+def test_one_changed_cell_is_found_and_placed(copied: Path) -> None:
+    session = Session.open(copied)
+    run = session.runs[17]
+    row = int(run["first_row"]) + int(run["rows"]) // 2
+    with (copied / "steps.npy").open("r+b") as file:
+        at = STEPS_HEADER_BYTES + row * session.steps.dtype.itemsize + 12
+        file.seek(at)
+        before = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([before ^ 1]))
+    del session
+    (finding,) = replay_session(copied).findings
+    assert finding.error == "ReplayError"
+    assert f"run {run['id']} (seed {run['seed']})" in finding.message
+    assert f"row {row} is the first to differ" in finding.message
+
+
+@pytest.mark.parametrize("column", ["max_score", "highest_tile", "steps"])
+def test_a_changed_summary_is_found(copied: Path, column: str) -> None:
+    change_db(copied, f"UPDATE runs SET {column} = {column} * 2 WHERE id = 5")
+    if column == "max_score":  # nothing but playing it again can tell; only the missing manifest is seen
+        assert [finding.error for finding in validate_session(copied).findings] == ["ManifestError"]
+    (finding,) = replay_session(copied).findings
+    assert f"{column} " in finding.message
+    assert "run 5 " in finding.message
+
+
+def test_a_changed_seed_is_found(copied: Path) -> None:
+    change_db(copied, "UPDATE runs SET seed = seed + 1 WHERE id = 8")
+    (finding,) = replay_session(copied).findings
+    assert "run 8 " in finding.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("player_sha256", "0" * 64, "it was played by"),
+        ("player", None, "does not say what played it"),
+        ("sample_rate", "often", "does not say what played it"),
+    ],
+)
+def test_another_player_is_refused(copied: Path, key: str, value: str | None, said: str) -> None:
+    if value is None:
+        change_db(copied, "DELETE FROM session WHERE meta_key = ?", key)
+    else:
+        change_db(copied, "UPDATE session SET meta_value = ? WHERE meta_key = ?", json.dumps(value), key)
+    with pytest.raises(ReplayError, match=said):
+        replay_session(copied)
+
+
+def test_many_differences_are_counted_not_listed(copied: Path) -> None:
+    change_db(copied, "UPDATE runs SET max_score = max_score + 4")
+    findings = replay_session(copied).findings
+    assert len(findings) == 21
+    assert findings[-1].message == "40 more runs came out differently"

@@ -1,0 +1,40 @@
+"""Sums over recorded runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048.formats.session import RUN_DTYPE
+from tape2048_recorder.report import REACH_TILES, Tally
+
+RUNS = st.lists(st.tuples(st.integers(0, 2**22), st.integers(1, 15), st.integers(1, 1000)), max_size=40)
+
+
+@given(st.lists(RUNS, max_size=5))
+def test_a_tally_is_what_counting_all_at_once_gives(batches: list[list[tuple[int, int, int]]]) -> None:
+    tally = Tally()
+    for batch in batches:
+        runs = np.zeros(len(batch), dtype=RUN_DTYPE)
+        for run, (score, exponent, steps) in zip(runs, batch, strict=True):
+            run["max_score"], run["highest_tile"], run["steps"], run["rows"] = (
+                score,
+                1 << exponent,
+                steps,
+                steps,
+            )
+        tally.add(runs)
+    everything = [run for batch in batches for run in batch]
+    assert tally.games == len(everything)
+    assert tally.steps == tally.rows == sum(steps for _, _, steps in everything)
+    if not everything:
+        assert (tally.mean_score, tally.highest_tile, tally.reach(2048)) == (None, None, None)
+        return
+    assert tally.mean_score == sum(score for score, _, _ in everything) / len(everything)
+    assert tally.score_max == max(score for score, _, _ in everything)
+    assert tally.highest_tile == 1 << max(exponent for _, exponent, _ in everything)
+    for tile in (2, *REACH_TILES):
+        assert tally.reach(tile) == sum(1 << exponent >= tile for _, exponent, _ in everything) / len(
+            everything
+        )

@@ -1,0 +1,209 @@
+"""Session directories written here from the format's description, not by the code under test."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+NAME = "20250102T030405Z_model=toy"
+
+OUR_SCHEMA = """
+CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT, highest_tile INT,
+                  first_row INT, rows INT);
+CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
+CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
+"""
+SEED_SCHEMA = """
+CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT, highest_tile INT);
+CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Game:
+    """One game; its rows are made up, but show its highest tile."""
+
+    id: int
+    steps: int
+    highest_tile: int = 2048
+    seed: int = 7
+    max_score: int = 100
+
+
+GAMES = (
+    Game(11, 5, 8192, seed=2**64 - 1),
+    Game(12, 1, 2, seed=2**63),
+    Game(13, 7, 32768),
+    Game(15, 3, 16384),
+    Game(14, 4, 4096),
+)
+
+
+@dataclasses.dataclass
+class Spec:
+    """How a directory differs from one that the recorder writes; every field may be replaced."""
+
+    games: Sequence[Game] = GAMES
+    action: bool = False
+    sample_rate: int = 1
+    interleaved: bool = False
+    signed_ids: bool = False
+    block_rows: int = 6
+    facts: dict[str, Any] | None = None
+    manifest: bool = True
+    change_rows: Callable[[NDArray[np.void]], object] | None = None
+    sql: str = ""
+
+
+def step_dtype(*, action: bool = False, signed: bool = False) -> np.dtype[Any]:
+    fields: list[Any] = [("run_id", "<i8" if signed else "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]
+    return np.dtype([*fields, ("action", "u1")] if action else fields)
+
+
+def rows_of(spec: Spec) -> NDArray[np.void]:
+    """The rows of all games, one game after the other, or taking turns."""
+    dtype = step_dtype(action=spec.action, signed=spec.signed_ids)
+    games = []
+    for game in spec.games:
+        rows = np.zeros(-(-game.steps // spec.sample_rate), dtype)
+        rows["run_id"] = game.id
+        rows["step_idx"] = np.arange(len(rows)) * spec.sample_rate
+        rows["exps"] = (np.arange(16) + rows["step_idx"][:, None]) % 2
+        rows["exps"][:, 0] = game.highest_tile.bit_length() - 1
+        if spec.action:
+            rows["action"] = rows["step_idx"] % 4
+        games.append(rows)
+    all_rows = np.concatenate(games) if games else np.zeros(0, dtype)
+    if spec.interleaved:
+        all_rows = all_rows[np.argsort(all_rows["step_idx"], kind="stable")]
+    return all_rows
+
+
+def npy_bytes(rows: NDArray[np.void]) -> bytes:
+    """A ``.npy`` file as NumPy writes it, its header as long as NumPy makes it."""
+    text = f"{{'descr': {rows.dtype.descr!r}, 'fortran_order': False, 'shape': {rows.shape!r}, }}"
+    return header_bytes(text.encode(), pad=True) + rows.tobytes()
+
+
+def header_bytes(text: bytes, *, version: tuple[int, int] = (1, 0), pad: bool = False) -> bytes:
+    """Magic, version, length and text; ``pad`` makes the total a multiple of 64."""
+    width = 2 if version == (1, 0) else 4
+    if pad:
+        text += b" " * (-(9 + width + len(text)) % 64) + b"\n"
+    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(width, "little") + text
+
+
+def signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def write_ours(directory: Path, spec: Spec | None = None) -> Path:
+    """A session as the recorder publishes it."""
+    spec = spec or Spec()
+    directory.mkdir(parents=True)
+    rows = rows_of(spec)
+    if spec.change_rows:
+        spec.change_rows(rows)
+    (directory / "steps.npy").write_bytes(npy_bytes(rows))
+    counts = [-(-game.steps // spec.sample_rate) for game in spec.games]
+    firsts = np.cumsum([0, *counts]).tolist()
+    blocks = [
+        (
+            first,
+            len(rows[first : first + spec.block_rows]),
+            crc32c(rows[first : first + spec.block_rows].tobytes()),
+        )
+        for first in range(0, len(rows), spec.block_rows)
+    ]
+    facts = {"rows": len(rows), "runs": len(spec.games), "sample_rate": spec.sample_rate, "engine": "toy"}
+    with closing(sqlite3.connect(directory / "metadata.db")) as database:
+        database.executescript(OUR_SCHEMA)
+        database.executemany(
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (game.id, signed(game.seed), game.steps, game.max_score, game.highest_tile, first, count)
+                for game, first, count in zip(spec.games, firsts, counts, strict=False)
+            ],
+        )
+        database.executemany("INSERT INTO blocks VALUES (?, ?, ?)", blocks)
+        database.executemany(
+            "INSERT INTO session VALUES (?, ?)",
+            [
+                (key, json.dumps(value))
+                for key, value in (facts if spec.facts is None else spec.facts).items()
+            ],
+        )
+        database.executescript(spec.sql)
+        database.commit()
+    if spec.manifest:
+        write_manifest(directory, rows=len(rows), runs=len(spec.games))
+    return directory
+
+
+def write_manifest(directory: Path, *, rows: int, runs: int, **changes: object) -> None:
+    """A manifest that fits the files as they are now, then ``changes``."""
+    content = {
+        "version": 1,
+        "rows": rows,
+        "runs": runs,
+        "files": {
+            name: {"bytes": len(data), "crc32c": crc32c(data)}
+            for name in ("steps.npy", "metadata.db")
+            if (data := (directory / name).read_bytes()) is not None
+        },
+    }
+    (directory / "manifest.json").write_text(json.dumps(content | changes))
+
+
+def write_foreign(directory: Path, spec: Spec | None = None, *, shard_rows: int | None = None) -> Path:
+    """A directory with the seed's columns alone, and the rows in one file or in shards."""
+    spec = spec or Spec()
+    directory.mkdir(parents=True)
+    rows = rows_of(spec)
+    if spec.change_rows:
+        spec.change_rows(rows)
+    if shard_rows is None:
+        (directory / "steps.npy").write_bytes(npy_bytes(rows))
+    else:
+        for number, first in enumerate(range(0, len(rows), shard_rows), start=1):
+            part = rows[first : first + shard_rows]
+            (directory / f"steps-{number:06d}.npy").write_bytes(npy_bytes(part))
+    with closing(sqlite3.connect(directory / "metadata.db")) as database:
+        database.executescript(SEED_SCHEMA)
+        database.executemany(
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?)",
+            [
+                (signed(game.id), signed(game.seed), game.steps, game.max_score, game.highest_tile)
+                for game in spec.games
+            ],
+        )
+        database.executescript(spec.sql)
+        database.commit()
+    return directory
+
+
+def change_database(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(sql)
+        database.commit()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(entry.name for entry in directory.iterdir())
+
+
+def open_files() -> list[str]:
+    """Numbers of this process's open file descriptors."""
+    return names(Path("/proc/self/fd"))

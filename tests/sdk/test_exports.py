@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import tape2048
+
+FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
+MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]
+
+
+def test_import_is_light() -> None:
+    """NumPy and msgspec, and nothing heavier: these would each add from 30 ms to seconds."""
+    code = "import sys, tape2048; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"numpy", "msgspec", "tape2048"} <= loaded
+    heavy = {
+        "numba",
+        "llvmlite",
+        "rich",
+        "click",
+        "torch",
+        "scipy",
+        "crc32c",
+        "multiprocessing",
+        "asyncio",
+        "email",
+    }
+    assert not loaded & heavy
+
+
+def test_package_is_the_public_list_and_nothing_else() -> None:
+    public = {
+        name
+        for name, value in vars(tape2048).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert public | {"__version__", "errors"} == set(tape2048.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_name_that_is_exported_exists_and_is_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for exported in getattr(module, "__all__", ()):
+        value = getattr(module, exported)
+        if callable(value) and getattr(value, "__module__", "").startswith("tape2048"):
+            assert value.__doc__, exported
+
+
+class TestErrors:
+    def test_tree_in_the_docstring_is_the_tree(self) -> None:
+        """Each class stands in the picture, with its exit code, one level below its base."""
+        lines = [line for line in (tape2048.errors.__doc__ or "").splitlines() if "Error  " in line]
+        depth: dict[str, int] = {}
+        for line in lines:
+            name = line.strip("│├└─ ").split()[0]
+            depth[name] = line.index(name)
+            kind = getattr(tape2048.errors, name)
+            assert f" {kind.exit_code} " in f"{line} ".replace("exit code ", ""), line
+            base = kind.__mro__[1].__name__
+            if base != "Exception" and name != "ObjectDtypeError":
+                assert depth[base] == depth[name] - 4, line
+        assert set(depth) == set(tape2048.errors.__all__)
+
+    def test_message_says_where(self) -> None:
+        error = tape2048.errors.FormatError("bad", path="/x", offset=3, hint="do")
+        assert str(error) == "/x: bad (at byte 3)"
+        assert (error.message, error.path, error.offset, error.hint) == ("bad", "/x", 3, "do")

@@ -1,0 +1,274 @@
+"""Where compiled kernels are kept, and that a changed source never meets old machine code."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numba
+import pytest
+
+from tape2048 import _jit
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+VARIABLES = ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME")
+
+_names = (f"jit_of_a_copy_{i}" for i in itertools.count())
+
+
+def load(path: Path) -> ModuleType:
+    """A ``_jit`` that stands elsewhere, in this process and fresh."""
+    spec = importlib.util.spec_from_file_location(next(_names), path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with a few modules in two of the rooms; returns where its ``_jit.py`` is."""
+    root = tmp_path / "checkout"
+    sdk, recorder = root / "sdk/tape2048", root / "recorder/tape2048_recorder"
+    (recorder / "players").mkdir(parents=True)
+    sdk.mkdir(parents=True)
+    shutil.copy(_jit.__file__, sdk)
+    (sdk / "rules.py").write_text("WEIGHT = 1\n")
+    (recorder / "engine.py").write_text("WEIGHT = 1\n")
+    (recorder / "players/greedy.py").write_text("WEIGHT = 1\n")
+    return sdk / "_jit.py"
+
+
+@pytest.fixture
+def cache_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# --- where
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"NUMBA_CACHE_DIR": "/n", "CACHE_DIRECTORY": "/c", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/n"),
+        ({"CACHE_DIRECTORY": "/c", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/c"),
+        ({"CACHE_DIRECTORY": "/c/one:/c/two", "HOME": "/h"}, "/c/one"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x"),
+        ({"HOME": "/h"}, "/h/.cache"),
+        ({"NUMBA_CACHE_DIR": "", "CACHE_DIRECTORY": "", "XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache"),
+    ],
+)
+def test_the_first_that_is_set_decides(
+    env: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert _jit._cache_base() == Path(expected)
+
+
+def test_nobody_without_a_home_has_a_cache(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", home)
+    assert load(checkout).cache_dir() is None
+
+
+def test_the_directory_is_ours_alone(checkout: Path, cache_base: Path) -> None:
+    directory = load(checkout).cache_dir()
+    assert directory.parent == cache_base / "tape2048"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("how", ["a file", "below a file", "nobody may write", "not there to make"])
+def test_a_base_that_cannot_be_written_means_no_cache(
+    how: str, checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "nobody may write":  # as it shows on a read-only file system; root may write anywhere else
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    elif how == "not there to make":
+        monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/no-such-directory")
+    else:
+        cache_base.write_text("in the way")
+        if how == "below a file":
+            monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_base / "deeper"))
+    assert load(checkout).cache_dir() is None
+
+
+# --- states of the sources
+
+
+def change_text(checkout: Path) -> None:
+    path = checkout.with_name("rules.py")
+    before = path.stat()
+    path.write_text("WEIGHT = 2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # neither time nor size say that it changed
+
+
+def change_player(checkout: Path) -> None:
+    (checkout.parents[2] / "recorder/tape2048_recorder/players/greedy.py").write_text("WEIGHT = 3\n")
+
+
+def add_module(checkout: Path) -> None:
+    (checkout.parents[2] / "recorder/tape2048_recorder/players/ntuple.py").write_text("")
+
+
+def move_line(checkout: Path) -> None:
+    engine = checkout.parents[2] / "recorder/tape2048_recorder/engine.py"
+    checkout.with_name("rules.py").write_text("WEIGHT = 1\nWEIGHT = 1\n")
+    engine.write_text("")
+
+
+def drop_module(checkout: Path) -> None:
+    checkout.with_name("rules.py").unlink()
+
+
+@pytest.mark.parametrize("change", [change_text, change_player, add_module, move_line, drop_module])
+def test_another_state_of_the_sources_has_another_directory(
+    change: Any, checkout: Path, cache_base: Path
+) -> None:
+    before = load(checkout).cache_dir()
+    assert load(checkout).cache_dir() == before
+    change(checkout)
+    assert load(checkout).cache_dir() != before
+
+
+def test_what_holds_no_kernels_changes_nothing(checkout: Path, cache_base: Path) -> None:
+    before = load(checkout).cache_dir()
+    checkout.with_name("notes.txt").write_text("x")
+    checkout.with_name(".#rules.py").symlink_to("nobody@nowhere:1")  # an editor's lock
+    rules = checkout.with_name("rules.py")
+    os.utime(rules, (0, 0))
+    assert load(checkout).cache_dir() == before
+
+
+def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base: Path) -> None:
+    packages = tmp_path / "site-packages"
+    (packages / "tape2048").mkdir(parents=True)
+    (packages / "tape2048_recorder").mkdir()
+    installed = Path(shutil.copy(_jit.__file__, packages / "tape2048"))
+    before = load(installed).cache_dir()
+    (packages / "tape2048_recorder/engine.py").write_text("WEIGHT = 1\n")
+    assert load(installed).cache_dir() != before
+
+
+def test_the_state_names_every_module_that_is_there() -> None:
+    state = _jit._source_state()
+    assert len(state) == 16
+    assert state == load(Path(_jit.__file__))._source_state()
+
+
+def test_old_states_go_and_the_newest_four_stay(checkout: Path, cache_base: Path) -> None:
+    ours = cache_base / "tape2048"
+    old = [ours / f"kernels-{i}" for i in range(6)]
+    for age, path in enumerate(old):
+        path.mkdir(parents=True)
+        (path / "index.nbi").write_text("")
+        os.utime(path, (10_000 - age, 10_000 - age))
+    (ours / "kernels-gone").symlink_to(ours / "nowhere")  # another worker was faster with this one
+    (cache_base / "numba-of-others").mkdir()
+    new = load(checkout).cache_dir()
+    assert {path for path in ours.iterdir() if not path.is_symlink()} == {new, *old[:3]}
+    assert (cache_base / "numba-of-others").exists()
+
+
+def test_a_state_in_use_is_not_an_old_one(checkout: Path, cache_base: Path) -> None:
+    ours = load(checkout).cache_dir()
+    os.utime(ours, (1, 1))
+    load(checkout).cache_dir()
+    for i in range(_jit.CACHE_STATES_KEPT_MAX):
+        (ours.parent / f"kernels-{i}").mkdir()
+        os.utime(ours.parent / f"kernels-{i}", (2 + i, 2 + i))
+    add_module(checkout)
+    load(checkout).cache_dir()
+    assert ours.exists()
+
+
+# --- what kernels do with it
+
+
+def test_nobody_elses_kernels_move(checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "theirs")
+    module = load(checkout)
+
+    def add(a: int) -> int:
+        return a + 1
+
+    dispatcher = module.kernel(add)
+    assert numba.config.CACHE_DIR == "theirs"
+    assert Path(dispatcher._cache.cache_path).is_relative_to(module.cache_dir())
+
+
+INNER = (
+    "from numba.extending import register_jitable\n\n\n@register_jitable\ndef inner(a):\n    return a + {}\n"
+)
+OUTER = """
+from tape2048._jit import cache_dir, kernel
+from tape2048_recorder.inner import inner
+
+
+@kernel
+def outer(a):
+    return inner(a)
+
+
+if __name__ == "__main__":
+    print(outer(0), sum(outer.stats.cache_hits.values()), cache_dir() is not None)
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The SDK's kernels' machinery with a kernel of its own, which inlines another module's function."""
+    root = tmp_path / "copy"
+    (root / "sdk/tape2048").mkdir(parents=True)
+    (root / "recorder/tape2048_recorder").mkdir(parents=True)
+    shutil.copy(_jit.__file__, root / "sdk/tape2048")
+    (root / "sdk/tape2048/__init__.py").touch()  # an installed package would win against a namespace
+    (root / "recorder/tape2048_recorder/__init__.py").touch()
+    (root / "recorder/tape2048_recorder/inner.py").write_text(INNER.format(1))
+    (root / "recorder/tape2048_recorder/outer.py").write_text(OUTER)
+    return root
+
+
+def run_copy(root: Path, cache: str) -> list[str]:
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-m", "tape2048_recorder.outer"],
+        capture_output=True, text=True, check=True,
+        env={**env, "PYTHONPATH": f"{root}/sdk:{root}/recorder", "NUMBA_CACHE_DIR": cache},
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_a_change_in_an_inlined_function_is_seen(copy: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    assert run_copy(copy, cache) == ["1", "0", "True"]
+    assert run_copy(copy, cache) == ["1", "1", "True"], "the second start loads what the first one compiled"
+    (copy / "recorder/tape2048_recorder/inner.py").write_text(INNER.format(7))
+    assert run_copy(copy, cache) == ["7", "0", "True"]
+
+
+@pytest.mark.slow
+def test_without_a_cache_it_compiles_and_works(copy: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("in the way")
+    for _ in range(2):
+        assert run_copy(copy, str(blocked)) == ["1", "0", "False"]

@@ -1,0 +1,481 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048.errors import (
+    BookkeepingError,
+    DiskFullError,
+    NameTakenError,
+    NotSqliteError,
+    SchemaError,
+    StorageError,
+)
+from tape2048.formats import metadata as module
+from tape2048.formats.metadata import read_metadata, write_metadata
+from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
+
+from .builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+ONE_RUN = "INSERT INTO runs VALUES (1, 2, 3, 4, 8, 0, 3);"
+FACTS = {"rows": 6, "config": {"sample_rate": 1, "name": "é \" '"}, "recovered": False, "none": None}
+
+
+def some_runs(count: int) -> NDArray[np.void]:
+    runs = np.zeros(count, RUN_DTYPE)
+    runs["id"] = np.arange(count) * 3 + 5
+    runs["seed"] = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    runs["rows"] = runs["steps"] = np.arange(count) % 7 + 1
+    runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
+    runs["max_score"] = 2**32 - 1
+    runs["highest_tile"] = 32768
+    return runs
+
+
+def some_blocks(count: int) -> NDArray[np.void]:
+    blocks = np.zeros(count, BLOCK_DTYPE)
+    blocks["first_row"] = np.arange(count) * 100
+    blocks["rows"] = 100
+    blocks["crc32c"] = 2**32 - 1 - np.arange(count)
+    return blocks
+
+
+def make(path: Path, sql: str) -> Path:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(sql)
+        database.commit()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metadata.db"
+
+
+class TestWrite:
+    @pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000])
+    def test_read_back(self, path: Path, count: int) -> None:
+        runs, blocks = some_runs(count), some_blocks(count)
+        write_metadata(path, runs=runs, blocks=blocks, session=FACTS)
+        read = read_metadata(path)
+        np.testing.assert_array_equal(read.runs, runs)
+        assert read.blocks is not None
+        np.testing.assert_array_equal(read.blocks, blocks)
+        assert read.session == FACTS
+        assert read.has_rows
+
+    def test_plain_sql_reads_what_the_format_says(self, path: Path) -> None:
+        runs = some_runs(1)
+        runs["seed"] = 2**64 - 1
+        write_metadata(path, runs=runs, blocks=some_blocks(1), session={"engine": "toy", "n": [1]})
+        with closing(sqlite3.connect(path)) as database:
+            row = database.execute(
+                "SELECT id, seed, steps, max_score, highest_tile, first_row, rows FROM runs"
+            )
+            assert row.fetchall() == [(5, -1, 1, 2**32 - 1, 32768, 0, 1)]
+            assert database.execute("SELECT * FROM blocks").fetchall() == [(0, 100, 2**32 - 1)]
+            facts = database.execute("SELECT meta_key, meta_value FROM session ORDER BY 1").fetchall()
+            assert facts == [("engine", '"toy"'), ("n", "[1]")]
+            assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert database.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
+
+    def test_any_order_comes_back_by_key(self, path: Path) -> None:
+        runs, blocks = some_runs(3000), some_blocks(3000)
+        order = np.random.default_rng(1).permutation(3000)
+        write_metadata(path, runs=runs[order], blocks=blocks[order], session={})
+        read = read_metadata(path)
+        np.testing.assert_array_equal(read.runs, runs)
+        np.testing.assert_array_equal(read.blocks, blocks)
+        again = path.with_name("sorted.db")
+        write_metadata(again, runs=runs, blocks=blocks, session={})
+        assert path.stat().st_size == again.stat().st_size  # no page is left half full
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), unique_by=lambda pair: pair[0]
+        )
+    )
+    def test_all_64_bits_of_ids_and_seeds(
+        self, tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int]]
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / "bits.db"
+        path.unlink(missing_ok=True)
+        runs = np.zeros(len(pairs), RUN_DTYPE)
+        runs["id"] = [pair[0] for pair in pairs]
+        runs["seed"] = [pair[1] for pair in pairs]
+        write_metadata(path, runs=runs, blocks=some_blocks(0), session={})
+        read = read_metadata(path).runs
+        assert dict(zip(read["id"].tolist(), read["seed"].tolist(), strict=True)) == dict(pairs)
+
+    def test_nothing_but_the_file_is_left(self, path: Path) -> None:
+        write_metadata(path, runs=some_runs(500), blocks=some_blocks(1), session={})
+        assert names(path.parent) == ["metadata.db"]
+        assert path.read_bytes()[18:20] == b"\x01\x01"  # rollback journal, not WAL
+
+    def test_refuses_to_replace(self, path: Path) -> None:
+        path.write_bytes(b"precious")
+        with pytest.raises(NameTakenError):
+            write_metadata(path, runs=some_runs(1), blocks=some_blocks(1), session={})
+        assert path.read_bytes() == b"precious"
+
+    @pytest.mark.parametrize("which", ["runs", "blocks"])
+    def test_one_key_twice(self, path: Path, which: str) -> None:
+        tables: dict[str, Any] = {"runs": some_runs(2), "blocks": some_blocks(2)}
+        tables[which][1] = tables[which][0]
+        with pytest.raises(BookkeepingError, match="one key"):
+            write_metadata(path, session={}, **tables)
+        assert not path.exists()
+
+    def test_count_that_sqlite_cannot_hold(self, path: Path) -> None:
+        runs = some_runs(1)
+        runs["first_row"] = 2**63
+        with pytest.raises(BookkeepingError, match="first_row is 9223372036854775808"):
+            write_metadata(path, runs=runs, blocks=some_blocks(1), session={})
+        assert not path.exists()
+
+    def test_wrong_arrays(self, path: Path) -> None:
+        with pytest.raises(ValueError, match="one-dimensional"):
+            write_metadata(path, runs=some_blocks(1), blocks=some_blocks(1), session={})
+        with pytest.raises(ValueError, match="one-dimensional"):
+            write_metadata(path, runs=some_runs(2).reshape(1, 2), blocks=some_blocks(1), session={})
+        assert not path.exists()
+
+    def test_value_that_json_cannot_hold(self, path: Path) -> None:
+        with pytest.raises(TypeError):
+            write_metadata(path, runs=some_runs(1), blocks=some_blocks(1), session={"x": object()})
+        assert not path.exists()
+
+    def test_missing_directory(self, path: Path) -> None:
+        with pytest.raises(StorageError):
+            write_metadata(path / "x", runs=some_runs(1), blocks=some_blocks(1), session={})
+
+    def test_no_room(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        connect = module._connect
+
+        def small(*args: Any) -> sqlite3.Connection:
+            database = connect(*args)
+            database.execute("PRAGMA max_page_count = 10")
+            return database
+
+        monkeypatch.setattr(module, "_connect", small)
+        with pytest.raises(DiskFullError):
+            write_metadata(path, runs=some_runs(5000), blocks=some_blocks(1), session={})
+        assert not path.exists()
+
+    def test_write_that_fails(self, path: Path) -> None:
+        """A file size limit stands in for a device that fails: SQLite reports an I/O error."""
+        code = (
+            "import resource, signal, numpy as np, sys\n"
+            "from tape2048.formats.metadata import write_metadata\n"
+            "from tape2048.formats.session import *\n"
+            "from tape2048.errors import *\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+            "runs = np.zeros(5000, RUN_DTYPE); runs['id'] = np.arange(5000)\n"
+            "try:\n"
+            "    write_metadata(sys.argv[1], runs=runs, blocks=np.zeros(0, BLOCK_DTYPE), session={})\n"
+            "except StorageError as error:\n"
+            "    sys.exit(type(error).__name__ + ' ' + error.message)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True, check=False
+        )
+        assert done.stderr.startswith("StorageError SQLite could not write it: disk I/O error")
+        assert not path.exists()
+
+    @pytest.mark.root
+    def test_full_file_system(self, tmp_path: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("mounting takes root")
+        mount = tmp_path / "small"
+        mount.mkdir()
+        command: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", mount]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("this machine does not let root mount")
+        try:
+            with pytest.raises(DiskFullError):
+                write_metadata(mount / "m.db", runs=some_runs(5000), blocks=some_blocks(1), session={})
+            assert names(mount) == []
+        finally:
+            subprocess.run(["umount", mount], check=True)
+
+
+class TestRead:
+    @pytest.mark.parametrize("name", ["a b", "q?mode=rwc", "h#x", "p%20", "file:x", ":memory:", "ü\udcff"])
+    def test_odd_names(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name / name
+        path.parent.mkdir()
+        write_metadata(path, runs=some_runs(3), blocks=some_blocks(1), session={})
+        assert len(read_metadata(path).runs) == 3
+        assert names(path.parent) == [name]
+
+    def test_relative_name(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(path.parent)
+        write_metadata("file:m.db", runs=some_runs(3), blocks=some_blocks(1), session={})
+        assert len(read_metadata("file:m.db").runs) == 3
+
+    def test_seed_columns_alone(self, path: Path) -> None:
+        make(path, SEED_SCHEMA + "INSERT INTO runs VALUES (1, -2, 3, 4, 8), (9, 2, 3, 4, 8);")
+        read = read_metadata(path)
+        assert not read.has_rows
+        assert read.blocks is None
+        assert read.runs.tolist() == [(1, 2**64 - 2, 0, 0, 3, 4, 8), (9, 2, 0, 0, 3, 4, 8)]
+
+    def test_blocks_of_others_in_any_order(self, path: Path) -> None:
+        make(path, SEED_SCHEMA + "CREATE TABLE blocks(first_row INT, rows INT, crc32c INT);")
+        change_database(path, "INSERT INTO blocks VALUES (5, 1, 2), (0, 5, 3);")
+        blocks = read_metadata(path).blocks
+        assert blocks is not None
+        assert blocks.tolist() == [(0, 5, 3), (5, 1, 2)]
+
+    def test_no_session_table(self, path: Path) -> None:
+        make(path, SEED_SCHEMA.split(";")[0])
+        assert read_metadata(path).session == {}
+
+    def test_names_in_any_case(self, path: Path) -> None:
+        make(path, OUR_SCHEMA.upper() + ONE_RUN)
+        assert read_metadata(path).has_rows
+
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"SQLite format 3", b"SQLite format 3\x00", b"\x93NUMPY", b"SQLite format 4\x00" + bytes(90)],
+    )
+    def test_not_sqlite(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        with pytest.raises(NotSqliteError, match="begins with") as caught:
+            read_metadata(path)
+        assert caught.value.offset == 0
+
+    def test_missing(self, path: Path) -> None:
+        with pytest.raises(StorageError, match="No such file"):
+            read_metadata(path)
+        assert not path.exists()
+
+    @pytest.mark.parametrize("sql", ["", "CREATE TABLE other(x)"])
+    def test_no_table(self, path: Path, sql: str) -> None:
+        make(path, "PRAGMA user_version = 1;" + sql)
+        with pytest.raises(SchemaError, match="no table runs"):
+            read_metadata(path)
+
+    @pytest.mark.parametrize("column", ["id", "seed", "steps", "max_score", "highest_tile"])
+    def test_no_column(self, path: Path, column: str) -> None:
+        make(path, SEED_SCHEMA.replace(column, "other", 1))
+        with pytest.raises(SchemaError, match=f"runs has no column {column}"):
+            read_metadata(path)
+
+    def test_no_column_in_the_other_tables(self, path: Path) -> None:
+        make(path, OUR_SCHEMA.replace("crc32c", "crc"))
+        with pytest.raises(SchemaError, match="blocks has no column crc32c"):
+            read_metadata(path)
+        path.unlink()
+        make(path, OUR_SCHEMA.replace("meta_value", "value"))
+        with pytest.raises(SchemaError, match="session has no column meta_value"):
+            read_metadata(path)
+
+    @pytest.mark.parametrize("table", ["runs", "session", "blocks", "RUNS"])
+    def test_view_in_place_of_a_table(self, path: Path, table: str) -> None:
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id FROM n"
+        make(path, OUR_SCHEMA + f"DROP TABLE {table}; CREATE VIEW {table} AS {endless};")
+        with pytest.raises(SchemaError, match=f"{table} is a view"):
+            read_metadata(path)
+
+    def test_virtual_table(self, path: Path) -> None:
+        columns = "id, seed, steps, max_score, highest_tile"
+        make(path, f"CREATE VIRTUAL TABLE runs USING fts4({columns});")
+        with pytest.raises(SchemaError, match="runs is a virtual table"):
+            read_metadata(path)
+
+    def test_generated_column(self, path: Path) -> None:
+        make(path, SEED_SCHEMA.replace("steps INT", "steps INT AS (length(zeroblob(1000000000)))"))
+        with pytest.raises(SchemaError, match=r"runs\.steps is generated"):
+            read_metadata(path)
+
+    @pytest.mark.parametrize("value", ["NULL", "'x'", "1.5", "1e300", "9e999", "x'00'", "'\udcff'"])
+    @pytest.mark.parametrize("column", ["seed", "steps", "rows"])
+    def test_value_that_is_no_integer(self, path: Path, column: str, value: str) -> None:
+        value = "CAST(x'ff' AS TEXT)" if "\udcff" in value else value
+        make(path, OUR_SCHEMA + ONE_RUN + f"UPDATE runs SET {column} = {value};")
+        with pytest.raises(SchemaError, match=rf"runs\.{column} is \w+ where id is 1; expected an integer"):
+            read_metadata(path)
+
+    @pytest.mark.parametrize("column", ["steps", "max_score", "highest_tile", "rows"])
+    @pytest.mark.parametrize("value", [-1, 2**32, 2**63 - 1, -(2**63)])
+    def test_count_out_of_range(self, path: Path, column: str, value: int) -> None:
+        make(path, OUR_SCHEMA + ONE_RUN + f"UPDATE runs SET {column} = {value};")
+        with pytest.raises(BookkeepingError, match=f"{column} is {value} where id is 1"):
+            read_metadata(path)
+
+    def test_first_row_out_of_range(self, path: Path) -> None:
+        make(path, OUR_SCHEMA + ONE_RUN + "UPDATE runs SET first_row = -1;")
+        with pytest.raises(BookkeepingError, match="first_row is -1"):
+            read_metadata(path)
+
+    def test_block_out_of_range(self, path: Path) -> None:
+        make(path, OUR_SCHEMA + "INSERT INTO blocks VALUES (0, 1, 4294967296);")
+        with pytest.raises(BookkeepingError, match=r"blocks\.crc32c is 4294967296 where first_row is 0"):
+            read_metadata(path)
+
+    def test_id_twice(self, path: Path) -> None:
+        make(
+            path,
+            SEED_SCHEMA.replace(" PRIMARY KEY", "") + "INSERT INTO runs VALUES (7,1,1,1,2), (7,1,1,1,2);",
+        )
+        with pytest.raises(BookkeepingError, match="run id 7 stands more than once"):
+            read_metadata(path)
+
+    @pytest.mark.parametrize("value", ["'{'", "NULL", "x'00'", "'" + "[" * 50_000 + "'"])
+    def test_fact_that_is_not_json(self, path: Path, value: str) -> None:
+        make(path, OUR_SCHEMA + f"INSERT INTO session VALUES ('k', {value});")
+        with pytest.raises(SchemaError, match="k"):
+            read_metadata(path)
+
+    def test_fact_of_others_may_be_plain(self, path: Path) -> None:
+        make(path, SEED_SCHEMA.replace("meta_value TEXT", "meta_value"))
+        change_database(
+            path, "INSERT INTO session VALUES ('a', 'text'), ('b', NULL), ('c', 5), ('d', '[1]');"
+        )
+        assert read_metadata(path).session == {"a": "text", "b": None, "c": 5, "d": [1]}
+        change_database(path, "INSERT INTO session VALUES ('e', x'00');")
+        with pytest.raises(SchemaError, match="'e': bytes"):
+            read_metadata(path)
+
+    def test_one_file_of_our_own(self, path: Path) -> None:
+        write_metadata(path, runs=some_runs(3), blocks=some_blocks(1), session={})
+        before = path.read_bytes()
+        path.chmod(0o444)
+        read_metadata(path)
+        assert path.read_bytes() == before
+        assert names(path.parent) == ["metadata.db"]
+
+
+class TestDamage:
+    def test_truncated_anywhere_is_an_error_or_still_whole(self, path: Path) -> None:
+        write_metadata(path, runs=some_runs(400), blocks=some_blocks(3), session=FACTS)
+        whole, expected = path.read_bytes(), read_metadata(path)
+        for length in (*range(0, 4096, 37), *range(4096, len(whole), 301)):
+            path.write_bytes(whole[:length])
+            with pytest.raises((NotSqliteError, SchemaError)):
+                read_metadata(path)
+        path.write_bytes(whole)
+        np.testing.assert_array_equal(read_metadata(path).runs, expected.runs)
+
+    @given(st.integers(0, 4 * 4096), st.binary(min_size=1, max_size=40))
+    def test_overwritten_bytes_raise_only_our_errors(
+        self, tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes
+    ) -> None:
+        """No checksum guards a page, so that a changed value may pass; the manifest's guards the file."""
+        path = tmp_path_factory.getbasetemp() / "noise.db"
+        path.unlink(missing_ok=True)
+        write_metadata(path, runs=some_runs(200), blocks=some_blocks(3), session=FACTS)
+        content = bytearray(path.read_bytes())
+        content[at : at + len(noise)] = noise
+        path.write_bytes(content)
+        with contextlib.suppress(NotSqliteError, SchemaError, BookkeepingError):
+            read_metadata(path)
+
+    def test_schema_that_is_no_text(self, path: Path) -> None:
+        """SQLite quotes it in its message, which Python then cannot decode."""
+        make(path, OUR_SCHEMA)
+        path.write_bytes(path.read_bytes().replace(b"CREATE TABLE blocks", b"CREATE \xffABLE blocks"))
+        with pytest.raises(NotSqliteError, match="schema is damaged"):
+            read_metadata(path)
+
+    def test_pages_that_never_end(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What stops a walk through a damaged tree is the limit on operations, not its end."""
+        write_metadata(path, runs=some_runs(20_000), blocks=some_blocks(1), session={})
+        monkeypatch.setattr(module, "READ_OPERATIONS_BASE", 10_000)
+        monkeypatch.setattr(module, "READ_OPERATIONS_PER_BYTE", 0)
+        with pytest.raises(NotSqliteError, match="damaged"):
+            read_metadata(path)
+
+    def test_sound_files_stay_far_below_the_limit(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        runs = some_runs(20_000)
+        for name in ("first_row", "rows", "steps", "max_score", "highest_tile", "seed"):
+            runs[name] = 0  # the fewest bytes a row can take
+        runs["id"] = np.arange(20_000)
+        write_metadata(path, runs=runs, blocks=some_blocks(0), session={})
+        monkeypatch.setattr(module, "READ_OPERATIONS_BASE", 0)
+        monkeypatch.setattr(module, "READ_OPERATIONS_PER_BYTE", module.READ_OPERATIONS_PER_BYTE // 4)
+        assert len(read_metadata(path).runs) == 20_000
+
+
+class TestJournals:
+    @pytest.fixture
+    def writer(self, path: Path) -> Iterator[sqlite3.Connection]:
+        write_metadata(path, runs=some_runs(5000), blocks=some_blocks(1), session={})
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            yield database
+
+    def spill(self, writer: sqlite3.Connection) -> None:
+        """Begin a transaction so large that part of it is in the file before it is committed."""
+        writer.execute("PRAGMA cache_size = 5")
+        writer.execute("BEGIN")
+        writer.execute("UPDATE runs SET steps = steps + 1000")
+
+    def test_being_written(self, path: Path, writer: sqlite3.Connection) -> None:
+        self.spill(writer)
+        before = time.monotonic()
+        with pytest.raises(NotSqliteError, match="locked") as caught:
+            read_metadata(path)
+        assert time.monotonic() - before < 2  # it does not wait for the writer
+        assert caught.value.hint == "let its writer finish, then open it again"
+
+    def test_hot_journal(self, path: Path, tmp_path: Path, writer: sqlite3.Connection) -> None:
+        self.spill(writer)
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for name in ("metadata.db", "metadata.db-journal"):
+            shutil.copy(tmp_path / name, copy / name)
+        with pytest.raises(NotSqliteError, match="ROLLBACK") as caught:
+            read_metadata(copy / "metadata.db")
+        assert caught.value.hint is not None
+        assert "rolls its journal back" in caught.value.hint
+        assert names(copy) == ["metadata.db", "metadata.db-journal"]
+
+    def test_wal_that_was_merged(self, path: Path, writer: sqlite3.Connection) -> None:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE runs SET steps = 77")
+        writer.close()
+        assert path.read_bytes()[18:20] == b"\x02\x02"
+        assert set(read_metadata(path).runs["steps"].tolist()) == {77}
+        assert names(path.parent) == ["metadata.db"]
+
+    def test_wal_that_was_not(self, path: Path, tmp_path: Path, writer: sqlite3.Connection) -> None:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE runs SET steps = 77")
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for name in ("metadata.db", "metadata.db-wal"):
+            shutil.copy(tmp_path / name, copy / name)
+        with pytest.raises(NotSqliteError, match=r"still in metadata\.db-wal") as caught:
+            read_metadata(copy / "metadata.db")
+        assert caught.value.hint is not None
+        assert names(copy) == ["metadata.db", "metadata.db-wal"]
+
+
+def test_nothing_stays_open(path: Path) -> None:
+    write_metadata(path, runs=some_runs(10), blocks=some_blocks(1), session={})
+    change_database(path, "UPDATE runs SET steps = NULL")
+    before = open_files()
+    for _ in range(3):
+        with pytest.raises(SchemaError):
+            read_metadata(path)
+    assert open_files() == before

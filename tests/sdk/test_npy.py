@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import ast
+import io
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048.errors import (
+    FormatError,
+    NpyDtypeError,
+    NpyHeaderError,
+    ObjectDtypeError,
+    StorageError,
+    TrailingBytesError,
+    TruncatedError,
+)
+from tape2048.formats.npy import open_rows, open_shards, parse_header, session_header
+from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+
+from .builders import Spec, header_bytes, npy_bytes, rows_of
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+GOLDEN_HEADER = (
+    b"\x93NUMPY\x01\x00\xb6\x00"
+    b"{'descr': [('run_id', '<u8'), ('step_idx', '<u4'), ('exps', '|u1', (16,))], "
+    b"'fortran_order': False, 'shape': (3,), }" + b" " * 65 + b"\n"
+)
+DTYPES = (STEP_DTYPE, ACTION_STEP_DTYPE)
+LOADS = ("mmap", "ram")
+
+
+def text(descr: object = None, order: object = False, shape: object = (3,)) -> bytes:
+    descr = STEP_DTYPE.descr if descr is None else descr
+    return f"{{'descr': {descr!r}, 'fortran_order': {order!r}, 'shape': {shape!r}, }}\n".encode()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "steps.npy"
+    path.write_bytes(npy_bytes(rows_of(Spec())))
+    return path
+
+
+class TestSessionHeader:
+    def test_golden(self) -> None:
+        assert session_header(STEP_DTYPE, 3) == GOLDEN_HEADER
+        assert len(GOLDEN_HEADER) == STEPS_HEADER_BYTES == 192
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=("plain", "action"))
+    @pytest.mark.parametrize("rows", [0, 1, 10**7, 2**63 - 1])
+    def test_always_as_long_and_parsed_back(self, dtype: np.dtype[Any], rows: int) -> None:
+        header = session_header(dtype, rows)
+        assert len(header) == STEPS_HEADER_BYTES
+        parsed = parse_header(header, "x")
+        assert (parsed.dtype, parsed.rows, parsed.data_offset) == (dtype, rows, STEPS_HEADER_BYTES)
+
+    @pytest.mark.parametrize("dtype", DTYPES, ids=("plain", "action"))
+    def test_numpy_reads_it(self, dtype: np.dtype[Any]) -> None:
+        rows = np.ones(5, dtype)
+        read = np.load(io.BytesIO(session_header(dtype, 5) + rows.tobytes()), allow_pickle=False)
+        assert read.dtype == dtype
+        assert read.tobytes() == rows.tobytes()
+
+    @pytest.mark.parametrize("rows", [-1, 2**63])
+    def test_count_out_of_range(self, rows: int) -> None:
+        with pytest.raises(ValueError, match="rows"):
+            session_header(STEP_DTYPE, rows)
+
+    def test_row_type_that_does_not_fit(self) -> None:
+        with pytest.raises(ValueError, match="header text"):
+            session_header(np.dtype([(f"field_{i}", "u1") for i in range(20)]), 1)
+
+
+class TestParseHeader:
+    @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+    def test_versions(self, version: tuple[int, int]) -> None:
+        head = header_bytes(text(), version=version)
+        assert parse_header(head, "x") == parse_header(head + b"rows", "x")
+        assert parse_header(head, "x").data_offset == len(head)
+
+    def test_text_of_version_3_is_utf_8(self) -> None:
+        named = "{'descr': [('é', '|u1')], 'fortran_order': False, 'shape': (3,)}".encode()
+        assert parse_header(header_bytes(named, version=(3, 0)), "x").dtype.names == ("é",)
+        assert parse_header(header_bytes(named, version=(2, 0)), "x").dtype.names == ("Ã©",)
+        with pytest.raises(NpyHeaderError, match="not a literal"):
+            parse_header(header_bytes(named.replace(b"\xc3", b"\xff"), version=(3, 0)), "x")
+
+    def test_type_spelled_as_other_languages_do(self) -> None:
+        spelled = [("run_id", "u8"), ("step_idx", "<u4"), ("exps", "u1", 16)]
+        assert parse_header(header_bytes(text(spelled)), "x").dtype == STEP_DTYPE
+
+    @pytest.mark.parametrize("version", [(0, 0), (1, 1), (4, 0), (255, 255)])
+    def test_unknown_version(self, version: tuple[int, int]) -> None:
+        with pytest.raises(NpyHeaderError, match="version") as caught:
+            parse_header(header_bytes(text(), version=version), "x")
+        assert caught.value.offset == 6
+
+    @pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x93NUMPX\x01\x00", b"\x92", b"SQLite format 3\x00"])
+    def test_not_npy(self, head: bytes) -> None:
+        with pytest.raises(NpyHeaderError, match=r"not a \.npy file"):
+            parse_header(head, "x")
+
+    def test_text_too_long_to_parse(self) -> None:
+        with pytest.raises(NpyHeaderError, match="at most 10000"):
+            parse_header(header_bytes(text() + b" " * 10_000, version=(2, 0)), "x")
+        with pytest.raises(NpyHeaderError, match="4294967295 bytes"):
+            parse_header(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", "x")
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            b"",
+            b"\n",
+            b"{",
+            b"[]",
+            b"__import__('os').abort()",
+            b"{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (3,)}",
+            b"{[]: 1}",
+            b"{'descr', 'fortran_order', 'shape'}",
+            b"f'{1}'",
+            b"\x00",
+            b"\xff\xfe",
+            b"-" * 9_000 + b"1",
+            b"(" * 9_000,
+            b"[" * 150 + b"]" * 150,
+            b"1+" * 4_000 + b"1",
+            b"not " * 2_000 + b"1",
+            b"a." * 4_000 + b"a",
+            b"9" * 9_000,
+            text() + text(),
+            text().replace(b"'shape'", b"'Shape'"),
+            text().replace(b"{", b"{'extra': 1, "),
+            text().replace(b"{", b"{'shape': (9,), "),
+            text().replace(b"'fortran_order': False, ", b""),
+        ],
+        ids=lambda bad: ascii(bad[:24]),
+    )
+    @pytest.mark.parametrize("version", [(1, 0), (3, 0)])
+    def test_not_the_literal(self, bad: bytes, version: tuple[int, int]) -> None:
+        with pytest.raises(NpyHeaderError):
+            parse_header(header_bytes(bad, version=version), "x")
+
+    @pytest.mark.parametrize("order", [True, 0, None, "False"])
+    def test_order(self, order: object) -> None:
+        with pytest.raises(NpyHeaderError, match="fortran_order"):
+            parse_header(header_bytes(text(order=order)), "x")
+
+    @pytest.mark.parametrize(
+        "shape", [(), (3, 1), 3, [3], (-1,), (True,), (3.0,), ("3",), (None,), {3}, "(3,)"]
+    )
+    def test_shape(self, shape: object) -> None:
+        with pytest.raises(NpyHeaderError, match="shape"):
+            parse_header(header_bytes(text(shape=shape)), "x")
+
+    @pytest.mark.parametrize(
+        "descr", ["O", "|O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]]
+    )
+    def test_objects(self, descr: object) -> None:
+        with pytest.raises(ObjectDtypeError, match="pickled"):
+            parse_header(header_bytes(text(descr)), "x")
+
+    @pytest.mark.parametrize(
+        "descr",
+        [
+            5,
+            (),
+            [],
+            {"names": ["a"], "formats": ["O"]},
+            "object",
+            "i4,O",
+            "a5",
+            "f7",
+            "M8[nonsense]",
+            [("a",)],
+            [("a", "u1", (1,), 4)],
+            [(("title", "a"), "u1")],
+            [("a", "u1"), ("a", "u1")],
+            [("a", "u1", (-1,))],
+            [("a", "u1", "x")],
+            [("a", "<u8", (10**9, 10**9))],
+            [("a", "<u8", 10**40)],
+            [b"a"],
+        ],
+        ids=repr,
+    )
+    def test_no_row_type(self, descr: object) -> None:
+        with pytest.raises(NpyHeaderError, match="descr"):
+            parse_header(header_bytes(text(descr)), "x")
+
+    def test_number_too_long_to_print(self) -> None:
+        bad = text().replace(b"(3,)", b"(0x" + b"f" * 9_000 + b",)")
+        with pytest.raises(NpyHeaderError, match="64 characters"):
+            parse_header(header_bytes(bad), "x")
+
+    @given(st.binary(max_size=60), st.integers(0, 200))
+    def test_noise_in_the_text(self, noise: bytes, at: int) -> None:
+        good = text()
+        try:
+            header = parse_header(header_bytes(good[:at] + noise + good[at + len(noise) :]), "x")
+        except FormatError:
+            return
+        assert header.rows >= 0
+
+
+class TestOpenRows:
+    @pytest.mark.parametrize("load", LOADS)
+    def test_reads_what_was_written(self, file: Path, load: Any) -> None:
+        rows = open_rows(file, DTYPES, load)
+        assert rows.dtype == STEP_DTYPE
+        assert rows.tobytes() == rows_of(Spec()).tobytes()
+
+    @pytest.mark.parametrize("load", LOADS)
+    def test_read_only(self, file: Path, load: Any) -> None:
+        rows = open_rows(file, DTYPES, load)
+        with pytest.raises(ValueError, match="read-only"):
+            rows["step_idx"][0] = 1
+
+    @pytest.mark.parametrize("load", LOADS)
+    def test_no_rows(self, tmp_path: Path, load: Any) -> None:
+        path = tmp_path / "steps.npy"
+        path.write_bytes(session_header(STEP_DTYPE, 0))
+        assert open_rows(path, DTYPES, load).shape == (0,)
+
+    def test_unknown_load(self, file: Path) -> None:
+        with pytest.raises(ValueError, match="'disk'"):
+            open_rows(file, DTYPES, "disk")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("load", LOADS)
+    def test_truncated_at_every_byte(self, file: Path, load: Any) -> None:
+        whole = file.read_bytes()
+        for length in range(len(whole)):
+            file.write_bytes(whole[:length])
+            with pytest.raises(TruncatedError) as caught:
+                open_rows(file, DTYPES, load)
+            assert caught.value.offset == length
+
+    def test_truncation_says_both_counts(self, file: Path) -> None:
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) - 28 - 27])
+        with pytest.raises(TruncatedError, match=r"claims 20 rows .* ends after 18 whole rows"):
+            open_rows(file, DTYPES)
+
+    @pytest.mark.parametrize("extra", [1, 28, 4096])
+    def test_trailing_bytes(self, file: Path, extra: int) -> None:
+        whole = file.read_bytes()
+        file.write_bytes(whole + bytes(extra))
+        with pytest.raises(TrailingBytesError, match=f"{extra} more bytes") as caught:
+            open_rows(file, DTYPES)
+        assert caught.value.offset == len(whole)
+
+    @pytest.mark.parametrize("load", LOADS)
+    @pytest.mark.parametrize("rows", [2**31, 2**40, 2**63, 2**64, 10**60])
+    def test_absurd_count_allocates_nothing(self, file: Path, load: Any, rows: int) -> None:
+        file.write_bytes(header_bytes(text(shape=(rows,)), pad=True) + bytes(280))
+        tracemalloc.start()
+        try:
+            with pytest.raises(TruncatedError, match=str(rows)):
+                open_rows(file, DTYPES, load)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+    def test_other_row_type_names_both(self, file: Path) -> None:
+        np.save(file, np.zeros(3, [("run_id", ">u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]))
+        with pytest.raises(NpyDtypeError, match=r"'>u8'.*expected .*'<u8'.* or .*action") as caught:
+            open_rows(file, DTYPES)
+        assert not isinstance(caught.value, ObjectDtypeError)
+
+    def test_aligned_rows_are_another_type(self, file: Path) -> None:
+        np.save(file, np.zeros(3, np.dtype(ACTION_STEP_DTYPE.descr, align=True)))
+        with pytest.raises(NpyDtypeError):
+            open_rows(file, DTYPES)
+
+    def test_pickled_objects(self, file: Path) -> None:
+        np.save(file, np.array([print, len], dtype=object), allow_pickle=True)
+        with pytest.raises(ObjectDtypeError):
+            open_rows(file, DTYPES)
+
+    def test_flip_of_every_header_bit_is_an_error_or_changes_nothing(self, tmp_path: Path) -> None:
+        """A flip may pass where the text still says the same: a space that became a tab, say."""
+        rows = rows_of(Spec())
+        path = tmp_path / "steps.npy"
+        whole = session_header(STEP_DTYPE, len(rows)) + rows.tobytes()
+        passed = set()
+        for at in range(STEPS_HEADER_BYTES):
+            for bit in range(8):
+                changed = bytearray(whole)
+                changed[at] ^= 1 << bit
+                path.write_bytes(changed)
+                try:
+                    read = open_rows(path, DTYPES)
+                except FormatError:
+                    continue
+                assert read.dtype == STEP_DTYPE
+                assert read.tobytes() == rows.tobytes()
+                assert ast.literal_eval(changed[10:STEPS_HEADER_BYTES].decode("latin-1"))["shape"] == (20,)
+                passed.add(at)
+        # None of what says something: magic, version, length, and the words of the text.
+        assert all(whole[at : at + 1] in b" \n(),|<'" for at in passed)
+
+    @given(st.data())
+    def test_any_bytes_are_an_error_or_the_same_rows(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        rows = rows_of(Spec())
+        path = tmp_path_factory.getbasetemp() / "any.npy"
+        whole = bytearray(session_header(STEP_DTYPE, len(rows)) + rows.tobytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            at = data.draw(st.integers(0, STEPS_HEADER_BYTES - 1))
+            whole[at] = data.draw(st.integers(0, 255))
+        path.write_bytes(whole)
+        try:
+            read = open_rows(path, DTYPES)
+        except FormatError:
+            return
+        assert read.tobytes() == rows.tobytes()
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="No such file"):
+            open_rows(tmp_path / "none.npy", DTYPES)
+
+
+class TestOpenShards:
+    def write(self, tmp_path: Path, *parts: np.ndarray[Any, Any]) -> list[str | os.PathLike[str]]:
+        paths: list[str | os.PathLike[str]] = []
+        for number, part in enumerate(parts):
+            path = tmp_path / f"{number}.npy"
+            path.write_bytes(npy_bytes(part))
+            paths.append(path)
+        return paths
+
+    def test_in_the_order_given(self, tmp_path: Path) -> None:
+        rows = rows_of(Spec())
+        paths = self.write(tmp_path, rows[:3], rows[3:3], rows[3:])
+        joined = open_shards(paths, DTYPES)
+        assert joined.tobytes() == rows.tobytes()
+        assert not joined.flags.writeable
+
+    def test_one_row_type(self, tmp_path: Path) -> None:
+        paths = self.write(tmp_path, np.zeros(2, STEP_DTYPE), np.zeros(2, ACTION_STEP_DTYPE))
+        with pytest.raises(NpyDtypeError) as caught:
+            open_shards(paths, DTYPES)
+        assert caught.value.path == str(paths[1])

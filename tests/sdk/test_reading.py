@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tape2048._reading import map_file, open_regular, read_exactly
+from tape2048.errors import StorageError, TruncatedError
+
+from .builders import open_files
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "data.bin"
+    path.write_bytes(bytes(range(256)) * 64)
+    return path
+
+
+def is_mapped(path: Path) -> bool:
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
+def test_mapping_outlives_the_file_descriptor_and_keeps_none(file: Path) -> None:
+    before = open_files()
+    with open_regular(file) as fd:
+        rows = map_file(fd, 16384)
+    assert open_files() == before
+    assert rows.tobytes() == file.read_bytes()
+
+
+def test_mapping_goes_with_the_last_array(file: Path) -> None:
+    with open_regular(file) as fd:
+        rows = map_file(fd, 16384)
+    tail = rows[100:].view(np.uint32)
+    del rows
+    gc.collect()
+    assert is_mapped(file)
+    assert tail[0] == int.from_bytes(bytes(range(100, 104)), "little")
+    del tail
+    gc.collect()
+    assert not is_mapped(file)
+
+
+def test_mapping_cannot_be_made_writeable(file: Path) -> None:
+    with open_regular(file) as fd:
+        rows = map_file(fd, 16384)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        rows.flags.writeable = True
+
+
+def test_what_cannot_be_mapped(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="No such device"):
+            map_file(fd, 100)
+    finally:
+        os.close(fd)
+
+
+def test_file_that_shrinks_while_it_is_read(file: Path) -> None:
+    into = np.zeros(16384, np.uint8)
+    with open_regular(file) as fd:
+        os.truncate(file, 1000)
+        with pytest.raises(TruncatedError, match="15384 bytes early") as caught:
+            read_exactly(fd, into, 0, file)
+    assert caught.value.offset == 1000
+
+
+def test_long_reads_come_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tape2048._reading.READ_BYTES_MAX", 1000)
+    into = np.zeros((2, 3000), np.uint8)
+    with open_regular(file) as fd:
+        read_exactly(fd, into, 10, file)
+    assert into.tobytes() == file.read_bytes()[10:6010]
+
+
+def test_only_regular_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path):
+        with pytest.raises(StorageError, match="not a regular file"), open_regular(path):
+            pass

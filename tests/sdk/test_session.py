@@ -1,0 +1,460 @@
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048 import Session, errors, sessions
+from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+
+from .builders import (
+    GAMES,
+    NAME,
+    Game,
+    Spec,
+    change_database,
+    open_files,
+    rows_of,
+    write_foreign,
+    write_manifest,
+    write_ours,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+ROWS = sum(game.steps for game in GAMES)
+STARTS = np.cumsum([0, *(game.steps for game in GAMES)])
+OWNERS = np.repeat(np.arange(len(GAMES)), [game.steps for game in GAMES])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_ours(tmp_path / NAME)
+
+
+@pytest.fixture
+def session(path: Path) -> Session:
+    return Session.open(path)
+
+
+class TestOpen:
+    def test_golden_bytes(self, tmp_path: Path) -> None:
+        """A session of one game of two steps, its rows spelled out byte by byte."""
+        path = write_ours(tmp_path / NAME, Spec(games=[Game(258, 2, 2, seed=1)], manifest=False))
+        row = struct.pack("<QI", 258, 0) + bytes([1, 1] + [0, 1] * 7)
+        next_row = struct.pack("<QI", 258, 1) + bytes([1, 0] + [1, 0] * 7)
+        text = b"{'descr': [('run_id', '<u8'), ('step_idx', '<u4'), ('exps', '|u1', (16,))], "
+        text += b"'fortran_order': False, 'shape': (2,), }" + b" " * 65 + b"\n"
+        (path / "steps.npy").write_bytes(b"\x93NUMPY\x01\x00\xb6\x00" + text + row + next_row)
+        session = Session.open(path)
+        assert session.steps["run_id"].tolist() == [258, 258]
+        assert session.steps["step_idx"].tolist() == [0, 1]
+        assert session.tokens([0]).tolist() == [[1, 1] + [0, 1] * 7]
+        assert session.tokens([1]).tolist() == [[1, 0] + [1, 0] * 7]
+        assert session.runs.tolist() == [(258, 1, 0, 2, 2, 100, 2)]
+
+    @pytest.mark.parametrize("load", ["mmap", "ram"])
+    @pytest.mark.parametrize("action", [False, True])
+    def test_whole(self, tmp_path: Path, load: Any, action: bool) -> None:
+        path = write_ours(tmp_path / NAME, Spec(action=action))
+        session = Session.open(path, load=load)
+        assert session.path == path
+        assert session.name == NAME
+        assert session.load == load
+        assert session.steps.dtype == (ACTION_STEP_DTYPE if action else STEP_DTYPE)
+        assert session.steps.tobytes() == rows_of(Spec(action=action)).tobytes()
+        assert session.runs.dtype == RUN_DTYPE
+        assert session.runs["id"].tolist() == [11, 12, 13, 15, 14]  # by first row, not by id
+        assert session.runs["first_row"].tolist() == STARTS[:-1].tolist()
+        assert session.runs["seed"].tolist() == [game.seed for game in GAMES]
+        assert session.blocks is not None
+        assert session.blocks["rows"].sum() == ROWS
+        assert session.meta == {"rows": ROWS, "runs": 5, "sample_rate": 1, "engine": "toy"}
+        assert session.manifest is not None
+        assert session.contiguous
+        assert len(session) == ROWS
+        assert not session.steps.flags.writeable
+        assert not session.runs.flags.writeable
+        assert repr(session) == f"<Session {NAME}: 20 rows, 5 runs, {load}>"
+
+    def test_no_rows_and_no_runs(self, tmp_path: Path) -> None:
+        session = Session.open(write_ours(tmp_path / NAME, Spec(games=[])))
+        assert len(session) == len(session.runs) == 0
+        assert session.labels().shape == (0, 3)
+        assert session.tokens(slice(None)).shape == session.tokens([]).shape == (0, 16)
+        assert session.run_index(slice(None)).shape == (0,)
+
+    def test_without_manifest(self, path: Path) -> None:
+        (path / "manifest.json").unlink()
+        assert Session.open(path).manifest is None
+
+    def test_sampled(self, tmp_path: Path) -> None:
+        session = Session.open(write_ours(tmp_path / NAME, Spec(sample_rate=3)))
+        assert session.runs["rows"].tolist() == [2, 1, 3, 1, 2]
+        assert session.runs["steps"].tolist() == [5, 1, 7, 3, 4]
+
+    def test_relative_path(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(path)
+        assert Session.open(".").name == NAME
+
+    def test_holds_no_file_open(self, path: Path) -> None:
+        before = open_files()
+        opened = [Session.open(path) for _ in range(20)]
+        assert open_files() == before
+        assert len(opened) == 20
+
+    def test_pickled_by_path(self, path: Path) -> None:
+        session = Session.open(path, load="ram")
+        sent = pickle.dumps(session)
+        assert len(sent) < 300
+        again = pickle.loads(sent)  # noqa: S301  (our own bytes)
+        assert again.load == "ram"
+        assert again.steps.tobytes() == session.steps.tobytes()
+
+    def test_unknown_load(self, path: Path) -> None:
+        with pytest.raises(ValueError, match="'disk'"):
+            Session.open(path, load="disk")  # type: ignore[arg-type]
+        theirs = write_foreign(path.parent / "shards", shard_rows=5)
+        with pytest.raises(ValueError, match="'disk'"):
+            Session.open(theirs, load="disk")  # type: ignore[arg-type]
+
+
+class TestNotASession:
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.NotASessionError, match="nothing stands"):
+            Session.open(tmp_path / NAME)
+
+    def test_name_that_the_system_refuses(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.StorageError, match="too long"):
+            Session.open(tmp_path / ("x" * 300))
+
+    def test_file(self, path: Path) -> None:
+        with pytest.raises(errors.NotASessionError, match="not a directory"):
+            Session.open(path / "steps.npy")
+
+    @pytest.mark.parametrize("name", [".20250102T030405Z_model=toy.partial", ".x"])
+    def test_still_being_written(self, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        partial = path.rename(path.parent / name)
+        with pytest.raises(errors.NotASessionError, match="still being written"):
+            Session.open(partial)
+        monkeypatch.chdir(partial)
+        with pytest.raises(errors.NotASessionError, match="still being written"):
+            Session.open(".")
+
+    @pytest.mark.parametrize("name", ["steps.npy", "metadata.db"])
+    def test_file_missing(self, path: Path, name: str) -> None:
+        (path / name).unlink()
+        with pytest.raises(errors.NotASessionError, match=f"no {name}"):
+            Session.open(path)
+
+    def test_both_forms_of_rows(self, path: Path) -> None:
+        shutil.copy(path / "steps.npy", path / "steps-000001.npy")
+        with pytest.raises(errors.NotASessionError, match="both"):
+            Session.open(path)
+
+
+class TestManifest:
+    def change(self, path: Path, **changes: object) -> None:
+        write_manifest(path, **({"rows": ROWS, "runs": 5} | changes))  # type: ignore[arg-type]
+
+    def entries(self, path: Path, **changes: object) -> dict[str, object]:
+        files: dict[str, object] = json.loads((path / "manifest.json").read_text())["files"]
+        return files | changes
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"version": 1}', b"[" * 50_000, b'{"x":' * 50_000]
+    )
+    def test_malformed(self, path: Path, content: bytes) -> None:
+        (path / "manifest.json").write_bytes(content)
+        with pytest.raises(errors.ManifestError, match="malformed"):
+            Session.open(path)
+
+    def test_too_large(self, path: Path) -> None:
+        with (path / "manifest.json").open("ab") as file:
+            file.write(b" " * 2**20)
+        with pytest.raises(errors.ManifestError, match="at most 1048576"):
+            Session.open(path)
+
+    def test_dangling_link(self, path: Path) -> None:
+        (path / "manifest.json").unlink()
+        (path / "manifest.json").symlink_to("nowhere")
+        with pytest.raises(errors.StorageError):
+            Session.open(path)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"version": 2}, "version 2; expected 1"),
+            ({"rows": 21}, "rows is 21; the session has 20"),
+            ({"runs": 4}, "runs is 4; the session has 5"),
+            ({"files": {}}, "metadata.db is not listed"),
+        ],
+        ids=str,
+    )
+    def test_disagrees(self, path: Path, changes: dict[str, object], message: str) -> None:
+        self.change(path, **changes)
+        with pytest.raises(errors.ManifestError, match=message) as caught:
+            Session.open(path)
+        assert caught.value.path == str(path / "manifest.json")
+
+    def test_other_size(self, path: Path) -> None:
+        entry = {"bytes": 1, "crc32c": 0}
+        self.change(path, files=self.entries(path, **{"steps.npy": entry}))
+        with pytest.raises(errors.ManifestError, match=r"steps\.npy has \d+ bytes; the manifest says 1"):
+            Session.open(path)
+
+    def test_listed_file_missing(self, path: Path) -> None:
+        self.change(path, files=self.entries(path, other={"bytes": 1, "crc32c": 0}))
+        with pytest.raises(errors.ManifestError, match="other is listed, and missing"):
+            Session.open(path)
+
+    @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".", "..", "a/b", "a\0"])
+    def test_name_that_leaves_the_directory(self, path: Path, name: str) -> None:
+        self.change(path, files=self.entries(path, **{name: {"bytes": 1, "crc32c": 0}}))
+        with pytest.raises(errors.ManifestError, match="no file's name"):
+            Session.open(path)
+
+
+class TestBookkeeping:
+    @pytest.mark.parametrize(
+        ("sql", "message"),
+        [
+            ("UPDATE runs SET rows = 4 WHERE id = 11", "run 12 begins at row 5; .* end at row 4"),
+            ("UPDATE runs SET rows = 6 WHERE id = 11", "run 12 begins at row 5; .* end at row 6"),
+            ("UPDATE runs SET rows = 5 WHERE id = 14", "21 rows together; the steps have 20"),
+            ("UPDATE runs SET first_row = 1 WHERE id = 11", "run 11 begins at row 1; .* end at row 0"),
+            ("UPDATE runs SET first_row = 9223372036854775807 WHERE id = 14", "run 14 begins at row"),
+            ("DELETE FROM runs WHERE id = 13", "run 15 begins at row 13"),
+            ("DELETE FROM runs WHERE id = 14", "16 rows together; the steps have 20"),
+            ("DELETE FROM runs", "0 rows together; the steps have 20"),
+            ("INSERT INTO runs VALUES (16, 0, 4, 0, 2, 16, 4)", "run .* begins at row 16; .* end at row 20"),
+        ],
+        ids=lambda value: value,
+    )
+    def test_runs_tile_the_rows(self, tmp_path: Path, sql: str, message: str) -> None:
+        path = write_ours(tmp_path / NAME, Spec(sql=sql, manifest=False))
+        with pytest.raises(errors.BookkeepingError, match=message) as caught:
+            Session.open(path)
+        assert caught.value.path == str(path / "metadata.db")
+
+    def test_run_without_rows_takes_no_place(self, tmp_path: Path) -> None:
+        sql = "INSERT INTO runs VALUES (16, 0, 0, 0, 2, 5, 0), (17, 0, 0, 0, 2, 20, 0)"
+        session = Session.open(write_ours(tmp_path / NAME, Spec(sql=sql, manifest=False)))
+        assert session.runs["id"].tolist() == [11, 16, 12, 13, 15, 14, 17]
+        assert session.rows_of(1) == slice(5, 5)
+        assert session.run_index([4, 5, 19]).tolist() == [0, 2, 5]
+
+    @pytest.mark.parametrize("load", ["mmap", "ram"])
+    @pytest.mark.parametrize(
+        ("field", "row"), [("run_id", 5), ("run_id", 6), ("run_id", 12), ("step_idx", 6)]
+    )
+    def test_rows_of_another_session(self, tmp_path: Path, load: Any, field: str, row: int) -> None:
+        def change(rows: NDArray[np.void]) -> None:
+            rows[field][row] = 99
+
+        path = write_ours(tmp_path / NAME, Spec(change_rows=change))
+        with pytest.raises(errors.BookkeepingError, match="these belong to run") as caught:
+            Session.open(path, load=load)
+        assert caught.value.hint is not None
+
+    def test_mapped_rows_are_probed_and_rows_in_memory_all_checked(self, tmp_path: Path) -> None:
+        def change(rows: NDArray[np.void]) -> None:
+            rows["run_id"][3] = 99
+
+        games = [Game(number, 1) for number in range(100)]
+        path = write_ours(tmp_path / NAME, Spec(games=games, change_rows=change))
+        assert len(Session.open(path)) == 100  # a run between two probed ones: for validate_session
+        with pytest.raises(errors.BookkeepingError):
+            Session.open(path, load="ram")
+
+    def test_error_of_each_file_comes_through(self, path: Path) -> None:
+        (path / "manifest.json").unlink()
+        whole = (path / "steps.npy").read_bytes()
+        (path / "steps.npy").write_bytes(whole[:-1])
+        with pytest.raises(errors.TruncatedError):
+            Session.open(path)
+        (path / "steps.npy").write_bytes(whole + b"x")
+        with pytest.raises(errors.TrailingBytesError):
+            Session.open(path)
+        np.save(path / "steps.npy", np.zeros(20))
+        with pytest.raises(errors.NpyDtypeError):
+            Session.open(path)
+        change_database(path / "metadata.db", "DROP TABLE runs")
+        with pytest.raises(errors.SchemaError):
+            Session.open(path)
+        (path / "metadata.db").write_bytes(b"x" * 5000)
+        with pytest.raises(errors.NotSqliteError):
+            Session.open(path)
+
+
+class TestLabels:
+    def test_default(self, session: Session) -> None:
+        highest = np.array([game.highest_tile for game in GAMES])
+        expected = highest[:, None] >= np.array([8192, 16384, 32768])
+        np.testing.assert_array_equal(session.run_labels(), expected)
+        np.testing.assert_array_equal(session.labels(), expected[OWNERS])
+        assert session.labels().dtype == np.bool_
+        assert session.labels().flags.c_contiguous
+
+    @pytest.mark.parametrize(
+        "thresholds", [[2], (4096,), np.array([2048, 2], np.uint16), (2**i for i in (1, 2))]
+    )
+    def test_thresholds(self, session: Session, thresholds: Any) -> None:
+        tiles = list(thresholds)
+        expected = np.array([[game.highest_tile >= tile for tile in tiles] for game in GAMES])
+        np.testing.assert_array_equal(session.labels(tiles), expected[OWNERS])
+
+    @pytest.mark.parametrize(
+        "thresholds",
+        [
+            [],
+            np.array([], np.int64),
+            8192,
+            [0],
+            [1],
+            [-8192],
+            [3000],
+            [8192.0],
+            ["8192"],
+            [[8192]],
+            [8192, 8192],
+            [True],
+            [2**70],
+            None,
+        ],
+        ids=repr,
+    )
+    def test_no_tiles(self, session: Session, thresholds: Any) -> None:
+        with pytest.raises(ValueError, match="powers of two"):
+            session.labels(thresholds)
+        with pytest.raises(ValueError, match="powers of two"):
+            session.run_labels(thresholds)
+
+
+class TestRows:
+    @pytest.mark.parametrize("action", [False, True])
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            slice(None),
+            slice(3, 9),
+            slice(3, 4),
+            slice(-3, None),
+            slice(None, None, -2),
+            slice(9, 3),
+            slice(5, 100),
+            [],
+            [0],
+            [19, 0, 0, 7],
+            np.array([4, 5], np.uint8),
+            np.array([19], np.uint64),
+            np.array([4, 5], ">i4"),
+            np.arange(40)[::4],
+            np.arange(20) % 3 == 0,
+            np.zeros(20, bool),
+        ],
+        ids=lambda rows: str(rows).replace(" ", "") if not isinstance(rows, slice) else repr(rows),
+    )
+    def test_tokens_and_run_index(self, tmp_path: Path, rows: Any, action: bool) -> None:
+        if isinstance(rows, np.ndarray) and rows.max(initial=0) > 19:
+            rows = rows[rows < 20]
+        session = Session.open(write_ours(tmp_path / NAME, Spec(action=action)))
+        index = rows if isinstance(rows, slice) else np.asarray(rows, None if len(rows) else np.int64)
+        tokens = session.tokens(rows)
+        np.testing.assert_array_equal(tokens, rows_of(Spec())["exps"][index])
+        assert tokens.dtype == np.uint8
+        assert tokens.flags.c_contiguous
+        assert tokens.flags.writeable
+        np.testing.assert_array_equal(session.run_index(rows), OWNERS[index])
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            [20],
+            [-1],
+            [0, 5, -1],
+            [2**40],
+            np.array([2**64 - 1], np.uint64),
+            np.ones(19, bool),
+            np.ones(21, bool),
+        ],
+    )
+    def test_outside(self, session: Session, rows: Any) -> None:
+        with pytest.raises(IndexError, match=r"expected 0 <= row < 20|the session has 20"):
+            session.tokens(rows)
+        with pytest.raises(IndexError):
+            session.run_index(rows)
+
+    @pytest.mark.parametrize(
+        "rows", [3, [1.0], ["1"], [[1]], None, [None], np.ones((20, 1), bool), np.array(2)]
+    )
+    def test_no_rows(self, session: Session, rows: Any) -> None:
+        with pytest.raises(TypeError, match="expected a slice"):
+            session.tokens(rows)
+
+    def test_rows_of(self, session: Session) -> None:
+        for run in range(5):
+            assert session.rows_of(run) == slice(STARTS[run], STARTS[run + 1])
+        for run in (-1, 5):
+            with pytest.raises(IndexError, match="expected 0 <= ordinal < 5"):
+                session.rows_of(run)
+
+    @given(data=st.data())
+    def test_any_slice(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+        path = tmp_path_factory.getbasetemp() / "any" / NAME
+        session = Session.open(path if path.exists() else write_ours(path))
+        rows = data.draw(st.slices(ROWS))
+        np.testing.assert_array_equal(session.run_index(rows), OWNERS[rows])
+
+
+class TestSessions:
+    def test_lists_finished_sessions_by_name(self, tmp_path: Path) -> None:
+        assert sessions(tmp_path) == []
+        names = [
+            "20250102T030405Z_model=b",
+            "20250102T030405Z_model=a-2",
+            "20240102T030405Z_model=z",
+            "any-name",
+        ]
+        for name in names:
+            write_ours(tmp_path / name)
+        write_foreign(tmp_path / "shards", shard_rows=7)
+        write_ours(tmp_path / ".20250102T030405Z_model=c.partial")
+        (tmp_path / "20250102T030405Z_model=file").write_bytes(b"")
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "notes.txt").write_bytes(b"")
+        (tmp_path / "link").symlink_to(tmp_path / names[0])
+        (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+        expected = sorted([*names, "shards", "link"])
+        assert sessions(tmp_path) == [tmp_path / name for name in expected]
+        assert sessions(str(tmp_path))[0] == tmp_path / expected[0]
+        for found in sessions(tmp_path):
+            Session.open(found)
+
+    def test_damaged_session_is_listed_so_that_opening_it_says_why(self, tmp_path: Path) -> None:
+        (tmp_path / NAME).mkdir()
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "metadata.db").write_bytes(b"")
+        (tmp_path / "part").mkdir()
+        (tmp_path / "part" / "steps-000001.npy").write_bytes(b"")
+        assert sessions(tmp_path) == [tmp_path / name for name in (NAME, "other", "part")]
+        for found in sessions(tmp_path):
+            with pytest.raises(errors.NotASessionError):
+                Session.open(found)
+
+    def test_missing_root(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.OutDirError):
+            sessions(tmp_path / "none")
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(errors.OutDirError):
+            sessions(tmp_path / "file")

@@ -1,0 +1,218 @@
+"""What no single module can promise: who imports whom, what loads when, lengths, the error tree."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from tape2048 import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+#: The rooms, and what of ours each may import.
+MAY_IMPORT = {
+    "tape2048": {"tape2048"},
+    "tape2048_recorder": {"tape2048", "tape2048_recorder"},
+    "tape2048_tools": {"tape2048", "tape2048_recorder", "tape2048_tools"},
+}
+ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "tools"}
+
+#: Packages that take long to load or are not always installed, and the modules that may import them where
+#: they begin (a path's beginning is enough); everywhere else they are imported inside functions.
+HEAVY = {
+    "numba": (
+        "sdk/tape2048/_bits.py",
+        "sdk/tape2048/_jit.py",
+        "sdk/tape2048/rules.py",
+        "recorder/tape2048_recorder/engine.py",
+        "recorder/tape2048_recorder/game_loop.py",
+        "recorder/tape2048_recorder/rng.py",
+        "recorder/tape2048_recorder/players/",
+    ),
+    "rich": (),
+    "click": ("tools/tape2048_tools/",),
+    "torch": ("sdk/tape2048/torch",),
+    "scipy": (),
+    "pyarrow": (),
+    "sklearn": (),
+}
+
+#: What a module must not load, however it comes about, when it is imported in a fresh process.
+LOADS_WITHOUT = {
+    "tape2048": ("numba", "rich", "click", "scipy", "torch"),
+    "tape2048_recorder.config": ("numba", "rich", "click", "scipy", "torch"),
+    "tape2048_tools.cli": ("numba", "rich", "numpy", "msgspec", "tape2048", "scipy", "torch"),
+    "tape2048_tools.commands.record": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
+}
+
+#: Past this a module is two modules.
+LINES_MAX = 500
+
+
+class Import(NamedTuple):
+    """An import statement: the package's first name, the line, and whether it runs when the module loads."""
+
+    package: str
+    line: int
+    at_load: bool
+
+
+def modules() -> list[Path]:
+    return sorted(path for root in ROOTS.values() for path in (CHECKOUT / root).rglob("*.py"))
+
+
+def imports(source: str, package: str) -> Iterator[Import]:
+    """Every import of a module, inside functions too; those for type checkers alone are left out."""
+
+    def visit(node: ast.AST, at_load: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield Import(name.name.split(".")[0], node.lineno, at_load)
+        elif isinstance(node, ast.ImportFrom):
+            module = package if node.level else str(node.module)
+            yield Import(module.split(".")[0], node.lineno, at_load)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            children: list[ast.AST] = list(node.orelse)
+        else:
+            children = list(ast.iter_child_nodes(node))
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in children:
+            yield from visit(child, at_load and not is_function)
+
+    yield from visit(ast.parse(source), at_load=True)
+
+
+def arrows_back(source: str, package: str) -> list[str]:
+    ours = set(MAY_IMPORT) - MAY_IMPORT[package]
+    return [
+        f"line {found.line}: {found.package}" for found in imports(source, package) if found.package in ours
+    ]
+
+
+def loads_heavy(source: str, path: str) -> list[str]:
+    return [
+        f"line {found.line}: {found.package}"
+        for found in imports(source, path.split("/")[1])
+        if found.at_load and found.package in HEAVY and not path.startswith(HEAVY[found.package] or ("?",))
+    ]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(CHECKOUT)))
+def test_a_module_keeps_to_its_room(path: Path) -> None:
+    source = path.read_text()
+    relative = path.relative_to(CHECKOUT).as_posix()
+    assert not arrows_back(source, relative.split("/")[1]), "arrows go recorder -> sdk, tools -> both"
+    assert not loads_heavy(source, relative), "import it inside the function that needs it"
+    assert source.count("\n") <= LINES_MAX, "a module this long is two modules"
+
+
+@pytest.mark.parametrize(
+    ("source", "back", "heavy"),
+    [
+        ("import tape2048_recorder.engine", 1, 0),
+        ("from tape2048_tools import cli", 1, 0),
+        ("def f():\n    import tape2048_recorder", 1, 0),
+        ("import os, rich.console", 0, 1),
+        ("try:\n    import torch\nexcept ImportError:\n    torch = None", 0, 1),
+        ("class A:\n    from numba import njit", 0, 1),
+        ("def f():\n    from numba import njit\nasync def g():\n    import click", 0, 0),
+        ("if TYPE_CHECKING:\n    import rich\n    import tape2048_tools", 0, 0),
+        ("if not typing.TYPE_CHECKING:\n    pass\nelse:\n    import rich", 0, 1),
+        ("from . import errors\nfrom .rules import x\nimport numpy, tape2048", 0, 0),
+    ],
+)
+def test_the_walk_sees_what_it_is_for(source: str, back: int, heavy: int) -> None:
+    assert len(arrows_back(source, "tape2048")) == back
+    assert len(loads_heavy(source, "sdk/tape2048/session.py")) == heavy
+
+
+def test_the_modules_that_may_load_what_is_heavy_exist() -> None:
+    for package, allowed in HEAVY.items():
+        for path in allowed:
+            assert package == "torch" or (CHECKOUT / path).exists(), path
+
+
+@pytest.mark.parametrize(("module", "forbidden"), LOADS_WITHOUT.items(), ids=list(LOADS_WITHOUT))
+def test_a_module_loads_without(module: str, forbidden: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print(*[name for name in {forbidden!r} if name in sys.modules])"
+    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ROOTS.values())
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": rooms},
+    )  # fmt: skip
+    assert done.stdout.split() == []
+
+
+# --- errors
+
+
+class Drawn(NamedTuple):
+    """A line of the tree in the docstring of errors.py."""
+
+    name: str
+    parent: str | None
+    exit_code: int
+
+
+def drawn_tree(text: str) -> list[Drawn]:
+    """The tree as it is drawn: depth by the column in which a name begins."""
+    found: list[Drawn] = []
+    stack: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        match = re.match(r"[ │├└─]*(?P<name>\w+Error) +(?:exit code )?(?P<code>\d+)\b", line)
+        if match is None:
+            continue
+        depth = match.start("name")
+        while stack and stack[-1][0] >= depth:
+            stack.pop()
+        found.append(Drawn(match["name"], stack[-1][1] if stack else None, int(match["code"])))
+        stack.append((depth, match["name"]))
+    return found
+
+
+def test_every_error_class_has_its_place_in_the_tree() -> None:
+    classes = {
+        name: value
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.TapeError)
+    }
+    tree = drawn_tree(errors.__doc__ or "")
+    assert sorted(drawn.name for drawn in tree) == sorted(classes), "each class is drawn once"
+    assert sorted(errors.__all__) == sorted(classes)
+    for drawn in tree:
+        kind = classes[drawn.name]
+        parent = None if kind is errors.TapeError else kind.__base__.__name__
+        assert (drawn.parent, drawn.exit_code) == (parent, kind.exit_code), drawn.name
+        assert kind.__doc__
+
+
+def test_exit_codes_tell_errors_apart() -> None:
+    taken = {0: "success", 2: "wrong usage", 130: "interrupted", 141: "broken pipe"}
+    for drawn in drawn_tree(errors.__doc__ or ""):
+        kind = getattr(errors, drawn.name)
+        # A class may share the code of the one above it: it is the same trouble, said more exactly.
+        if drawn.parent is not None and getattr(errors, drawn.parent).exit_code == kind.exit_code:
+            continue
+        assert kind.exit_code not in taken, (drawn.name, taken[kind.exit_code])
+        taken[kind.exit_code] = drawn.name
+        assert 0 < kind.exit_code < 126, "a shell keeps the others for itself"
+
+
+def test_every_error_is_defined_in_one_place() -> None:
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and re.match(r"[A-Z].*Error$", node.name):
+                assert path.name == "errors.py", f"{path}: {node.name}"

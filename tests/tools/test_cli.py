@@ -1,0 +1,301 @@
+"""The command as a whole: its list, its cost, its exit codes, and what stands on which stream."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from tape2048 import errors
+from tape2048._version import __version__
+from tape2048_tools import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+    Process = Callable[..., subprocess.CompletedProcess[str]]
+
+#: CPU seconds that `tape2048 --help` may take: beyond, a command line feels slow and completion is no fun.
+HELP_CPU_S_MAX = 0.15
+HEAVY = ("rich", "numpy", "numba", "msgspec", "tape2048")
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command, groups included, by the words that call it."""
+
+    def walk(
+        words: tuple[str, ...], command: click.Command
+    ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+        yield words, command
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                yield from walk((*words, name), found)
+
+    yield from walk((), cli.cli)
+
+
+# --- help
+
+
+def test_help_lists_every_command_with_the_line_that_its_own_help_begins_with(tape: Tape) -> None:
+    done = tape("--help")
+    assert done.code == 0
+    assert done.err == ""
+    for name, (module, line) in cli.COMMANDS.items():
+        assert f"  {name} " in done.out
+        assert line in done.out
+        assert isinstance(importlib.import_module(module).command, click.Command)
+
+
+@pytest.mark.parametrize(
+    "words", [words for words, _ in commands()], ids=lambda words: " ".join(words) or "tape2048"
+)
+def test_the_help_of_every_command_ends_with_examples_that_parse(tape: Tape, words: tuple[str, ...]) -> None:
+    done = tape(*words, "--help")
+    assert done.code == 0
+    _, examples = done.out.split("\nExamples:\n")
+    lines = examples.splitlines()
+    assert lines
+    for line in lines:
+        assert line.startswith("  ")
+        assert f"tape2048 {' '.join(words)}".strip() in line
+    command = dict(commands())[words]
+    assert command.get_short_help_str(200), "the help says what it does"
+    assert tape(*words, "-h").out == done.out
+
+
+def test_every_option_has_help() -> None:
+    for words, command in commands():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, (words, parameter.name)
+
+
+def test_help_is_cheap_and_loads_nothing_heavy(environment: dict[str, str]) -> None:
+    # The bare interpreter's modules are not ours to judge: site may load some.
+    code = textwrap.dedent(f"""
+        import sys
+        from tape2048_tools.cli import run
+        assert run(["--help"]) == 0
+        loaded = [name for name in {HEAVY!r} if name in sys.modules]
+        assert not loaded, loaded
+    """)
+    costs = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done.stderr
+        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(costs) < HELP_CPU_S_MAX
+
+
+def test_version(tape: Tape) -> None:
+    assert tape("--version").out == f"tape2048 {__version__}\n"
+
+
+# --- exit codes
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["list", "--nonsense"],
+        ["show"],
+        ["validate"],
+        ["record", "stray"],
+        ["config", "nonsense"],
+        ["config", "init", "a", "b"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_so_on_standard_error(tape: Tape, args: list[str]) -> None:
+    done = tape(*args)
+    assert done.code == 2
+    assert done.out == ""
+    assert "Usage: tape2048" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_ends_with_its_own_code_and_two_lines(
+    tape: Tape, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind = getattr(errors, name)
+
+    def fail(*_: object, **__: object) -> None:
+        raise kind("found x, expected y", path="/a/b", offset=7, hint="do z")
+
+    monkeypatch.setattr(cli.cli, "get_command", lambda *_: click.Command("list", callback=fail))
+    done = tape("list")
+    assert done.code == kind.exit_code
+    assert done.out == ""
+    assert done.err == "tape2048: error: /a/b: found x, expected y (at byte 7)\nhint: do z\n"
+
+
+def test_an_error_that_is_none_of_ours_is_a_bug_and_keeps_its_traceback(
+    tape: Tape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli.cli, "get_command", lambda *_: click.Command("list", callback=fail))
+    with pytest.raises(ZeroDivisionError):
+        tape("list")
+
+
+def test_an_escape_sequence_in_a_message_does_not_reach_the_terminal(tape: Tape) -> None:
+    done = tape("show", "no\x1b[31m\nsuch")
+    assert done.code == errors.NotASessionError.exit_code
+    assert "no\\x1b[31m\\nsuch" in done.err
+    assert "\x1b" not in done.err
+
+
+def test_a_process_ends_with_the_code_of_its_error(process: Process, tmp_path: Path) -> None:
+    done = process("list", str(tmp_path / "missing"))
+    assert done.returncode == errors.OutDirError.exit_code
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert process("list", "--nonsense").returncode == 2
+    assert process("config", "show", "--workers", "many").returncode == errors.ConfigError.exit_code
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict[str, str]) -> None:
+    os.mkfifo(tmp_path / "slow.toml")  # opening it waits for a writer that never comes
+    command = [sys.executable, "-m", "tape2048_tools.cli", "config", "show", "--config", "slow.toml"]
+    child = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    writer = _wait_for_reader(tmp_path / "slow.toml")
+    # A signal between Python's last look and the read that waits is noticed after it: another one ends it.
+    for _ in range(100):
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=0.2)
+            break
+    out, err = child.communicate(timeout=20)
+    os.close(writer)
+    assert child.returncode == cli.EXIT_INTERRUPTED
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def _wait_for_reader(fifo: Path) -> int:
+    """A writing end that says nothing, as soon as somebody has opened the reading one."""
+    for _ in range(400):
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.05)
+    pytest.fail("nobody opened the file")
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["config", "show"], ["--help"]])
+def test_a_reader_that_goes_away_ends_it_quietly(
+    root: Path, args: list[str], environment: dict[str, str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tape2048_tools.cli", *args]
+    done = subprocess.run(
+        command,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=root.parent,
+        env=environment,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert done.stderr == ""
+    # click prints its own help, and ends with its own code.
+    assert done.returncode == (1 if args == ["--help"] else 141)
+
+
+def test_a_full_disk_behind_standard_output_is_an_error(root: Path, environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tape2048_tools.cli", "list", str(root)],
+            stdout=full, stderr=subprocess.PIPE, env=environment, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == errors.DiskFullError.exit_code
+    assert "standard output" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_json_is_one_document_and_text_has_no_control_characters(
+    process: Process, root: Path, session: Path
+) -> None:
+    for args in (["list", str(root)], ["show", str(session)], ["validate", str(root)], ["config", "show"]):
+        plain = process(*args)
+        assert plain.returncode == 0, plain.stderr
+        assert plain.stderr == ""
+        assert "\x1b" not in plain.stdout
+        assert all(line == line.rstrip() for line in plain.stdout.splitlines())
+        document = process(*args, "--json")
+        assert isinstance(json.loads(document.stdout), dict)
+        assert document.stderr == ""
+
+
+def test_an_output_that_takes_ascii_alone_gets_escapes(
+    process: Process, root: Path, environment: dict[str, str]
+) -> None:
+    (root / "20260101T000000Z_model=expectimax").rename(root / "größe")
+    done = process("list", str(root), env={**environment, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert "gr\\xf6\\xdfe" in done.stdout
+
+
+def test_on_a_terminal_it_has_colours(session: Path, environment: dict[str, str]) -> None:
+    assert "\x1b[" in _on_a_terminal("show", str(session), env={**environment, "TERM": "xterm-256color"})
+
+
+def test_no_color_is_heard(session: Path, environment: dict[str, str]) -> None:
+    out = _on_a_terminal("show", str(session), env={**environment, "TERM": "xterm-256color", "NO_COLOR": "1"})
+    assert "\x1b[38" not in out
+    assert "\x1b[48" not in out
+
+
+def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
+    """What the command writes to a terminal of its own."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tape2048_tools.cli", *args],
+        stdout=theirs,
+        stderr=theirs,
+        env=env,
+    )
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    os.close(ours)
+    assert child.wait(timeout=20) == 0
+    return b"".join(parts).decode()

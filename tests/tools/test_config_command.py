@@ -1,0 +1,172 @@
+"""``tape2048 config``, and the flags that it shares with ``record``."""
+
+from __future__ import annotations
+
+import stat
+import tomllib
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from tape2048 import errors
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective, load_config
+from tape2048_recorder.settings import settings_of
+from tape2048_tools.commands import config, record
+from tape2048_tools.settings_docs import markdown_table, sample_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+SETTINGS = settings_of(RecorderConfig)
+
+
+# --- show
+
+
+def test_show_lists_every_setting(tape: Tape) -> None:
+    lines = [line.split() for line in tape("config", "show").out.splitlines()]
+    assert lines[0] == ["setting", "value"]
+    assert [line[0] for line in lines[1:]] == list(SETTINGS)
+    assert ["model_tag", "expectimax"] in lines
+    assert ["rotate_steps", "10_000_000"] in lines
+
+
+def test_show_says_where_each_value_comes_from(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\ndepth = 2\n')
+    monkeypatch.setenv("TAPE2048_ROTATE_S", "1h")
+    out = tape("config", "show", "--config", "r.toml", "--workers", "2", "--record-action", "--origin").out
+    lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert lines["out_dir"] == ["x", "r.toml:1"]
+    assert lines["player_args"] == ["depth=2", "r.toml:2"]
+    assert lines["rotate_s"] == ["3600", "TAPE2048_ROTATE_S"]
+    assert lines["workers"] == ["2", "--workers"]
+    assert lines["record_action"] == ["true", "--record-action"]
+    assert lines["seed"] == ["random", "default"]
+
+
+def test_show_json_is_what_a_session_records(tape: Tape) -> None:
+    document = tape("config", "show", "--seed", str(2**64 - 1), "--json").json
+    loaded = load_config({"seed": 2**64 - 1}, {})
+    assert document["config"] == effective(loaded.config)
+    assert document["config_sha256"] == config_sha256(loaded.config)
+    assert document["origins"]["seed"] == {"kind": "flag", "where": "--seed"}
+    assert document["file"] is None
+
+
+def test_show_markdown_is_the_reference_table(tape: Tape) -> None:
+    assert tape("config", "show", "--markdown").out == markdown_table()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["--workers", "many"], ["--config", "missing.toml"], ["--max-ram-mb", "1"], ["--player", "x:a=1,a=2"]],
+)
+def test_show_refuses_what_record_would_refuse(tape: Tape, args: list[str]) -> None:
+    done = tape("config", "show", *args)
+    assert done.code == errors.ConfigError.exit_code
+    assert done.out == ""
+    assert done.err.startswith("tape2048: error: ")
+    assert "\nhint: " in done.err
+
+
+def test_an_unknown_flag_is_wrong_usage_with_the_nearest(tape: Tape) -> None:
+    done = tape("config", "show", "--rotate-step", "5")
+    assert done.code == 2
+    assert "--rotate-steps" in done.err
+
+
+# --- flags
+
+
+def test_every_setting_has_a_flag_and_record_takes_the_same_ones(tape: Tape) -> None:
+    by_name = {option.name: option for option in record.command.params if isinstance(option, click.Option)}
+    for setting in SETTINGS.values():
+        if not setting.has_text:
+            assert setting.name not in by_name
+            continue
+        option = by_name[setting.name]
+        assert setting.flag in option.opts
+        assert setting.env not in str(option.envvar), "one place reads the environment"
+        assert option.default is None or option.default is not False
+    show = config.command.commands["show"]  # type: ignore[attr-defined]
+    assert set(by_name) <= {option.name for option in show.params}
+
+
+def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
+    values = {
+        "player": "greedy", "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4,
+        "rotate_steps": 5, "rotate_s": 6.0, "max_games": 7, "max_steps": 8, "max_wall_s": 9.0,
+        "max_ram_mb": 1000,
+        "max_disk_mb": 11, "min_free_mb": 12, "sample_rate": 13, "record_action": True, "block_rows": 1400,
+        "flush_s": 15.0, "drain_timeout_s": 16.0, "log_interval_s": 17.0,
+    }  # fmt: skip
+    assert set(values) == {setting.name for setting in SETTINGS.values() if setting.has_text}
+    args = [
+        part
+        for name, value in values.items()
+        if value is not True
+        for part in (SETTINGS[name].flag, str(value))
+    ]
+    document = tape("config", "show", "--json", "--record-action", *args).json
+    assert document["config"] == {**values, "player_args": {}}
+    assert tape("config", "show", "--json", "--no-record-action").json["config"]["record_action"] is False
+
+
+# --- init
+
+
+def test_init_writes_a_sample_that_record_takes(tape: Tape, tmp_path: Path) -> None:
+    done = tape("config", "init")
+    assert done.code == 0
+    assert "tape2048 record --config recorder.toml" in done.out
+    file = tmp_path / "recorder.toml"
+    assert file.read_text() == sample_toml()
+    assert load_config({}, {}, file).config == RecorderConfig()
+    assert stat.S_IMODE(file.stat().st_mode) & 0o444
+
+
+def test_init_replaces_nothing_unless_told_to(tape: Tape, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("workers = 1\n")
+    done = tape("config", "init", file)
+    assert done.code == errors.NameTakenError.exit_code
+    assert "--force" in done.err
+    assert file.read_text() == "workers = 1\n"
+    assert tape("config", "init", file, "--force").code == 0
+    assert file.read_text() == sample_toml()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left beside it"
+
+
+def test_a_file_may_have_any_name(tape: Tape, tmp_path: Path) -> None:
+    assert "wrote [red]x.toml; " in tape("config", "init", "[red]x.toml").out
+    assert (tmp_path / "[red]x.toml").exists()
+
+
+def test_init_into_nowhere_is_an_error(tape: Tape, tmp_path: Path) -> None:
+    for force in ([], ["--force"]):
+        done = tape("config", "init", tmp_path / "missing/r.toml", *force)
+        assert done.code == errors.OutDirError.exit_code
+        assert str(tmp_path / "missing/r.toml") in done.err
+
+
+# --- the sample
+
+
+def test_a_sample_with_everything_uncommented_is_still_the_defaults(tmp_path: Path) -> None:
+    text = "\n".join(
+        line.removeprefix("#") if line[:2] not in ("# ", "#") else line for line in sample_toml().splitlines()
+    )
+    assert set(tomllib.loads(text)) == set(SETTINGS)
+    file = tmp_path / "r.toml"
+    file.write_text(text)
+    loaded = load_config({}, {}, file)
+    assert loaded.config == RecorderConfig()
+    assert {origin.kind for origin in loaded.origins.values()} == {"file"}

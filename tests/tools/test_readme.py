@@ -1,0 +1,49 @@
+"""The README's commands are ones that exist, and every command that exists is in the README."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from tape2048_tools.cli import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+CONSOLE_LINES = [
+    line.removeprefix("$ ").partition("  #")[0].strip()
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+
+
+@pytest.mark.parametrize("line", [line for line in CONSOLE_LINES if line.startswith("tape2048 ")])
+def test_console_examples_parse(line: str) -> None:
+    name, *args = shlex.split(line)[1:]
+    with click.Context(cli, info_name="tape2048") as context:
+        command = cli.get_command(context, name)
+        assert command is not None, f"no command {name}"
+        # Parses options and arguments, and raises a usage error at one that does not exist.
+        command.make_context(name, args, parent=context)
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {line.split()[1] for line in CONSOLE_LINES if line.startswith("make ")}
+    named |= set(re.findall(r"`make ([a-z]+)", README))
+    assert named <= targets
+    assert {"record", "test"} <= named
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_in_the_readme(name: str) -> None:
+    assert f"`tape2048 {name}" in README
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    for path in re.findall(r"`(?:python )?((?:tests|systemd|sdk|recorder|tools)/[\w./]+)", README):
+        assert (ROOT / path).exists(), path

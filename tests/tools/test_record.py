@@ -1,0 +1,198 @@
+"""``tape2048 record`` as a person runs it: in a pipe, on a terminal, and with settings that cannot be."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import Session, sessions
+from tape2048_recorder.report import Status, Summary
+from tape2048_tools.recording_view import LogView, duration, rate, summary_parts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
+
+
+def record(*args: str, cwd: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.mark.slow
+def test_records_publishes_and_says_what_and_where(tmp_path: Path) -> None:
+    done = record(
+        "--player", "greedy", "--max-games", "300", "--rotate-steps", "20k", "--seed", "5", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    found = sessions(tmp_path / "selfplay")
+    opened = [Session.open(path) for path in found]
+    assert sum(len(session.runs) for session in opened) == 300
+    assert len(opened) >= 2
+    assert f"{len(opened)} in selfplay" in done.stdout
+    assert "max_games = 300 was reached" in done.stdout
+    assert f"tape2048 show selfplay/{found[-1].name}" in done.stdout
+    assert {session.meta["seed"] for session in opened} == {5}
+    # The rest of what is said is no data.
+    assert "published" in done.stderr
+    assert "published" not in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_that_is_suggested_for_labels_works(tmp_path: Path) -> None:
+    done = record("--player", "random", "--max-games", "20", cwd=tmp_path)
+    line = next(line for line in done.stdout.splitlines() if "labels()" in line)
+    python, *args = shlex.split(line)
+    assert python.rpartition("/")[2].startswith("python")
+    shown = subprocess.run(
+        [sys.executable, *args], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert shown.stdout == "[0. 0. 0.]\n"
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
+    primary, secondary = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(
+        [*COMMAND, "--player", "greedy"],
+        cwd=tmp_path,
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        env=env,
+    )
+    os.close(secondary)
+    seen = b""
+    interrupted = False
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([primary], [], [], 1)[0]:
+                continue
+            try:
+                data = os.read(primary, 1 << 16)
+            except OSError:  # the other side is closed: it has ended
+                break
+            seen += data
+            if not interrupted and b"steps/s" in seen and b"mean score 2" in seen:
+                process.send_signal(signal.SIGINT)
+                interrupted = True
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(primary)
+    text = seen.decode()
+    assert "2 workers" in text or "1 workers" in text or "workers" in text
+    assert "session" in text
+    assert "left in selfplay" in text
+    assert "SIGINT was received" in text
+    assert "Next:" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--player", "expectimx"], 78, "did you mean 'expectimax'"),
+        (["--player", "expectimax:dept=2"], 78, "did you mean 'depth'"),
+        (["--player", "expectimax:depth=9"], 78, "from 1 to 3"),
+        (["--player", "random:depth=1"], 78, "takes no 'depth'"),
+        (["--rotate-steps", "0"], 78, "--rotate-steps"),
+        (["--no-such-flag"], 2, "No such option"),
+        (["--out-dir", "a_file"], 31, "expected a directory"),
+        (["--out-dir", "a_file/below"], 31, "a_file"),
+        (["--min-free-mb", "1000000000"], 32, "min_free_mb"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(tmp_path: Path, args: list[str], code: int, said: str) -> None:
+    (tmp_path / "a_file").touch()
+    done = record(*args, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_durations_and_rates_read_well() -> None:
+    assert [duration(s) for s in (0, 42.9, 3723, 90000, 200000)] == [
+        "0:00",
+        "0:42",
+        "1:02:03",
+        "1 day 1 h",
+        "2 days 7 h",
+    ]
+    assert [rate(r) for r in (0, 312, 40_100, 1_420_000)] == ["0", "312", "40.1k", "1.42M"]
+
+
+STATUS = Status(
+    state="recording",
+    why=None,
+    elapsed_s=10,
+    steps_per_s=1_500_000,
+    steps=15_000_000,
+    games=6000,
+    recorded_rows=14_000_000,
+    mean_score=52_000,
+    reach={2048: 0.92, 4096: 0.5, 8192: 0.0312, 16384: 0, 32768: 0},
+    session_rows=4_000_000,
+    rotate_steps=10_000_000,
+    sessions=1,
+    free_bytes=80_000_000_000,
+    workers=2,
+    workers_ready=2,
+)
+
+
+def test_the_log_has_one_progress_line_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LogView(interval_s=0.05)
+    for _ in range(10):
+        view.status(lambda: STATUS)
+    assert capsys.readouterr().err == ""
+    time.sleep(0.06)
+    for _ in range(10):
+        view.status(lambda: STATUS)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.split(" info ")[1] == (
+        "recording, 1.5M steps/s, 6,000 games, mean score 52,000, 2048 92% 4096 50% 8192 3.1% 16384 0, "
+        "session 4,000,000/10,000,000 rows, 1 published, 80 GB free"
+    )
+
+
+def test_a_log_line_cannot_be_broken_by_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    LogView(30).event("warning", "two\nlines and \x1b[31m")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nothing_recorded_is_said_in_a_line() -> None:
+    summary = Summary(
+        reason="SIGTERM was received",
+        out_dir="x",
+        sessions=[],
+        recovered=[],
+        games=0,
+        steps=0,
+        rows=0,
+        bytes=0,
+        elapsed_s=1,
+        mean_score=None,
+        score_max=0,
+        highest_tile=None,
+        reach={},
+        games_dropped=0,
+        first_step_s=None,
+    )
+    assert summary_parts(summary) == ["Nothing was recorded (SIGTERM was received)."]

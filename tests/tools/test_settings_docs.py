@@ -1,0 +1,60 @@
+"""The README's table and the sample file say what the settings are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tape2048_recorder.config import RecorderConfig, load_config
+from tape2048_recorder.settings import settings_of
+from tape2048_tools.settings_docs import MARKERS, SAMPLE, main, markdown_table, sample_toml, with_table
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def test_the_readme_has_the_table_as_it_is_now() -> None:
+    readme = (CHECKOUT / "README.md").read_text()
+    assert with_table(readme) == readme, "run: make docs"
+
+
+def test_the_sample_is_as_it_is_now_and_means_the_defaults() -> None:
+    file = CHECKOUT / SAMPLE
+    assert file.read_text() == sample_toml(), "run: make docs"
+    assert load_config({}, {}, file).config == RecorderConfig()
+
+
+def test_the_sample_explains_every_setting_in_lines_that_fit() -> None:
+    text = sample_toml()
+    for setting in settings_of(RecorderConfig).values():
+        assert f"\n#{setting.name} = " in text or f"\n#[{setting.name}]" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_the_table_is_markdown_with_a_row_for_each_setting() -> None:
+    lines = markdown_table().splitlines()
+    assert len(lines) == 2 + len(settings_of(RecorderConfig))
+    for line in lines:
+        assert line.replace("\\|", "").count("|") == 6, line
+
+
+def test_a_table_is_put_between_the_markers_alone() -> None:
+    begin, end = MARKERS
+    text = f"before\n{begin}\nold \\1\n{end}\nafter\n"
+    assert with_table(text) == f"before\n{begin}\n{markdown_table()}{end}\nafter\n"
+    assert with_table(with_table(text)) == with_table(text)
+
+
+@pytest.mark.parametrize("text", ["", MARKERS[0], "{1}\n{0}\n", "{0}\n{1}\n{0}\n{1}\n"])
+def test_markers_that_are_not_there_are_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="expected one"):
+        with_table(text.format(*MARKERS))
+
+
+def test_making_the_documents_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "systemd").mkdir()
+    (tmp_path / "README.md").write_text("a\n{}\n{}\nb\n".format(*MARKERS))
+    main()
+    assert markdown_table() in (tmp_path / "README.md").read_text()
+    assert (tmp_path / SAMPLE).read_text() == sample_toml()

@@ -1,0 +1,130 @@
+"""``tape2048 show``."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tape2048 import errors
+from tape2048_tools.summary import quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+def test_json_has_everything(tape: Tape, session: Path) -> None:
+    document = tape("show", session, "--json").json
+    assert document["name"] == session.name
+    assert document["path"] == str(session)
+    assert (document["rows"], document["games"]) == (200, 4)
+    assert document["meta"]["player_args"] == {"depth": 2}
+    assert document["score"] == {
+        "mean": 157_500,
+        "p10": 20_000,
+        "p50": 60_000,
+        "p90": 370_000,
+        "max": 370_000,
+    }
+    assert document["steps"] == {"mean": 50, "p10": 40, "p50": 50, "p90": 60, "max": 60}
+    assert document["tiles"] == [
+        {"tile": 2048, "games": 1, "share": 0.25, "reach": 1.0},
+        {"tile": 4096, "games": 1, "share": 0.25, "reach": 0.75},
+        {"tile": 8192, "games": 1, "share": 0.25, "reach": 0.5},
+        {"tile": 16384, "games": 1, "share": 0.25, "reach": 0.25},
+    ]
+    # Of 200 rows, the game that reached 8192 has 60 and the one that reached 16384 has 50.
+    assert document["labels"] == [
+        {"threshold": 8192, "games": 2, "game_share": 0.5, "row_share": 0.55},
+        {"threshold": 16384, "games": 1, "game_share": 0.25, "row_share": 0.25},
+        {"threshold": 32768, "games": 0, "game_share": 0.0, "row_share": 0.0},
+    ]
+    best = document["best"]
+    assert (best["run_id"], best["seed"], best["score"], best["steps"]) == (3, 7, 370_000, 50)
+    assert best["step_idx"] == 49
+    assert best["exps"] == [14, 0, 0, 0, 0, 4, *[0] * 10]
+
+
+def test_text_has_facts_settings_and_the_best_board(tape: Tape, session: Path) -> None:
+    out = tape("show", session).out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["player", "expectimax"] in lines
+    assert ["player_sha256", "ab" * 32] in lines
+    assert ["rotate_steps", "10000000"] in lines
+    assert ["score", "157,500", "20,000", "60,000", "370,000", "370,000"] in lines
+    assert ["16384", "1", "25%", "25%", "#" * 40] in lines
+    assert ["8192", "2", "50%", "55%"] in lines
+    assert lines[-4:] == [
+        ["16384", ".", ".", "."],
+        [".", "16", ".", "."],
+        [".", ".", ".", "."],
+        [".", ".", ".", "."],
+    ]
+
+
+def test_a_seed_past_the_signed_range_is_shown_unsigned(tape: Tape, session: Path) -> None:
+    database = sqlite3.connect(session / "metadata.db")
+    with database:
+        database.execute("UPDATE runs SET max_score = 900000 WHERE id = 2")
+    database.close()
+    assert tape("show", session, "--json").json["best"]["seed"] == 2**63 + 5
+
+
+def test_what_others_wrote_shows_what_is_there(tape: Tape, foreign: Path) -> None:
+    done = tape("show", foreign)
+    assert done.code == 0
+    assert "settings" not in done.out
+    best = tape("show", foreign, "--json").json["best"]
+    assert (best["run_id"], best["step_idx"], best["exps"][0]) == (2, 59, 13)
+
+
+def test_facts_of_any_shape_are_shown_and_never_obeyed(tape: Tape, foreign: Path) -> None:
+    database = sqlite3.connect(foreign / "metadata.db")
+    with database:
+        values = [("config", '"none"'), ("note", '["[red]", {"a\\u001b[2J": null}]'), ("host", '"[link=x]h"')]
+        database.executemany("INSERT INTO session VALUES (?, ?)", values)
+    database.close()
+    done = tape("show", foreign)
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    assert "[link=x]h" in done.out
+    assert '["[red]",{"a' in done.out
+
+
+def test_a_session_without_games(tape: Tape, empty_session: Path) -> None:
+    done = tape("show", empty_session)
+    assert done.code == 0
+    assert "best game" not in done.out
+    document = tape("show", empty_session, "--json").json
+    assert document["best"] is None
+    assert document["score"] == {}
+    assert document["labels"][0] == {"threshold": 8192, "games": 0, "game_share": None, "row_share": None}
+
+
+def test_a_best_game_of_which_no_board_was_kept(tape: Tape, foreign: Path) -> None:
+    database = sqlite3.connect(foreign / "metadata.db")
+    with database:
+        database.execute("INSERT INTO runs VALUES (9, 1, 10, 999999, 8192)")
+    database.close()
+    done = tape("show", foreign)
+    assert done.code == 0
+    assert "none of its boards was kept" in done.out
+
+
+@pytest.mark.parametrize("args", [[], ["--json"]])
+def test_what_is_no_session_is_an_error(tape: Tape, tmp_path: Path, args: list[str]) -> None:
+    done = tape("show", tmp_path, *args)
+    assert done.code == errors.NotASessionError.exit_code
+    assert done.out == ""
+
+
+def test_quantiles_are_values_that_occur() -> None:
+    assert quantiles(np.arange(1, 11)) == {"mean": 5.5, "p10": 1, "p50": 5, "p90": 9, "max": 10}
+    assert quantiles(np.array([7])) == {"mean": 7, "p10": 7, "p50": 7, "p90": 7, "max": 7}

@@ -1,0 +1,179 @@
+"""``tape2048 validate``."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048 import errors
+from tape2048.validation import Finding, Report
+from tape2048_tools.commands import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_whole_sessions_are_ok(tape: Tape, root: Path) -> None:
+    done = tape("validate", root)
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "ok  20260101T000000Z_model=expectimax: 200 rows, 4 runs, 3 checksums",
+        "ok  20260101T000100Z_model=expectimax: 100 rows, 2 runs, 3 checksums",
+        "2 sessions, none with findings",
+    ]
+    assert tape("validate", root, "--quiet").out == ""
+
+
+def test_a_flipped_bit_is_found_and_placed(tape: Tape, root: Path, session: Path) -> None:
+    flip(session / "steps.npy", 192 + 28 * 10 + 20)
+    done = tape("validate", root)
+    assert done.code == 1
+    assert "BAD 20260101T000000Z_model=expectimax" in done.out
+    assert f"ChecksumError: {session}/steps.npy" in done.out
+    assert "2 sessions, 1 with findings" in done.out
+    quiet = tape("validate", root, "--quiet")
+    assert quiet.code == 1
+    assert "ChecksumError" in quiet.out
+    assert "ok " not in quiet.out
+    document = tape("validate", root, "--json")
+    assert document.code == 1
+    assert document.json["ok"] is False
+    first, second = document.json["sessions"]
+    assert (first["ok"], second["ok"]) == (False, True)
+    assert {found["error"] for found in first["findings"]} == {"ChecksumError"}
+
+
+def test_offset_and_hint_of_a_finding_are_shown(tape: Tape, session: Path) -> None:
+    (session / "metadata.db").write_bytes(b"nope")
+    out = tape("validate", session).out
+    assert "(at byte 0)" in out
+    assert "\n  hint: " in out
+
+
+def test_sessions_and_roots_may_be_mixed(tape: Tape, root: Path, session: Path, foreign: Path) -> None:
+    found = tape("validate", session, root, foreign, "--json").json["sessions"]
+    assert [result["name"] for result in found] == [
+        session.name,
+        *sorted(p.name for p in root.glob("2*")),
+        "foreign",
+    ]
+    assert found[-1]["checksums"] == 0
+    assert "no checksums to compare" in tape("validate", foreign).out
+
+
+def test_a_session_by_its_place_in_the_working_directory(
+    tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(session)
+    assert tape("validate", ".").code == 0
+    monkeypatch.chdir(session.parent)
+    assert tape("validate", session.name).code == 0
+
+
+def test_a_damaged_session_is_not_taken_for_a_directory_of_sessions(tape: Tape, session: Path) -> None:
+    for name in ("steps.npy", "metadata.db", "manifest.json"):
+        (session / name).unlink()
+    done = tape("validate", session)
+    assert done.code == 1
+    assert "NotASessionError" in done.out
+
+
+def test_a_directory_without_sessions_is_not_ok(tape: Tape, tmp_path: Path) -> None:
+    done = tape("validate", tmp_path)
+    assert done.code == errors.NotASessionError.exit_code
+    assert "hint: " in done.err
+    missing = tape("validate", tmp_path / "missing")
+    assert missing.code == 1
+    assert "NotASessionError" in missing.out
+
+
+# --- replay: what the recorder finds joins what the SDK finds
+
+
+@pytest.fixture
+def replay(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A recorder's replay that gives what a test puts there."""
+    answers: dict[str, Any] = {"calls": []}
+
+    def replay_session(path: Path, *, progress: object = None) -> Report:
+        answers["calls"].append(Path(path))
+        if "raises" in answers:
+            raise answers["raises"]
+        return Report(str(path), 0, 4, 0, answers.get("findings", ()))
+
+    module = types.ModuleType("tape2048_recorder.replay")
+    module.replay_session = replay_session  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tape2048_recorder.replay", module)
+    return answers
+
+
+def test_replay_says_how_much_was_played_again(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    done = tape("validate", session, "--replay")
+    assert done.code == 0
+    assert "4 runs played again" in done.out
+    assert tape("validate", session, "--json").json["sessions"][0]["replayed"] is None
+    assert tape("validate", session, "--replay", "--json").json["sessions"][0]["replayed"] == 4
+
+
+def test_a_game_that_goes_otherwise_is_a_finding(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    replay["findings"] = (
+        Finding("BookkeepingError", "run 3 goes otherwise at step 7", str(session), 28, "which player?"),
+    )
+    done = tape("validate", session, "--replay")
+    assert done.code == 1
+    assert "run 3 goes otherwise at step 7 (at byte 28)" in done.out
+    assert "hint: which player?" in done.out
+
+
+def test_a_player_that_is_not_known_here_is_a_finding(
+    tape: Tape, session: Path, replay: dict[str, Any]
+) -> None:
+    replay["raises"] = errors.ConfigError("no player 'alien'", hint="install it")
+    done = tape("validate", session, "--replay")
+    assert done.code == 1
+    assert "ConfigError: no player 'alien'" in done.out
+    assert tape("validate", session, "--replay", "--json").json["sessions"][0]["replayed"] is None
+
+
+def test_what_is_damaged_is_not_played_again(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    flip(session / "steps.npy", 500)
+    assert tape("validate", session, "--replay").code == 1
+    assert replay["calls"] == []
+
+
+# --- the bar
+
+
+def test_a_bar_appears_on_a_terminal_for_what_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with validate._progress("reading", quiet=False) as progress:
+        assert progress is None, "standard error is not a terminal here"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with validate._progress("reading", quiet=True) as progress:
+        assert progress is None
+    with validate._progress("1/1 reading", quiet=False) as progress:
+        assert progress is not None
+        progress(1, 10)
+    assert capsys.readouterr().err == "", "what is done at once needs no bar"
+    monkeypatch.setattr(validate, "_BAR_AFTER_S", -1.0)
+    with validate._progress("1/1 reading", quiet=False) as progress:
+        assert progress is not None
+        progress(5, 10)
+    captured = capsys.readouterr()
+    assert "1/1 reading" in captured.err
+    assert captured.out == ""

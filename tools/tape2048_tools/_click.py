@@ -1,0 +1,63 @@
+"""What our commands add to click's: examples at the end of each help, and subcommands that load late."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Command", "Group", "LazyGroup"]
+
+
+class _WithExamples(click.Command):
+    """A command whose help ends with examples, line by line as they are typed."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Examples"):
+            for line in self.examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class Command(_WithExamples):
+    """A click command with examples."""
+
+
+class Group(_WithExamples, click.Group):
+    """A click group with examples."""
+
+    command_class = Command
+
+
+class LazyGroup(Group):
+    """A group that imports a subcommand's module when it is invoked, and not to list it.
+
+    Args:
+        lazy: for each subcommand its module, which has it as ``command``, and its line in the help.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name not in self.lazy:
+            return None
+        command = importlib.import_module(self.lazy[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.lazy.items()])

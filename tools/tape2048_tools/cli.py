@@ -1,0 +1,104 @@
+"""The ``tape2048`` command: its list of subcommands, and the one place where errors become messages.
+
+Exit codes: 0 ok, 1 findings, 2 wrong usage, 130 interrupted, 141 nobody reads standard output any more;
+every other one belongs to an error class (:mod:`tape2048.errors`).
+
+Nothing heavier than click is imported here: ``tape2048 --help`` and shell completion answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from tape2048_tools._click import LazyGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["cli", "main", "run"]
+
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "record": ("tape2048_tools.commands.record", "Play 2048 on every core and record the games."),
+    "list": ("tape2048_tools.commands.listing", "List the sessions in a directory."),
+    "show": ("tape2048_tools.commands.show", "Show what a session holds and how well was played."),
+    "validate": ("tape2048_tools.commands.validate", "Check sessions: checksums, bookkeeping, replay."),
+    "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
+}
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    if value:
+        from tape2048._version import __version__
+
+        click.echo(f"tape2048 {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    examples=[
+        "tape2048 record --max-wall-s 1min",
+        "tape2048 list",
+        "tape2048 validate selfplay",
+        "tape2048 COMMAND --help",
+    ],
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def cli() -> None:
+    """Record strong self-play of 2048, and look after what was recorded."""
+
+
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run())
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the command line; errors end on standard error, the exit code is returned.
+
+    Args:
+        args: what stands behind ``tape2048``; None: this process's own arguments.
+    """
+    try:
+        # Not standalone: click would end the process itself, with exit codes that are not ours.
+        code = cli.main(args, prog_name="tape2048", standalone_mode=False)
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - told apart there; all but our own are raised again
+        return _report(error)
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: Exception) -> int:
+    """Tell a known error to the user; any other one is a bug, and its traceback the report of it."""
+    from tape2048.errors import TapeError
+
+    if not isinstance(error, TapeError):
+        raise error
+    from tape2048_tools.output import printable
+
+    click.echo(f"tape2048: error: {printable(str(error))}", err=True)
+    if error.hint is not None:
+        click.echo(f"hint: {printable(error.hint)}", err=True)
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""``tape2048 config``: the recorder's settings as they stand, and a sample file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.settings import settings_of
+from tape2048_tools._click import Group
+from tape2048_tools.options import load_from_command_line, setting_options
+from tape2048_tools.output import cell, print_human, print_json, printable, table
+
+if TYPE_CHECKING:
+    from tape2048_recorder.config import Loaded
+
+__all__ = ["command"]
+
+
+@click.group(
+    cls=Group,
+    examples=["tape2048 config show --origin", "tape2048 config init recorder.toml"],
+)
+def command() -> None:
+    """Show the recorder's settings, or write a sample file."""
+
+
+@command.command(
+    "show",
+    examples=[
+        "tape2048 config show --origin",
+        "tape2048 config show --config recorder.toml --workers 2 --origin",
+        "TAPE2048_ROTATE_S=1h tape2048 config show --json",
+    ],
+)
+@click.option(
+    "--origin", is_flag=True, help="Say where each value was written: file and line, variable or flag."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: settings, origins, hash.")
+@click.option("--markdown", is_flag=True, help="The reference table of all settings and defaults instead.")
+@setting_options
+def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: bool, **flags: Any) -> None:
+    """Show the settings that `tape2048 record` would run with.
+
+    A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
+    """
+    if markdown:
+        from tape2048_tools.settings_docs import markdown_table
+
+        print_human(markdown_table().rstrip("\n"))
+        return
+    loaded = load_from_command_line(config_path, flags)
+    if as_json:
+        print_json(_document(loaded))
+        return
+    shown = table("setting", "value", *(["origin"] if origin else []))
+    values = effective(loaded.config)
+    for name, setting in settings_of(RecorderConfig).items():
+        value = setting.show(values[name])
+        shown.add_row(cell(name), cell(value), *([cell(loaded.origins[name])] if origin else []))
+    print_human(shown)
+
+
+def _document(loaded: Loaded) -> dict[str, Any]:
+    return {
+        "config": effective(loaded.config),
+        "config_sha256": config_sha256(loaded.config),
+        "file": loaded.path,
+        "origins": {name: msgspec.to_builtins(origin) for name, origin in loaded.origins.items()},
+    }
+
+
+@command.command(
+    "init", examples=["tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force"]
+)
+@click.argument("path", type=click.Path(path_type=Path), default="recorder.toml")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+def init(*, path: Path, force: bool) -> None:
+    """Write a sample file with every setting, explained, at its default.
+
+    PATH is `recorder.toml` where not given.
+    """
+    from tape2048._durable import replace_file, storage_error, write_file
+    from tape2048.errors import NameTakenError
+    from tape2048_tools.settings_docs import sample_toml
+
+    write = replace_file if force else write_file
+    try:
+        write(path, sample_toml().encode())
+    except FileExistsError as error:
+        raise NameTakenError(
+            "the file exists; nothing was replaced", path=path, hint="--force replaces it"
+        ) from error
+    except OSError as error:
+        raise storage_error(error, path, "writing the sample") from error
+    print_human(f"wrote {printable(path)}; use it with: tape2048 record --config {printable(path)}")

@@ -1,0 +1,158 @@
+"""``tape2048 list``: the sessions in a directory, one line each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tape2048.errors import OutDirError, TapeError
+from tape2048_tools._click import Command
+from tape2048_tools.display import number, share, size
+from tape2048_tools.output import cell, finding, print_human, print_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape2048_tools.summary import Summary
+
+__all__ = ["command", "summaries_table"]
+
+EXIT_FINDINGS = 1
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 list",
+        "tape2048 list /data/selfplay",
+        "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
+    ],
+)
+@click.argument("root", type=click.Path(path_type=Path), required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: sessions, broken ones, totals.")
+def command(*, root: Path | None, as_json: bool) -> None:
+    """List the sessions in ROOT: rows, games, mean score, reach of the big tiles, size.
+
+    ROOT is where `tape2048 record` would write (its out_dir) where not given. Costs time in proportion
+    to the games; no rows are read. A session that cannot be opened is listed with its error, and makes
+    the exit code 1.
+    """
+    directory = root if root is not None else _default_root()
+    try:
+        good, broken = _open_all(directory)
+    except OutDirError as error:
+        error.hint = error.hint or f"name another directory, or record: tape2048 record --out-dir {directory}"
+        raise
+    if as_json:
+        print_json(_document(directory, good, broken))
+    elif not good and not broken:
+        print_human(
+            cell(f"no sessions in {directory}"), f"record some: tape2048 record --out-dir {directory}"
+        )
+    else:
+        print_human(
+            *([summaries_table(good)] if good else []),
+            *(finding(type(error).__name__, str(error), error.hint) for _, error in broken),
+        )
+    if broken:
+        raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+def summaries_table(summaries: Sequence[Summary]) -> Any:
+    """Sessions as a table with a line of totals: for ``list``, and for the end of a recording."""
+    from tape2048_tools.summary import REACH_THRESHOLDS
+
+    shown = table(
+        "session",
+        ">rows",
+        ">games",
+        ">mean score",
+        ">best",
+        *(f">{tile}" for tile in REACH_THRESHOLDS),
+        ">size",
+        "note",
+    )
+    for summary in summaries:
+        shown.add_row(cell(summary.name), *_numbers(summary), "recovered" if summary.recovered else "")
+    if len(summaries) > 1:
+        shown.add_section()
+        shown.add_row(cell(f"{len(summaries)} sessions", style="bold"), *_numbers(_total(summaries)), "")
+    return shown
+
+
+def _numbers(summary: Summary) -> list[str]:
+    return [
+        number(summary.rows),
+        number(summary.games),
+        number(summary.mean_score),
+        "-" if summary.best_tile is None else str(summary.best_tile),
+        *(share(value) for value in summary.reach.values()),
+        size(summary.bytes),
+    ]
+
+
+def _total(summaries: Sequence[Summary]) -> Summary:
+    """All sessions as if they were one: means and shares are over games, not over sessions."""
+    from tape2048_tools.summary import REACH_THRESHOLDS, Summary
+
+    games = sum(summary.games for summary in summaries)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        pairs = zip(values, summaries, strict=True)
+        total = sum(value * summary.games for value, summary in pairs if value is not None)
+        return total / games if games else None
+
+    return Summary(
+        name="",
+        path="",
+        rows=sum(summary.rows for summary in summaries),
+        games=games,
+        mean_score=mean([summary.mean_score for summary in summaries]),
+        best_tile=max((summary.best_tile for summary in summaries if summary.best_tile), default=None),
+        reach={tile: mean([summary.reach[tile] for summary in summaries]) for tile in REACH_THRESHOLDS},
+        bytes=sum(summary.bytes for summary in summaries),
+        recovered=None,
+    )
+
+
+def _document(directory: Path, good: list[Summary], broken: list[tuple[Path, TapeError]]) -> dict[str, Any]:
+    total = msgspec.to_builtins(_total(good), str_keys=True)
+    return {
+        "root": str(directory),
+        "sessions": msgspec.to_builtins(good, str_keys=True),
+        "broken": [
+            {
+                "name": path.name,
+                "path": str(path),
+                "error": type(error).__name__,
+                "message": str(error),
+                "hint": error.hint,
+            }
+            for path, error in broken
+        ],
+        "total": {key: total[key] for key in ("rows", "games", "mean_score", "best_tile", "reach", "bytes")},
+    }
+
+
+def _open_all(directory: Path) -> tuple[list[Summary], list[tuple[Path, TapeError]]]:
+    from tape2048.session import Session, sessions
+    from tape2048_tools.summary import summarize
+
+    good: list[Summary] = []
+    broken: list[tuple[Path, TapeError]] = []
+    for path in sessions(directory):
+        try:
+            good.append(summarize(Session.open(path)))
+        except TapeError as error:
+            broken.append((path, error))
+    return good, broken
+
+
+def _default_root() -> Path:
+    from tape2048_recorder.config import load_config
+
+    return Path(load_config({}, os.environ).config.out_dir)

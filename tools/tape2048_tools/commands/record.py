@@ -1,0 +1,43 @@
+"""``tape2048 record``: the flags of the recorder; what it does is in :mod:`tape2048_recorder`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.options import load_from_command_line, setting_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["command"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 record",
+        "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
+        "tape2048 record --config recorder.toml --rotate-s 1h --max-disk-mb 200GB",
+        "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
+    ],
+)
+@setting_options
+def command(*, config_path: Path | None, **flags: Any) -> None:
+    """Play 2048 on every core and record the games.
+
+    Finished sessions appear under --out-dir, whole or not at all. The first SIGTERM or Ctrl-C finishes the
+    games in play and publishes, the second one publishes at once what is safe.
+
+    A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
+    """
+    loaded = load_from_command_line(config_path, flags)
+    from tape2048_recorder.recorder import run
+    from tape2048_tools.output import print_human
+    from tape2048_tools.recording_view import open_view, summary_parts
+
+    with open_view(loaded.config) as view:
+        summary = run(loaded.config, view)
+    print_human(*summary_parts(summary))

@@ -1,0 +1,159 @@
+"""``tape2048 show``: one session in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tape2048_tools._click import Command
+from tape2048_tools.display import board, number, share, size
+from tape2048_tools.output import cell, columns, print_human, print_json, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tape2048.session import Session
+
+__all__ = ["command"]
+
+_BAR_WIDTH = 40
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 show selfplay/20260101T000000Z_model=expectimax",
+        'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
+        "tape2048 show SESSION --json | jq .score.p50",
+    ],
+)
+@click.argument("session", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(*, session: Path, as_json: bool) -> None:
+    """Show what a session holds: its facts and settings, scores, tiles, labels, its best game."""
+    from tape2048.session import Session
+
+    document = _document(Session.open(session))
+    if as_json:
+        print_json(document)
+    else:
+        print_human(*_parts(document))
+
+
+def _document(session: Session) -> dict[str, Any]:
+    from tape2048_tools.summary import directory_bytes, label_prevalence, quantiles, tiles
+
+    runs = session.runs
+    return {
+        "name": session.name,
+        "path": str(session.path),
+        "rows": len(session),
+        "games": len(runs),
+        "bytes": directory_bytes(session.path),
+        "meta": session.meta,
+        "score": quantiles(runs["max_score"]),
+        "steps": quantiles(runs["steps"]),
+        "tiles": msgspec.to_builtins(tiles(runs)),
+        "labels": label_prevalence(runs),
+        "best": _best(session),
+    }
+
+
+def _best(session: Session) -> dict[str, Any] | None:
+    """The game with the highest score and the last board of it that was recorded (its end has no row)."""
+    if not len(session.runs):
+        return None
+    ordinal = int(session.runs["max_score"].argmax())
+    run = session.runs[ordinal]
+    rows = session.steps[session.rows_of(ordinal)]
+    last = rows[-1] if len(rows) else None
+    return {
+        "run_id": int(run["id"]),
+        "seed": int(run["seed"]),
+        "score": int(run["max_score"]),
+        "highest_tile": int(run["highest_tile"]),
+        "steps": int(run["steps"]),
+        "step_idx": None if last is None else int(last["step_idx"]),
+        "exps": None if last is None else last["exps"].tolist(),
+    }
+
+
+def _parts(document: dict[str, Any]) -> list[RenderableType]:
+    facts = {key: value for key, value in document["meta"].items() if key not in ("config", "rows", "runs")}
+    config = document["meta"].get("config")
+    head = {
+        "rows": number(document["rows"]),
+        "games": number(document["games"]),
+        "size": size(document["bytes"]),
+    }
+    parts: list[RenderableType] = [
+        cell(document["name"], style="bold"),
+        columns({"path": document["path"], **head, **{key: _plain(value) for key, value in facts.items()}}),
+    ]
+    if isinstance(config, dict):
+        parts += [
+            "",
+            cell("settings", style="bold"),
+            columns({key: _plain(value) for key, value in config.items()}),
+        ]
+    if document["games"]:
+        parts += [
+            "",
+            _quantiles(document),
+            "",
+            _tiles(document),
+            "",
+            _labels(document),
+            "",
+            *_best_parts(document["best"]),
+        ]
+    return parts
+
+
+def _plain(value: object) -> str:
+    """A fact as text: what is not text is shown as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _quantiles(document: dict[str, Any]) -> RenderableType:
+    shown = table("games", ">mean", ">10%", ">50%", ">90%", ">max")
+    for name, key in (("score", "score"), ("moves", "steps")):
+        shown.add_row(name, *(number(value) for value in document[key].values()))
+    return shown
+
+
+def _tiles(document: dict[str, Any]) -> RenderableType:
+    shown = table(">highest tile", ">games", ">share", ">reached", "")
+    most = max(tile["games"] for tile in document["tiles"])
+    for tile in document["tiles"]:
+        bar = "#" * max(1, round(_BAR_WIDTH * tile["games"] / most))
+        shown.add_row(
+            str(tile["tile"]),
+            number(tile["games"]),
+            share(tile["share"]),
+            share(tile["reach"]),
+            cell(bar, "yellow"),
+        )
+    return shown
+
+
+def _labels(document: dict[str, Any]) -> RenderableType:
+    shown = table(">label", ">games", ">of games", ">of rows")
+    for label in document["labels"]:
+        shown.add_row(
+            str(label["threshold"]),
+            number(label["games"]),
+            share(label["game_share"]),
+            share(label["row_share"]),
+        )
+    return shown
+
+
+def _best_parts(best: dict[str, Any]) -> list[RenderableType]:
+    facts = f"best game: run {best['run_id']}, score {number(best['score'])}, {number(best['steps'])} moves"
+    if best["exps"] is None:
+        return [cell(f"{facts}; none of its boards was kept")]
+    return [cell(f"{facts}; its board before move {best['step_idx']}", "bold"), board(best["exps"])]

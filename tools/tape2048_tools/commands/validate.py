@@ -1,0 +1,183 @@
+"""``tape2048 validate``: read sessions to the last byte, and on request play their games again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from tape2048.errors import NotASessionError, TapeError
+from tape2048.validation import Finding, validate_session
+from tape2048_tools._click import Command
+from tape2048_tools.display import number
+from tape2048_tools.output import cell, finding, print_human, print_json, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape2048.validation import Progress
+
+__all__ = ["command"]
+
+EXIT_FINDINGS = 1
+
+#: What is done sooner needs no bar: hundreds of small sessions would only flicker.
+_BAR_AFTER_S = 0.3
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What is known of one session after it was checked.
+
+    Attributes:
+        name: the directory's name.
+        path: the directory.
+        ok: whether there are no findings.
+        rows: rows that were read.
+        runs: runs in the run table.
+        checksums: checksums that were recomputed.
+        replayed: runs that were played again; None where that was not asked for, or not possible.
+        findings: everything that is wrong.
+    """
+
+    name: str
+    path: str
+    ok: bool
+    rows: int
+    runs: int
+    checksums: int
+    replayed: int | None
+    findings: tuple[Finding, ...]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 validate selfplay",
+        "tape2048 validate selfplay/20260101T000000Z_model=expectimax --replay",
+        "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
+    ],
+)
+@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--replay", is_flag=True, help="Play every recorded game again from its seed, and compare.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: each session with its findings.")
+@click.option("--quiet", is_flag=True, help="Say nothing but findings; no progress bar.")
+def command(*, paths: Sequence[Path], replay: bool, as_json: bool, quiet: bool) -> None:
+    """Check sessions completely: checksums, bookkeeping, every row.
+
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 where anything is wrong.
+    """
+    sessions = [session for path in paths for session in _expand(path)]
+    checked: list[Checked] = []
+    for count, session in enumerate(sessions, start=1):
+        checked.append(_check(session, f"{count}/{len(sessions)}", replay=replay, quiet=quiet))
+        if not as_json:
+            _print(checked[-1], quiet=quiet)
+    bad = sum(not result.ok for result in checked)
+    if as_json:
+        print_json({"ok": bad == 0, "sessions": msgspec.to_builtins(checked)})
+    elif not quiet and len(checked) > 1:
+        print_human(f"{len(checked)} sessions, {bad or 'none'} with findings")
+    if bad:
+        raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+def _expand(path: Path) -> list[Path]:
+    """A session as it is; a directory of sessions as its sessions.
+
+    Raises:
+        NotASessionError: a directory that is neither: "nothing wrong" would be true, and misleading.
+    """
+    from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+    from tape2048.session import sessions
+
+    looks_like_session = (
+        not path.is_dir()
+        or SESSION_NAME.fullmatch(path.resolve().name)
+        or any((path / name).exists() for name in (STEPS_NPY, METADATA_DB, MANIFEST))
+        or any(path.glob("steps-*.npy"))
+    )
+    if looks_like_session:
+        return [path]
+    if found := sessions(path):
+        return found
+    raise NotASessionError(
+        "neither a session nor a directory that holds one",
+        path=path,
+        hint="name a session, or where `record` writes",
+    )
+
+
+def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
+    with _progress(f"{which} reading", quiet=quiet) as progress:
+        report = validate_session(path, progress=progress)
+    findings = report.findings
+    replayed = None
+    if replay and report.ok:  # what is known to be damaged proves nothing about the player
+        replayed, found = _replay(path, which, quiet=quiet)
+        findings += found
+    return Checked(
+        name=Path(report.path).name,
+        path=report.path,
+        ok=not findings,
+        rows=report.rows,
+        runs=report.runs,
+        checksums=report.checksums,
+        replayed=replayed,
+        findings=findings,
+    )
+
+
+def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[Finding, ...]]:
+    from tape2048_recorder.replay import replay_session
+
+    try:
+        with _progress(f"{which} playing again", quiet=quiet) as progress:
+            report = replay_session(path, progress=progress)
+    except TapeError as error:  # a player that is not known here, say
+        found = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
+        return None, (found,)
+    return report.runs, tuple(report.findings)
+
+
+def _print(result: Checked, *, quiet: bool) -> None:
+    if not quiet:
+        facts = [f"{number(result.rows)} rows", f"{number(result.runs)} runs"]
+        facts.append(
+            f"{number(result.checksums)} checksums" if result.checksums else "no checksums to compare"
+        )
+        if result.replayed is not None:
+            facts.append(f"{number(result.replayed)} runs played again")
+        word = "ok " if result.ok else "BAD"
+        print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
+    for found in result.findings:
+        text = str(TapeError(found.message, path=found.path, offset=found.offset))
+        print_human(finding(found.error, text, found.hint))
+
+
+@contextlib.contextmanager
+def _progress(label: str, *, quiet: bool) -> Iterator[Progress | None]:
+    """A bar on standard error while something is read, if a person is there to see it."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    bar = Bar(console=Console(stderr=True), transient=True)
+    task = bar.add_task(printable(label), total=None)
+    begin = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        if time.monotonic() - begin > _BAR_AFTER_S and not bar.live.is_started:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

@@ -1,0 +1,60 @@
+"""The recorder's settings as command line flags, made from the fields of its configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tape2048_recorder.config import CONFIG_ENV, Loaded, RecorderConfig, check_loaded_player, load_config
+from tape2048_recorder.settings import Setting, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["load_from_command_line", "setting_options"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
+
+
+def setting_options(command: F) -> F:
+    """Give a command ``--config`` and one flag for each setting of the recorder.
+
+    The flags reach the command as keyword arguments, None where not given; values are text, which
+    :func:`load_from_command_line` reads (click's own types would have other rules than the environment).
+    """
+    options = [_option(setting) for setting in settings_of(RecorderConfig).values() if setting.has_text]
+    config = click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path),
+        help=f"TOML file with settings; otherwise the one that {CONFIG_ENV} names.",
+    )
+    for option in reversed([config, *options]):  # click lists the one that was applied last first
+        command = option(command)
+    return command
+
+
+def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:
+    """The configuration that a command's flags, the environment and the file make together.
+
+    Raises:
+        ConfigError: see :func:`tape2048_recorder.config.load_config`.
+    """
+    loaded = load_config(flags, os.environ, config_path)
+    check_loaded_player(loaded)
+    return loaded
+
+
+def _option(setting: Setting) -> Callable[[F], F]:
+    text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
+    text = f"{text}  [default: {setting.show(setting.default) if setting.default != '' else 'empty'}]"
+    if setting.kind == "bool":
+        name = setting.flag.removeprefix("--")
+        return click.option(f"--{name}/--no-{name}", setting.name, default=None, help=text)
+    metavar = _METAVARS.get(setting.unit, "N" if setting.kind in ("int", "float") else "TEXT")
+    return click.option(setting.flag, setting.name, metavar=metavar, help=text)

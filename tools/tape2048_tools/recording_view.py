@@ -1,0 +1,225 @@
+"""What ``tape2048 record`` shows: a live panel on a terminal, log lines elsewhere, a summary at the end.
+
+Both views go to standard error; standard output gets the summary alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tape2048_tools.display import number, share, size
+from tape2048_tools.output import cell, columns, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console, RenderableType
+    from rich.panel import Panel
+
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.report import Level, Status, Summary
+
+__all__ = ["LiveView", "LogView", "duration", "open_view", "summary_parts"]
+
+#: Reach rates that fit one line; the recorder reports more.
+_TILES_SHOWN = (2048, 4096, 8192, 16384)
+_SESSIONS_SHOWN = 8
+_STYLES = {"info": "", "warning": "yellow", "error": "bold red"}
+
+
+def duration(seconds: float) -> str:
+    """``0:42``, ``1:02:03`` or ``3 days 4 h``."""
+    whole = int(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} day{'s' if days > 1 else ''} {hours} h"
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def rate(per_s: float) -> str:
+    """``1.42M``, ``40.1k`` or ``312`` a second."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if per_s >= factor:
+            return f"{per_s / factor:.3g}{unit}"
+    return f"{per_s:.0f}"
+
+
+def reach_text(reach: dict[int, float]) -> str:
+    """``2048 92%   4096 54%``, for the tiles that fit a line."""
+    return "   ".join(f"{tile} {share(reach[tile])}" for tile in _TILES_SHOWN if tile in reach)
+
+
+class LogView:
+    """One line an event, and one every ``interval_s`` on how things stand."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next = time.monotonic() + interval_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def event(self, level: Level, message: str) -> None:
+        """One line, with time and level."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        sys.stderr.write(f"{now} {level} {printable(message)}\n")
+        sys.stderr.flush()
+
+    def status(self, make_status: Callable[[], Status]) -> None:
+        """A line, if it is time for one."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._interval_s
+        status = make_status()
+        facts = [
+            status.state,
+            f"{rate(status.steps_per_s)} steps/s",
+            f"{number(status.games)} games",
+            f"mean score {number(status.mean_score)}",
+            reach_text(status.reach).replace("   ", " "),
+            f"session {number(status.session_rows)}/{number(status.rotate_steps)} rows",
+            f"{status.sessions} published",
+        ]
+        if status.free_bytes is not None:
+            facts.append(f"{size(status.free_bytes)} free")
+        self.event("info", ", ".join(facts))
+
+
+class LiveView:
+    """A panel that is drawn anew twice a second; events scroll by above it."""
+
+    def __init__(self, config: RecorderConfig) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        from tape2048.formats.session import step_dtype
+
+        self._config = config
+        self._bytes_per_step = step_dtype(record_action=config.record_action).itemsize / config.sample_rate
+        self._console: Console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def event(self, level: Level, message: str) -> None:
+        """A line above the panel."""
+        self._console.print(cell(message, _STYLES[level]))
+
+    def status(self, make_status: Callable[[], Status]) -> None:
+        """Draw the panel."""
+        self._live.update(self.panel(make_status()), refresh=True)
+
+    def panel(self, status: Status) -> Panel:
+        """The panel for one moment."""
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        facts = Table.grid(padding=(0, 2))
+        facts.add_column(style="dim")
+        facts.add_column()
+        state = {"paused": "bold yellow", "recording": "bold green"}.get(status.state, "bold")
+        facts.add_row(
+            Text(status.state, style=state),
+            Text(f"{rate(status.steps_per_s)} steps/s   {duration(status.elapsed_s)}", style="bold"),
+        )
+        facts.add_row("games", f"{number(status.games)}   mean score {number(status.mean_score)}")
+        facts.add_row("reach", reach_text(status.reach) if status.mean_score is not None else "-")
+        session = Table.grid(padding=(0, 1))
+        bar = ProgressBar(
+            total=status.rotate_steps, completed=min(status.session_rows, status.rotate_steps), width=24
+        )
+        session.add_row(
+            bar,
+            f"{rate(status.session_rows)} of {rate(status.rotate_steps)} rows   {status.sessions} published",
+        )
+        facts.add_row("session", session)
+        facts.add_row("disk", self._disk(status))
+        if status.state == "paused" and status.why is not None:
+            facts.add_row("", cell(status.why, "yellow"))
+        tag = printable(self._config.tag)
+        workers = f"{status.workers_ready} of {status.workers} workers"
+        return Panel(facts, title=Text(f"tape2048 record: {tag}, {workers}"), title_align="left", width=76)
+
+    def _disk(self, status: Status) -> str:
+        if status.free_bytes is None:
+            return "-"
+        text = f"{size(status.free_bytes)} left in {printable(self._config.out_dir)}"
+        bytes_per_s = status.steps_per_s * self._bytes_per_step
+        if bytes_per_s > 0:
+            text += f" ({duration(status.free_bytes / bytes_per_s)} at this rate)"
+        return text
+
+
+def open_view(config: RecorderConfig) -> LiveView | LogView:
+    """The view for where standard error goes."""
+    return LiveView(config) if sys.stderr.isatty() else LogView(config.log_interval_s)
+
+
+def near(path: str) -> str:
+    """A path from here, where that is the shorter way to say it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def runnable(name: str, path: str) -> str:
+    """How to call a program that runs now: by its name if that finds it, else by its path."""
+    found = shutil.which(name)
+    same = found is not None and Path(found).parent == Path(path).parent
+    return name if same or not Path(path).name.startswith(name) else shlex.quote(near(path))
+
+
+def _double_quoted(text: str) -> str:
+    """Text with single quotes in it as one word of a shell's command, readable where it can be."""
+    return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
+
+
+def summary_parts(summary: Summary) -> list[RenderableType]:
+    """What was recorded, where, and what to try next."""
+    if not summary.games:
+        recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
+        return [f"Nothing was recorded ({printable(summary.reason)}){recovered}."]
+    steps_per_s = summary.steps / summary.elapsed_s
+    facts: dict[str, object] = {
+        "ended": summary.reason,
+        "games": f"{number(summary.games)} ({number(summary.steps)} steps in {duration(summary.elapsed_s)}, "
+        f"{rate(steps_per_s)}/s)",
+        "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
+        "reach": reach_text(summary.reach),
+        "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)})",
+    }
+    if summary.recovered:
+        facts["recovered"] = f"{len(summary.recovered)} sessions of a recorder that was killed"
+    if summary.games_dropped:
+        facts["dropped"] = f"{number(summary.games_dropped)} games still in play when the drain's time was up"
+    shown = summary.sessions[-_SESSIONS_SHOWN:]
+    names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
+    if len(shown) < len(summary.sessions):
+        names.insert(0, f"  ... {len(summary.sessions) - len(shown)} more")
+    last = near(summary.sessions[-1] if summary.sessions else summary.out_dir)
+    command, python = runnable("tape2048", sys.argv[0]), runnable("python", sys.executable)
+    labels = f"from tape2048 import Session; print(Session.open({last!r}).labels().mean(axis=0))"
+    following = (
+        "\nNext:\n"
+        f"  {command} show {shlex.quote(last)}\n"
+        f"  {command} validate {shlex.quote(near(summary.out_dir))} --replay\n"
+        f"  {python} -c {_double_quoted(labels)}"
+    )
+    return [columns(facts), "\n".join(names), following]

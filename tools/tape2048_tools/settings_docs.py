@@ -1,0 +1,100 @@
+"""The settings as documents: the README's reference table and the sample file, both made from the Struct.
+
+``python -m tape2048_tools.settings_docs`` in a checkout writes both anew (``make docs``); tests compare
+what the checkout has with what these functions give.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.settings import settings_of
+
+if TYPE_CHECKING:
+    from tape2048_recorder.settings import Setting
+
+__all__ = ["MARKERS", "SAMPLE", "markdown_table", "sample_toml", "with_table"]
+
+#: The lines in README.md between which the table stands.
+MARKERS = ("<!-- settings:begin -->", "<!-- settings:end -->")
+
+#: The sample file in a checkout.
+SAMPLE = Path("systemd/recorder.toml")
+
+_SAMPLE_HEAD = """\
+Settings of the tape2048 recorder, each with its default.
+
+Remove the # in front of a setting to change it. A flag (--rotate-steps 5M) counts before an
+environment variable (TAPE2048_ROTATE_STEPS=5M), and that before this file; an unknown name is refused.
+Use it with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and look at the result with
+`tape2048 config show --origin`. Megabytes are 10**6 bytes."""
+
+
+def markdown_table() -> str:
+    """The reference table: setting, default, values, what it does, why the default."""
+    lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
+    for setting in settings_of(RecorderConfig).values():
+        default = setting.show(setting.default)
+        cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def sample_toml() -> str:
+    """A file with every setting in a comment: what it does, why its default, and the default itself.
+
+    Prose starts with ``# ``, a setting with ``#``: with these removed, the file means the same.
+    """
+    settings = settings_of(RecorderConfig).values()
+    # A table ends the part of a TOML file where plain keys may stand.
+    ordered = sorted(settings, key=lambda setting: setting.kind == "table")
+    return "\n\n".join([_comment(_SAMPLE_HEAD), *(_sample_entry(setting) for setting in ordered)]) + "\n"
+
+
+def _sample_entry(setting: Setting) -> str:
+    text = (
+        f"{setting.text[0].upper()}{setting.text[1:]}.\nValues: {setting.expected}.\nDefault: {setting.why}."
+    )
+    return f"{_comment(text)}\n#{_toml_line(setting)}"
+
+
+def _comment(text: str) -> str:
+    lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, 98) or [""])]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _toml_line(setting: Setting) -> str:
+    if setting.kind == "table":
+        return f"[{setting.name}]"
+    value = setting.none if setting.default is None else setting.show(setting.default)
+    quote = '"' if setting.default is None or setting.kind == "str" else ""
+    return f"{setting.name} = {quote}{value}{quote}"
+
+
+def with_table(readme: str) -> str:
+    """The text of a README with the table between its markers made anew.
+
+    Raises:
+        ValueError: the markers are not there, once each and in order.
+    """
+    begin, end = MARKERS
+    pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    if readme.count(begin) != 1 or readme.count(end) != 1 or not pattern.search(readme):
+        message = f"expected one {begin} with one {end} after it"
+        raise ValueError(message)
+    return pattern.sub(lambda _: f"{begin}\n{markdown_table()}{end}", readme)
+
+
+def main() -> None:
+    """Write the sample file and the table in README.md of the checkout that is the working directory."""
+    readme = Path("README.md")
+    readme.write_text(with_table(readme.read_text()))
+    SAMPLE.write_text(sample_toml())
+
+
+if __name__ == "__main__":
+    main()
