@@ -52,8 +52,15 @@ pytestmark = pytest.mark.slow
 SEED = 99
 #: Half a million rows: seven sessions of the usual size here, or a second of play.
 GAMES = 4_000
-#: A game of this player takes two seconds at least: a signal comes in the middle of one.
-SLOW = {"player": "expectimax", "player_args": {"depth": 3}}
+#: One worker, whose first game takes 8,909 steps of a player that makes some thousands a second, and a
+#: status soon after its begin: a signal then comes in the middle of a game.
+SLOW: dict[str, Any] = {
+    "player": "expectimax",
+    "player_args": {"depth": 3},
+    "workers": 1,
+    "seed": 11,
+    "hooks": {"tape2048_recorder.daemon:STATUS_INTERVAL_S": 0.05},
+}
 #: A thousand games a second, of some hundred rows each: enough to be in the middle of things.
 CALM = {"player": "expectimax", "sample_rate": 20}
 #: A hundred thousand games a second.
@@ -106,13 +113,13 @@ def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
     recorder.signal(signal.SIGTERM)
     recorder.wait_for_event("finishing the games in play, at most 3600 s")
     workers = recorder.workers
-    assert len(workers) == 2
+    assert len(workers) == 1
     begin = time.monotonic()
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
     assert time.monotonic() - begin < 3
     assert recorder.events("warning") == ["SIGTERM again: ending the workers, publishing what is confirmed"]
-    assert recorder.summary["games_dropped"] >= 2  # and those that were handed out and not begun
+    assert recorder.summary["games_dropped"] >= 1  # and those that were handed out and not begun
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
@@ -130,19 +137,18 @@ def test_other_signals_drain_too(recorders: Recorders, root: Path, number: signa
 
 
 def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(**SLOW, seed=SEED, drain_timeout_s=0.2)
-    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["steps"] > 3000)
+    recorder = recorders.start(**SLOW, drain_timeout_s=0.2)
+    recorder.wait_for_status(lambda status: status["steps"] > 0)
     begin = time.monotonic()
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
     assert time.monotonic() - begin < 4, "workers end within a slice of play, not when they are killed"
-    # One for each worker that was in a game; on a loaded machine, some may not have been.
-    assert 1 <= recorder.summary["games_dropped"] <= 2
+    assert (recorder.summary["games"], recorder.summary["games_dropped"]) == (0, 1)
     assert_every_game_accounted_for(root)
 
 
 def test_the_drain_finishes_the_games_in_play_and_begins_no_other(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(**SLOW, workers=1, seed=SEED)
+    recorder = recorders.start(**SLOW)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
@@ -247,7 +253,7 @@ def test_killed_at_any_moment(recorders: Recorders, root: Path, moment: int) -> 
 
 def test_workers_die_with_the_daemon_in_the_middle_of_a_game(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(**SLOW)
-    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["steps"] > 0)
+    recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGKILL)
     recorder.end()
     wait_until(lambda: not workers_of(recorder.pid), patience_s=2)
