@@ -76,7 +76,7 @@ def _run(
     out_dir: Path,
     instance: Instance,
     signals: Signals,
-    player_args: dict[str, int],
+    player_args: dict[str, int | float | str | bool],
 ) -> Summary:
     seed = secrets.randbits(64) if config.seed is None else config.seed
     state = GameState(seed) if config.seed is None else instance.load_state(seed)
@@ -163,7 +163,9 @@ def _run(
     )
 
 
-def _worker_spec(config: RecorderConfig, seed: int, player_args: dict[str, int]) -> WorkerSpec:
+def _worker_spec(
+    config: RecorderConfig, seed: int, player_args: dict[str, int | float | str | bool]
+) -> WorkerSpec:
     flush_s = config.flush_s if config.rotate_s is None else min(config.flush_s, config.rotate_s)
     return WorkerSpec(
         index=0,

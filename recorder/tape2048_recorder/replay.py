@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.errors import ReplayError
+from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.formats.session import step_dtype
 from tape2048.session import Session
 from tape2048.validation import Finding
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
-from tape2048_recorder.players import make_player, player_sha256
+from tape2048_recorder.players import make_player, own, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,12 +61,13 @@ def replay_session(path: Path, *, progress: Callable[[int, int], None] | None = 
     """
     session = Session.open(path)
     meta = _meta(session, path)
+    player = _player(meta, path)
     findings: list[Finding] = []
     done = differing = 0
     with ThreadPoolExecutor(available_cores()) as pool:
         chunks = list(_chunks(session.runs))
         for (first, end), found in zip(
-            chunks, pool.map(lambda chunk: _differing(session, meta, *chunk), chunks), strict=True
+            chunks, pool.map(lambda chunk: _differing(session, meta, player, *chunk), chunks), strict=True
         ):
             differing += len(found)
             findings += [
@@ -101,18 +102,29 @@ def _meta(session: Session, path: Path) -> _Meta:
             path=path,
             hint="only what this project recorded can be played again",
         ) from error
-    here = player_sha256(meta.player, make_player(meta.player, meta.player_args))
+    if session.steps.dtype != step_dtype(record_action=meta.record_action):
+        raise ReplayError(
+            f"record_action is {meta.record_action}, the rows are {session.steps.dtype}", path=path
+        )
+    return meta
+
+
+def _player(meta: _Meta, path: Path) -> Any:
+    """The player that recorded the session, if it is the same here."""
+    try:
+        player = make_player(meta.player, meta.player_args)
+    except (ConfigError, FormatError) as error:
+        raise ReplayError(
+            f"what played it cannot be made here: {error}", path=path, hint=error.hint
+        ) from error
+    here = player_sha256(meta.player, player)
     if here != meta.player_sha256:
         raise ReplayError(
             f"it was played by {meta.player} {meta.player_sha256[:12]}; here {meta.player} is {here[:12]}",
             path=path,
             hint="install the version that recorded it (`engine` in `tape2048 show --json`)",
         )
-    if session.steps.dtype != step_dtype(record_action=meta.record_action):
-        raise ReplayError(
-            f"record_action is {meta.record_action}, the rows are {session.steps.dtype}", path=path
-        )
-    return meta
+    return player
 
 
 def _chunks(runs: Runs) -> Iterator[tuple[int, int]]:
@@ -125,7 +137,7 @@ def _chunks(runs: Runs) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _differing(session: Session, meta: _Meta, first: int, end: int) -> list[tuple[int, str]]:
+def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int) -> list[tuple[int, str]]:
     """The runs of a range that come out differently, and in what."""
     recorded = session.runs[first:end]
     rows = int(recorded["rows"].sum())
@@ -136,7 +148,7 @@ def _differing(session: Session, meta: _Meta, first: int, end: int) -> list[tupl
         sample_rate=meta.sample_rate,
     )
     buffer.give(np.ascontiguousarray(recorded["id"]), np.ascontiguousarray(recorded["seed"]))
-    player: Any = make_player(meta.player, meta.player_args)  # its tables may be written: one for each chunk
+    player = own(player)  # chunks are played at the same time
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()
     played = buffer.runs

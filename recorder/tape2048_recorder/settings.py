@@ -343,13 +343,15 @@ def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
     raise ConfigError(f"{origin.where or name}: {problem}", hint=hint)
 
 
-def unknown_key(found: str, known: Iterable[str], origin: Origin) -> UnknownKeyError:
+def unknown_key(
+    found: str, known: Iterable[str], origin: Origin, *, listed_by: str = "tape2048 config show"
+) -> UnknownKeyError:
     """The error for a name that no setting has; the nearest one that exists is in the message."""
     names = {name.lower(): name for name in known}
     (nearest,) = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
     message = f"found {found!r}, which is not a setting; the nearest is {names[nearest]!r}"
     path = origin.where if origin.kind == "file" else None
-    return UnknownKeyError(message, path=path, hint="`tape2048 config show` lists every setting")
+    return UnknownKeyError(message, path=path, hint=f"`{listed_by}` lists every setting")
 
 
 def _plain(bound: float) -> str:

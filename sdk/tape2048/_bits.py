@@ -1,8 +1,8 @@
 """Machine instructions that Python has no word for, as numba intrinsics.
 
 Each is one LLVM instruction or intrinsic, so it works on every processor that numba compiles for.
-Only the selection of a set bit has two forms: BMI2's ``pdep`` where the processor has it, else a
-loop. Both give the same answers.
+Only the selection of a set bit and of masked nibbles have two forms: BMI2's ``pdep`` and ``pext`` where
+the processor has them, else loops. Both give the same answers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = [
     "HAS_PDEP",
     "bswap64",
+    "extract_nibbles",
+    "extract_nibbles_loop",
+    "float_bits",
     "high64",
     "popcount",
     "select_bit",
@@ -31,7 +34,7 @@ __all__ = [
     "store64",
 ]
 
-# AMD before Zen 3 has pdep in microcode: a hundred cycles and more.
+# AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
 _SLOW_PDEP = ("bdver4", "znver1", "znver2")
 
 
@@ -75,6 +78,16 @@ bswap64 = _llvm_unary("llvm.bswap")
 
 
 @_intrinsic
+def float_bits(typing_context: Any, value: Any) -> Any:
+    """The 32 bits of an ``f32`` as a signed integer, sign-extended to ``i64``."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.sext(builder.bitcast(args[0], ir.IntType(32)), _I64)
+
+    return types.int64(types.float32), codegen
+
+
+@_intrinsic
 def high64(typing_context: Any, a: Any, b: Any) -> Any:
     """The high 64 bits of the 128-bit product of two ``u64``."""
 
@@ -85,16 +98,22 @@ def high64(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), codegen
 
 
-@_intrinsic
-def _pdep(typing_context: Any, value: Any, mask: Any) -> Any:
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        name = "llvm.x86.bmi.pdep.64"
-        function = builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(builder.module, ir.FunctionType(_I64, [_I64, _I64]), name=name)
-        return builder.call(function, args)
+def _bmi2(name: str) -> Any:
+    @_intrinsic
+    def call(typing_context: Any, value: Any, mask: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            function = builder.module.globals.get(name)
+            if function is None:
+                function = ir.Function(builder.module, ir.FunctionType(_I64, [_I64, _I64]), name=name)
+            return builder.call(function, args)
 
-    return types.uint64(types.uint64, types.uint64), codegen
+        return types.uint64(types.uint64, types.uint64), codegen
+
+    return call
+
+
+_pdep = _bmi2("llvm.x86.bmi.pdep.64")
+_pext = _bmi2("llvm.x86.bmi.pext.64")
 
 
 @register_jitable
@@ -112,6 +131,26 @@ def _select_bit_pdep(mask: Any, n: Any) -> Any:
 
 
 select_bit: Callable[[Any, Any], Any] = _select_bit_pdep if HAS_PDEP else select_bit_loop
+
+
+@register_jitable
+def extract_nibbles_loop(board: Any, mask: Any) -> Any:
+    """The nibbles of ``board`` under ``mask`` (whole nibbles), moved together; portable form."""
+    out = shift = np.uint64(0)
+    for i in range(16):
+        at = np.uint64(4 * i)
+        if (mask >> at) & np.uint64(1):
+            out |= ((board >> at) & np.uint64(15)) << shift
+            shift += np.uint64(4)
+    return out
+
+
+@register_jitable
+def _extract_nibbles_pext(board: Any, mask: Any) -> Any:
+    return _pext(board, mask)
+
+
+extract_nibbles: Callable[[Any, Any], Any] = _extract_nibbles_pext if HAS_PDEP else extract_nibbles_loop
 
 
 def _store(bits: int) -> Any:

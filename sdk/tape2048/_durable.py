@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from _typeshed import ReadableBuffer
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "fsync_path",
     "rename_noreplace",
     "replace_file",
+    "replace_file_parts",
     "storage_error",
     "write_all",
     "write_file",
@@ -93,12 +96,29 @@ def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 
 def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
     """Put these bytes in the place of a small file: the old content or the new is seen, never a half."""
+    replace_file_parts(path, [data])
+
+
+def replace_file_parts(path: str | os.PathLike[str], parts: Iterable[ReadableBuffer]) -> int:
+    """As :func:`replace_file`, for bytes that come in parts; returns how many there were."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
-    write_file(draft, data)
-    draft.replace(target)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            for part in parts:
+                write_all(fd, part)
+            os.fsync(fd)
+            size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        draft.replace(target)
+    except BaseException:
+        draft.unlink()
+        raise
     fsync_dir(target.parent)
+    return size
 
 
 @functools.cache

@@ -17,7 +17,8 @@
     │   ├── ManifestError          19   manifest.json is malformed or disagrees with the directory
     │   ├── ChecksumError          20   bytes changed after they were written
     │   ├── BookkeepingError       21   runs, blocks and rows disagree
-    │   └── ReplayError            22   a run comes out differently when it is played again
+    │   ├── ReplayError            22   a run comes out differently when it is played again
+    │   └── NetworkError           27   a file of weights is not a network that a player can use
     ├── StorageError               30   the operating system said no
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
@@ -48,6 +49,7 @@ __all__ = [
     "FormatError",
     "ManifestError",
     "NameTakenError",
+    "NetworkError",
     "NotASessionError",
     "NotSqliteError",
     "NpyDtypeError",
@@ -185,6 +187,12 @@ class ReplayError(FormatError):
     """A run cannot be played again from its seed, or comes out differently."""
 
     exit_code = 22
+
+
+class NetworkError(FormatError):
+    """A file of weights that is whole and is not a network that a player can use."""
+
+    exit_code = 27
 
 
 class StorageError(TapeError):

@@ -213,14 +213,14 @@ def board_score(board: Any) -> Any:
 
 
 @register_jitable
-def _mirror(board: Any) -> Any:
+def mirror(board: Any) -> Any:
     """Left and right swapped."""
     board = (board & U64(0xF0F0F0F0F0F0F0F0)) >> U64(4) | (board & U64(0x0F0F0F0F0F0F0F0F)) << U64(4)
     return (board & U64(0xFF00FF00FF00FF00)) >> U64(8) | (board & U64(0x00FF00FF00FF00FF)) << U64(8)
 
 
 @register_jitable
-def _flip(board: Any) -> Any:
+def flip(board: Any) -> Any:
     """Top and bottom swapped."""
     board = (board >> U64(32)) | (board << U64(32))
     return (board & U64(0xFFFF0000FFFF0000)) >> U64(16) | (board & U64(0x0000FFFF0000FFFF)) << U64(16)
@@ -234,9 +234,9 @@ def symmetry(board: Any, k: Any) -> Any:
     """
     k = U64(k)
     if k & U64(1):
-        board = _mirror(board)
+        board = mirror(board)
     if k & U64(2):
-        board = _flip(board)
+        board = flip(board)
     if k & U64(4):
         board = transpose(board)
     return board

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.bench.recording [--players random,greedy,expectimax:depth=1] [--rounds 5] [--seconds 8]
+    python -m tests.bench.recording [--players random greedy ntuple:look_below=0] [--rounds 5] [--seconds 8]
     python -m tests.bench.recording --niced [--core 0]
 
 **Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows; then a
@@ -45,7 +45,14 @@ if TYPE_CHECKING:
 
 SHM = Path("/dev/shm")
 WARM_BYTES = 3 * 10**9
-TARGETS = {"random": 0.50, "greedy": 0.95, "expectimax:depth=1": 0.95}
+TARGETS = {
+    "random": 0.50,
+    "greedy": 0.95,
+    "expectimax:depth=1": 0.95,
+    "ntuple:look_below=0": 0.85,
+    "ntuple": 0.95,
+    "ntuple:look_below=16": 0.95,
+}
 NICED_PLAYER = "expectimax:depth=1"
 NICED_TARGET = 40_000
 
@@ -56,7 +63,7 @@ BLOCK_ROWS = 262_144
 BLOCKS_MIN = 3
 
 #: What a bare process plays between two looks at the clock: 20 to 100 ms.
-CHUNK_GAMES = {"random": 10_000, "greedy": 5_000, "expectimax:depth=1": 20}
+CHUNK_GAMES = {"random": 10_000, "greedy": 5_000, "expectimax:depth=1": 20, "ntuple:look_below=0": 20}
 
 
 class Recorded(NamedTuple):
@@ -342,7 +349,7 @@ def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, ni
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--players", default=",".join(TARGETS))
+    parser.add_argument("--players", nargs="+", default=list(TARGETS))
     parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--workers", type=int, default=2)
@@ -373,7 +380,7 @@ def main() -> None:
         if args.niced:
             figures += niced_figures(core=args.core, **how)
         else:
-            for player in args.players.split(","):
+            for player in args.players:
                 figures += ratio_figures(
                     player, workers=args.workers, block_rows=args.block_rows, keep=int(args.keep), **how
                 )

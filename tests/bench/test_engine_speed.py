@@ -28,8 +28,16 @@ GAMES = {
     "expectimax:depth=1": 500,
     "expectimax:depth=2": 20,
     "expectimax:depth=3": 2,
+    "ntuple:look_below=0": 400,
+    "ntuple": 120,
+    "ntuple:look_below=16": 25,
 }
-TARGETS = {"random": 28e6}
+TARGETS = {
+    "random": 28e6,
+    "ntuple:look_below=0": 5.0e6,
+    "ntuple": 1.1e6,
+    "ntuple:look_below=16": 0.2e6,
+}
 TOY_PART = 20_000
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
@@ -21,6 +22,7 @@ from tape2048._durable import (
     fsync_path,
     rename_noreplace,
     replace_file,
+    replace_file_parts,
     storage_error,
     write_all,
     write_file,
@@ -28,6 +30,9 @@ from tape2048._durable import (
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 from .disks import files_end_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # --- checksums
 
@@ -129,6 +134,27 @@ def test_replace_file_keeps_the_old_content_where_there_is_no_room(tmp_path: Pat
     replace_file(tmp_path / "file", b"one")
     with files_end_at(1000), pytest.raises(OSError, match="File too large"):
         replace_file(tmp_path / "file", bytes(2000))
+    assert (tmp_path / "file").read_bytes() == b"one"
+
+
+def test_replace_file_parts_counts_what_it_wrote(tmp_path: Path) -> None:
+    assert replace_file_parts(tmp_path / "file", [b"one", memoryview(b"two"), b""]) == 6
+    assert (tmp_path / "file").read_bytes() == b"onetwo"
+
+
+def test_a_replacement_that_fails_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one")
+    (tmp_path / "directory").mkdir()
+
+    def fail() -> Iterator[bytes]:
+        yield b"two"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        replace_file_parts(tmp_path / "file", fail())
+    with pytest.raises(IsADirectoryError):
+        replace_file(tmp_path / "directory", b"two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
     assert (tmp_path / "file").read_bytes() == b"one"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,9 @@ from tape2048_recorder import players, rng
 from tape2048_recorder.game_loop import play_unrecorded
 from tape2048_recorder.players import expectimax
 from tape2048_recorder.players._api import NO_MOVE, choose
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Cells = tuple[int, ...]
 
@@ -321,16 +325,22 @@ def test_looking_ahead_is_stronger() -> None:
 # --- the registry
 
 
-def test_the_registry_is_told_by_name() -> None:
+def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.touch()
     for name, kind in players.REGISTRY.items():
         assert kind.name == name
         assert kind.summary
         defaults = {key: parameter.default for key, parameter in kind.parameters.items()}
-        assert players.check_player(name, {}) == defaults
+        needed = {"weights": str(weights)} if "weights" in defaults else {}
+        assert players.check_player(name, needed) == defaults | needed
         for key, parameter in kind.parameters.items():
+            assert parameter.summary
+            if isinstance(parameter.default, str):
+                continue
             assert parameter.minimum <= parameter.default <= parameter.maximum
             for value in (parameter.minimum, parameter.maximum):
-                assert players.check_player(name, {key: value})[key] == value
+                assert players.check_player(name, {**needed, key: value})[key] == value
 
 
 @pytest.mark.parametrize(
@@ -351,6 +361,28 @@ def test_what_is_unknown_is_refused_with_the_nearest(
             function(name, args)
         assert caught.value.hint is not None
         assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("parameter", "taken", "refused"),
+    [
+        (players.Parameter(2, 0, 16, ""), [(0, 0), (16, 16)], [1.0, "1", True, 17, None]),
+        (
+            players.Parameter(0.5, 0, 1, ""),
+            [(0, 0.0), (1, 1.0), (0.25, 0.25)],
+            ["0", True, 1.1, math.nan, None],
+        ),
+        (players.Parameter("a", 0, 0, ""), [("", ""), ("b", "b")], [0, 1.0, False, None]),
+    ],
+)
+def test_a_parameter_is_of_its_defaults_kind(
+    parameter: players.Parameter, taken: list[tuple[object, object]], refused: list[object]
+) -> None:
+    for value, read in taken:
+        assert parameter.read(value) == read
+        assert type(parameter.read(value)) is type(parameter.default)
+    for value in refused:
+        assert parameter.read(value) is None
 
 
 @pytest.mark.parametrize("value", [0, 4, -1, 2**70, "2", 2.0, True, None])

@@ -27,6 +27,8 @@ COMMANDS = {
     "list": ("tape2048_tools.commands.listing", "List the sessions in a directory."),
     "show": ("tape2048_tools.commands.show", "Show what a session holds and how well was played."),
     "validate": ("tape2048_tools.commands.validate", "Check sessions: checksums, bookkeeping, replay."),
+    "player": ("tape2048_tools.commands.player", "Strength, speed and networks of players."),
+    "train-player": ("tape2048_tools.commands.train_player", "Train an n-tuple network."),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 

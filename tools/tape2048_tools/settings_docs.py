@@ -15,9 +15,11 @@ from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.settings import settings_of
 
 if TYPE_CHECKING:
+    import msgspec
+
     from tape2048_recorder.settings import Setting
 
-__all__ = ["MARKERS", "SAMPLE", "markdown_table", "sample_toml", "with_table"]
+__all__ = ["MARKERS", "SAMPLE", "markdown_table", "sample_toml", "settings_toml", "with_table"]
 
 #: The lines in README.md between which the table stands.
 MARKERS = ("<!-- settings:begin -->", "<!-- settings:end -->")
@@ -55,11 +57,23 @@ def sample_toml() -> str:
     return "\n\n".join([_comment(_SAMPLE_HEAD), *(_sample_entry(setting) for setting in ordered)]) + "\n"
 
 
+def settings_toml(config: msgspec.Struct) -> str:
+    """A file that says what this configuration is: every setting explained, at its value."""
+    settings = settings_of(type(config)).values()
+    entries = (
+        f"{_about(setting)}\n{_toml_line(setting, getattr(config, setting.name))}" for setting in settings
+    )
+    return "\n\n".join(entries) + "\n"
+
+
 def _sample_entry(setting: Setting) -> str:
-    text = (
+    return f"{_about(setting)}\n#{_toml_line(setting, setting.default)}"
+
+
+def _about(setting: Setting) -> str:
+    return _comment(
         f"{setting.text[0].upper()}{setting.text[1:]}.\nValues: {setting.expected}.\nDefault: {setting.why}."
     )
-    return f"{_comment(text)}\n#{_toml_line(setting)}"
 
 
 def _comment(text: str) -> str:
@@ -67,12 +81,12 @@ def _comment(text: str) -> str:
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
-def _toml_line(setting: Setting) -> str:
+def _toml_line(setting: Setting, value: object) -> str:
     if setting.kind == "table":
         return f"[{setting.name}]"
-    value = setting.none if setting.default is None else setting.show(setting.default)
-    quote = '"' if setting.default is None or setting.kind == "str" else ""
-    return f"{setting.name} = {quote}{value}{quote}"
+    shown = setting.none if value is None else setting.show(value)
+    quote = '"' if value is None or setting.kind == "str" else ""
+    return f"{setting.name} = {quote}{shown}{quote}"
 
 
 def with_table(readme: str) -> str:

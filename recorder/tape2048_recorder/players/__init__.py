@@ -17,25 +17,56 @@ from tape2048.errors import ConfigError, UnknownKeyError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["REGISTRY", "Parameter", "PlayerKind", "check_player", "make_player", "player_sha256"]
+__all__ = [
+    "REGISTRY",
+    "Parameter",
+    "PlayerKind",
+    "check_player",
+    "make_player",
+    "own",
+    "player_sha256",
+]
 
 ArgValue = int | float | str | bool
 
+#: How the fields begin in which a player keeps what it computed.
+_CACHE = "cache_"
+
 
 class Parameter(NamedTuple):
-    """One parameter of a player: an integer in a range."""
+    """One parameter of a player: of its default's type, in a range where it is a number."""
 
-    default: int
-    minimum: int
-    maximum: int
+    default: int | float | str
+    minimum: float
+    maximum: float
     summary: str
+
+    @property
+    def expected(self) -> str:
+        """The values it takes, in words."""
+        if isinstance(self.default, str):
+            return "text"
+        noun = "an integer" if isinstance(self.default, int) else "a number"
+        return f"{noun} from {self.minimum:g} to {self.maximum:g}"
+
+    def read(self, value: object) -> int | float | str | None:
+        """The value, or None where it is not one of this parameter's."""
+        if isinstance(self.default, str):
+            return value if isinstance(value, str) else None
+        # A bool is an int to Python, and no number to anybody else.
+        kinds = int if isinstance(self.default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            return None
+        return type(self.default)(value) if self.minimum <= value <= self.maximum else None
 
 
 class PlayerKind(NamedTuple):
     """One row of the registry.
 
     ``make`` names a function ``module:function`` in this package that takes the parameters by keyword.
-    ``version`` is raised when the same parameters would choose other moves than before.
+    ``version`` is raised when the same parameters would choose other moves than before. ``check`` names
+    a function that refuses parameters by a :class:`ConfigError`, for what ranges cannot say; its module
+    loads nothing heavy.
     """
 
     name: str
@@ -43,6 +74,7 @@ class PlayerKind(NamedTuple):
     parameters: dict[str, Parameter]
     make: str
     version: int
+    check: str | None = None
 
 
 REGISTRY: dict[str, PlayerKind] = {
@@ -69,16 +101,34 @@ REGISTRY: dict[str, PlayerKind] = {
             make="expectimax:make",
             version=1,
         ),
+        PlayerKind(
+            name="ntuple",
+            summary="a trained n-tuple network, with a look ahead where the board is nearly full",
+            parameters={
+                "weights": Parameter("default", 0, 0, "a network that ships (`default`, `fast`), or a file"),
+                "look_below": Parameter(
+                    3, 0, 16, "look a spawn ahead where fewer cells than this are empty; 0: never, 16: always"
+                ),
+                "mix": Parameter(
+                    "", 0, 0, "look_below by game, drawn with weights: `0:2+3:1` is never in 2 games of 3"
+                ),
+                "epsilon": Parameter(0.0, 0, 1, "the chance of a random move"),
+                "temperature": Parameter(0.0, 0, 1e6, "points of score; softmax over values where above 0"),
+            },
+            make="ntuple:make",
+            version=1,
+            check="tape2048_recorder.ntuple.arguments:check",
+        ),
     )
 }
 
 
-def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, int]:
+def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """The parameters of a player, defaults filled in.
 
     Raises:
         UnknownKeyError: no such player, or no such parameter; the nearest one is named.
-        ConfigError: a parameter is not an integer in its range.
+        ConfigError: a parameter is not of its kind, not in its range, or names what is not there.
     """
     kind = REGISTRY.get(name)
     if kind is None:
@@ -92,15 +142,18 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, int]:
                 f"player {name!r} takes no {key!r}{_nearest(key, kind.parameters)}",
                 hint=f"its parameters: {known}",
             )
-    full = {key: parameter.default for key, parameter in kind.parameters.items()}
+    full: dict[str, ArgValue] = {key: parameter.default for key, parameter in kind.parameters.items()}
     for key, value in args.items():
         parameter = kind.parameters[key]
-        if type(value) is not int or not parameter.minimum <= value <= parameter.maximum:
+        read = parameter.read(value)
+        if read is None:
             raise ConfigError(
-                f"player {name!r}: {key} is {value!r}; expected an integer from {parameter.minimum} to "
-                f"{parameter.maximum} ({parameter.summary})"
+                f"player {name!r}: {key} is {value!r}; expected {parameter.expected} ({parameter.summary})"
             )
-        full[key] = value
+        full[key] = read
+    if kind.check is not None:
+        module, _, function = kind.check.partition(":")
+        getattr(importlib.import_module(module), function)(full)
     return full
 
 
@@ -120,6 +173,12 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{module}"), function)(**full)
 
 
+def own(player: Any) -> Any:
+    """The player for one more thread: tables are shared, and a cache, which is written, is its own."""
+    caches = [field for field in player._fields if field.startswith(_CACHE)]
+    return player._replace(**{field: getattr(player, field).copy() for field in caches})
+
+
 def player_sha256(name: str, player: Any) -> str:
     """What tells this player from any that would choose otherwise: SHA-256 over name, version and tables.
 
@@ -129,7 +188,7 @@ def player_sha256(name: str, player: Any) -> str:
 
     digest = hashlib.sha256(f"{name}:{REGISTRY[name].version}\n".encode())
     for field, value in zip(player._fields, player, strict=True):
-        if field.startswith("cache_"):
+        if field.startswith(_CACHE):
             continue
         array = np.ascontiguousarray(value)
         digest.update(f"{field}:{array.dtype.str}:{array.shape}\n".encode())

@@ -1,0 +1,1 @@
+"""N-tuple networks over afterstates: their files, their values, and how they learn."""

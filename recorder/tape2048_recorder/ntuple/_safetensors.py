@@ -1,0 +1,124 @@
+"""The safetensors layout, the little of it that is needed: named arrays and a table of text.
+
+::
+
+    u64 length of the header | header, JSON | the arrays' bytes, one behind the other
+
+Read strictly: every offset is checked against the file's length before anything is made of it, and the
+arrays have to cover the file exactly, in the header's order. What the format has and networks do not need
+(bfloat16 and the like) is refused. Source: the format section of the safetensors project's README.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tape2048.errors import FormatError, TrailingBytesError, TruncatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["decode", "encode"]
+
+Array = npt.NDArray[Any]
+
+_LENGTH = struct.Struct("<Q")
+_DTYPES = {"F32": "<f4", "I16": "<i2", "U64": "<u8"}
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+
+#: Nothing that is read here has more, and NumPy has a limit of its own.
+_DIMENSIONS_MAX = 2
+
+#: The limit that the format itself sets.
+_HEADER_BYTES_MAX = 100_000_000
+
+
+class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, in pieces (the arrays are not copied)."""
+    header: dict[str, Any] = {"__metadata__": dict(texts)}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        header[name] = _Tensor(_NAMES[array.dtype], list(array.shape), (begin, end))
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)  # so that the arrays are aligned
+    yield _LENGTH.pack(len(text))
+    yield text
+    for array in arrays.values():
+        yield np.ascontiguousarray(array).data.cast("B")
+
+
+def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays (views of ``data``) and the table of text of a file.
+
+    Raises:
+        FormatError: found and expected, with the path. Among them :class:`TruncatedError` and
+            :class:`TrailingBytesError`.
+    """
+    if len(data) < _LENGTH.size:
+        raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
+    (length,) = _LENGTH.unpack_from(data)
+    if length > min(len(data) - _LENGTH.size, _HEADER_BYTES_MAX):
+        raise TruncatedError(
+            f"the header claims {length:,} bytes, and {len(data) - _LENGTH.size:,} follow",
+            path=path,
+            offset=0,
+            hint="not a safetensors file, or one that was cut off",
+        )
+    begin = _LENGTH.size + length
+    tensors, texts = _read_header(bytes(data[_LENGTH.size : begin]), path)
+    arrays: dict[str, Array] = {}
+    at = 0
+    body = memoryview(data)[begin:]
+    for name, tensor in tensors.items():
+        dtype = _DTYPES.get(tensor.dtype)
+        if dtype is None:
+            raise FormatError(
+                f"{name} is of type {tensor.dtype}, expected one of {', '.join(_DTYPES)}", path=path
+            )
+        if len(tensor.shape) > _DIMENSIONS_MAX or any(not 0 < size < 2**48 for size in tensor.shape):
+            raise FormatError(f"{name} has the shape {tensor.shape}", path=path)
+        count = math.prod(tensor.shape)
+        end = at + count * np.dtype(dtype).itemsize
+        if tensor.data_offsets != (at, end):
+            raise FormatError(
+                f"{name} claims bytes {tensor.data_offsets[0]} to {tensor.data_offsets[1]}; "
+                f"its type and shape say {at} to {end}",
+                path=path,
+                offset=begin + at,
+            )
+        if end > len(body):
+            raise TruncatedError(
+                f"{name} ends at byte {begin + end:,}, and the file has {len(data):,}", path=path
+            )
+        arrays[name] = np.frombuffer(body, dtype=dtype, count=count, offset=at).reshape(tensor.shape)
+        at = end
+    if at != len(body):
+        raise TrailingBytesError(
+            f"the file goes on for {len(body) - at:,} bytes behind its last array",
+            path=path,
+            offset=begin + at,
+        )
+    return arrays, texts
+
+
+def _read_header(text: bytes, path: str) -> tuple[dict[str, _Tensor], dict[str, str]]:
+    try:
+        header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        texts = msgspec.json.decode(header.pop("__metadata__", b"{}"), type=dict[str, str])
+        tensors = {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in header.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"the header is not safetensors JSON: {error}", path=path, offset=8) from error
+    return dict(sorted(tensors.items(), key=lambda item: item[1].data_offsets)), texts

@@ -1,0 +1,83 @@
+"""What can be told of the ``ntuple`` player's parameters before anything is loaded."""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import math
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tape2048.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SHIPPED", "check", "network_path", "parse_mix"]
+
+#: Networks that come with the package, by the name that stands for them.
+SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
+
+
+def check(args: Mapping[str, Any]) -> None:
+    """Refuse parameters with which the player cannot be made.
+
+    Raises:
+        ConfigError: found and expected.
+    """
+    network_path(args["weights"])
+    if args["mix"]:
+        parse_mix(args["mix"])
+
+
+def network_path(name: str) -> Path:
+    """The file of the network that ships under this name, or else the file at this path.
+
+    Raises:
+        ConfigError: neither.
+    """
+    path = Path(name)
+    if name in SHIPPED:
+        path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+    else:
+        if is_file:
+            return path
+        reason = "not a file"
+    raise ConfigError(
+        f"found no network at {name!r} ({reason})",
+        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)}",
+    )
+
+
+def parse_mix(text: str) -> tuple[list[int], list[int]]:
+    """The parts of a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``).
+
+    Returns:
+        ``(looks, ends)``: the ``i``-th part is drawn where 64 random bits lie below the ``i``-th end, and
+        in no part before.
+
+    Raises:
+        ConfigError: found and expected.
+    """
+    parts = []
+    for part in text.split("+"):
+        look, colon, weight = part.partition(":")
+        try:
+            parts.append((int(look), float(weight) if colon else 1.0))
+        except ValueError:
+            parts.append((-1, 0.0))
+    whole = sum(weight for _, weight in parts)
+    if not all(0 <= look <= 16 and weight > 0 for look, weight in parts) or not math.isfinite(whole):
+        raise ConfigError(
+            f"found the mixture {text!r}, expected look_below:weight joined by +, "
+            "with 0 to 16 and weights above 0",
+            hint='mix = "0:2+3:1" plays two games of three without look-ahead',
+        )
+    sums = itertools.accumulate(weight for _, weight in parts)
+    ends = [min(int(end / whole * 2.0**64), 2**64 - 1) for end in sums]
+    return [look for look, _ in parts], ends

@@ -1,0 +1,162 @@
+"""Network files: safetensors, compressed with xz where they are shipped.
+
+One array for each stage and tuple, called ``<stage>/<tuple>`` (``0/01245``), ``f32`` or ``i16``, all of
+one type, and ``scales`` (``f32[S, T]``); in the header's table of text, ``format`` is ``tape2048 n-tuple
+network 1``, ``stages`` the tiles at which stages begin (``8192 16384``) and ``facts`` a JSON object of how
+it was trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tape2048._durable import replace_file_parts
+from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
+from tape2048_recorder.ntuple._safetensors import decode, encode
+from tape2048_recorder.ntuple.arguments import network_path
+from tape2048_recorder.ntuple.network import Layout, Network, tuple_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["file_facts", "load_network", "read_network", "save_network"]
+
+FORMAT = "tape2048 n-tuple network 1"
+
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+
+#: What a compressed file may expand to; the largest preset has 3 GB.
+EXPANDED_BYTES_MAX = 4 << 30
+
+#: What expanding may keep in memory beside it; `xz -9` needs 65 MB.
+_XZ_MEMORY_MAX = 256 << 20
+
+
+def load_network(name: str) -> Network:
+    """The network that ships under this name, or else of the file at this path.
+
+    Raises:
+        ConfigError: neither.
+        FormatError: the file is not a whole network.
+    """
+    return read_network(_bytes_of(name), name)
+
+
+def file_facts(name: str) -> dict[str, Any]:
+    """``bytes`` and ``sha256`` of the file of a network, named as for :func:`load_network`."""
+    data = _bytes_of(name)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _bytes_of(name: str) -> memoryview:
+    path = network_path(name)
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise TruncatedError("the file is empty; expected a network", path=path)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
+
+
+def _expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
+    if bytes(data[: len(_XZ_MAGIC)]) != _XZ_MAGIC:
+        return data
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_MAX)
+    try:
+        expanded = decompressor.decompress(data, max_length=EXPANDED_BYTES_MAX)
+    except lzma.LZMAError as error:
+        raise ChecksumError(f"the compressed network is damaged: {error}", path=path) from error
+    if decompressor.unused_data:
+        raise TrailingBytesError(
+            f"the file goes on for {len(decompressor.unused_data):,} bytes behind its compressed network",
+            path=path,
+        )
+    if not decompressor.eof and len(expanded) < EXPANDED_BYTES_MAX:
+        raise TruncatedError("the compressed network is cut off", path=path)
+    if not decompressor.eof:
+        raise NetworkError(f"it expands to more than {EXPANDED_BYTES_MAX:,} bytes", path=path)
+    return expanded
+
+
+def read_network(data: memoryview | bytes, path: str) -> Network:
+    """A network from the bytes of a file.
+
+    Raises:
+        FormatError: :class:`NetworkError` where it is whole and not a network, or has values that are not
+            finite; others where it is damaged.
+    """
+    arrays, texts = decode(_expanded(data, path), path)
+    if texts.get("format") != FORMAT:
+        raise NetworkError(
+            f"found the format {texts.get('format')!r}, expected {FORMAT!r}",
+            path=path,
+            hint="`tape2048 train-player` makes networks",
+        )
+    try:
+        facts = msgspec.json.decode(texts.get("facts", "{}"), type=dict[str, Any])
+        stages = [int(tile) for tile in texts.get("stages", "").split()]
+        names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
+        layout = Layout.of(names, stages)
+    except (msgspec.MsgspecError, ValueError, ConfigError) as error:
+        raise NetworkError(f"the header's table does not describe a network: {error}", path=path) from error
+    return Network(layout, *_checked(arrays, layout, path), facts)
+
+
+def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any, Any]:
+    """The table and the scales, which have to be those of the layout."""
+    expected = _names(layout)
+    found = {name: array for name, array in arrays.items() if name != "scales"}
+    if list(found) != expected:
+        raise NetworkError(f"found arrays {list(found)}, expected {expected}", path=path)
+    dtypes = {array.dtype for array in found.values()}
+    if dtypes not in ({np.dtype("<f4")}, {np.dtype("<i2")}):
+        raise NetworkError(f"found tables of {dtypes}, expected all float32 or all int16", path=path)
+    sizes = layout.sizes * layout.stage_count
+    for (name, array), size in zip(found.items(), sizes, strict=True):
+        if array.shape != (size,):
+            raise NetworkError(f"{name} has the shape {array.shape}, expected {(size,)}", path=path)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NetworkError(f"{name} has values that are not finite", path=path)
+    scales = arrays.get("scales")
+    shape = (layout.stage_count, len(layout.tuples))
+    if scales is None or scales.dtype != np.float32 or scales.shape != shape:
+        raise NetworkError(f"scales are missing or not float32 of shape {shape}", path=path)
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise NetworkError("scales are not all above 0", path=path)
+    # One array of its own: contiguous, aligned, and in huge pages where the system has them.
+    return np.concatenate(list(found.values())), np.array(scales)
+
+
+def _names(layout: Layout) -> list[str]:
+    return [f"{stage}/{tuple_text(cells)}" for stage in range(layout.stage_count) for cells in layout.tuples]
+
+
+def save_network(network: Network, path: str | os.PathLike[str], *, compress: bool = True) -> int:
+    """Write a network in the place of what stands at ``path``; returns the file's bytes.
+
+    Raises:
+        OSError: as the operating system gave it; what stood there still does.
+    """
+    layout = network.layout
+    arrays = dict(zip(_names(layout), network.tables().values(), strict=True))
+    texts = {
+        "format": FORMAT,
+        "stages": " ".join(str(tile) for tile in layout.stages),
+        "facts": msgspec.json.encode(network.facts).decode(),
+    }
+    parts = encode({**arrays, "scales": network.scales}, texts)
+    if compress:
+        parts = iter([lzma.compress(b"".join(parts), lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=_FILTERS)])
+    return replace_file_parts(path, parts)
+
+
+#: Literals are pairs of bytes, and values of neighbouring entries are alike.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lp": 1, "lc": 2, "pb": 1}]

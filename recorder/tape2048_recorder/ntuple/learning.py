@@ -1,0 +1,235 @@
+r"""Temporal difference learning of afterstate values, compiled.
+
+A finished game is walked backwards. For the afterstate :math:`s_i` of its move :math:`i`, the reward
+:math:`r_{i+1}` of the next move and the afterstate that follows,
+
+.. math::
+
+    G_i = r_{i+1} + (1 - \lambda)\, V(s_{i+1}) + \lambda\, G_{i+1}, \qquad \delta_i = G_i - V(s_i),
+
+with :math:`G_i = 0` for the last one (the lambda-return of Sutton and Barto, 2nd ed., section 12.1, over
+afterstates as in Szubert and Jaskowski 2014). Walking backwards, :math:`V(s_{i+1})` has learned already
+(Matsuzaki, "Developing 2048 player with backward temporal coherence learning and restart", ACG 2017). Each of
+the :math:`m` entries that make :math:`V(s_i)` then moves with a rate of its own, by temporal coherence
+(Beal and Smith 1999; Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018, section
+IV):
+
+.. math::
+
+    w \leftarrow w + \frac{\beta}{m} \frac{|E|}{A}\, \delta, \qquad E \leftarrow E + \delta, \qquad
+    A \leftarrow A + |\delta|
+
+where :math:`|E| / A` is 1 for an entry that has never been moved.
+
+A game that has ended is begun again from its middle (Matsuzaki's restart): late positions are met far
+more often so, and what is never met is never learned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from tape2048._jit import kernel
+from tape2048.rules import max_exponent, rows_merge_score, slide_rows, transpose
+from tape2048_recorder import rng
+from tape2048_recorder.engine import new_game, spawn
+from tape2048_recorder.ntuple.lookup import SYMMETRIES, indices_of, stage_of, value_of
+
+__all__ = ["LENGTH_MAX", "Lane", "Tables", "learn_backwards", "new_lane", "train"]
+
+U64 = np.uint64
+F32 = np.float32
+
+#: Moves of a game that are kept; the longest possible game has some 65,000.
+LENGTH_MAX = 1 << 17
+
+# The words of a lane's state.
+_RANDOM = 0
+_GAMMA = 1
+_RESTART = 2  # the board that the next game begins with, or 0 for a new game
+LANE_WORDS = 3
+
+
+class Tables(NamedTuple):
+    """A network that learns: what lanes share. ``coherence`` is ``f32[entries, 2]``: E and A."""
+
+    table: npt.NDArray[np.float32]
+    coherence: npt.NDArray[np.float32]
+    scales: npt.NDArray[np.float32]
+    masks: tuple[np.uint64, ...]
+    offsets: tuple[np.uint64, ...]
+    stage_exponents: npt.NDArray[np.uint64]
+    stage_size: np.uint64
+
+
+class Lane(NamedTuple):
+    """One sequence of games: its generator and place, and room for a game."""
+
+    state: npt.NDArray[np.uint64]
+    boards: npt.NDArray[np.uint64]
+    afterstates: npt.NDArray[np.uint64]
+    rewards: npt.NDArray[np.float32]
+    places: npt.NDArray[np.uint64]
+
+
+@kernel
+def _begin(state: Any, seed: Any) -> None:
+    state[_RANDOM], state[_GAMMA] = rng.start(seed)
+    state[_RESTART] = U64(0)
+
+
+def new_lane(seed: np.uint64, tuples: int) -> Lane:
+    """A lane at its beginning; different seeds give different games."""
+    state = np.zeros(LANE_WORDS, dtype=U64)
+    _begin(state, seed)
+    return Lane(
+        state,
+        np.empty(LENGTH_MAX, dtype=U64),
+        np.empty(LENGTH_MAX, dtype=U64),
+        np.empty(LENGTH_MAX, dtype=np.float32),
+        np.empty(SYMMETRIES * tuples, dtype=U64),
+    )
+
+
+@register_jitable
+def _value(tables: Any, board: Any) -> Any:
+    stage = stage_of(tables.stage_exponents, board)
+    return value_of(
+        tables.table, tables.scales, tables.masks, tables.offsets, stage, tables.stage_size, board
+    )
+
+
+@register_jitable
+def _sum(table: Any, places: Any) -> Any:
+    total = F32(0)
+    for k in range(places.shape[0]):
+        total += table[places[k]]
+    return total
+
+
+@kernel
+def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) -> Any:
+    """Learn from the ``length`` moves of the game in ``lane``; returns the sum of ``|delta|``.
+
+    Args:
+        tables: what learns.
+        lane: the game: afterstates and rewards of its moves.
+        length: how many.
+        beta: the learning rate.
+        decay: lambda.
+    """
+    table, coherence, places = tables.table, tables.coherence, lane.places
+    rate = F32(beta) / F32(places.shape[0])
+    decay = F32(decay)
+    target = F32(0)
+    next_value = F32(0)
+    errors = 0.0
+    for j in range(length):
+        i = length - 1 - j
+        if j:
+            target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
+        base = stage_of(tables.stage_exponents, lane.afterstates[i]) * tables.stage_size
+        indices_of(tables.masks, tables.offsets, base, lane.afterstates[i], places)
+        delta = target - _sum(table, places)
+        size = abs(delta)
+        errors += size
+        step = rate * delta
+        for k in range(places.shape[0]):
+            at = places[k]
+            e = coherence[at, 0]
+            a = coherence[at, 1]
+            table[at] += step if a == F32(0) else step * abs(e) / a
+            coherence[at, 0] = e + delta
+            coherence[at, 1] = a + size
+        next_value = _sum(table, places)
+    return errors
+
+
+@register_jitable
+def _best_move(tables: Any, board: Any) -> Any:
+    """``(afterstate, reward)`` of the best move by reward and value; ``(board, 0)`` where none is legal."""
+    columns = transpose(board)
+    column_score = F32(rows_merge_score(columns))
+    row_score = F32(rows_merge_score(board))
+    best = F32(0)
+    best_after = board
+    reward = F32(0)
+    for m in range(4):
+        vertical = m < 2
+        source = columns if vertical else board
+        after = slide_rows(source, U64(m & 1))
+        if after == source:
+            continue
+        merged = column_score if vertical else row_score
+        # A board's value is that of its transpose, so only the best one is turned back.
+        value = merged + _value(tables, after)
+        if best_after == board or value > best:
+            best = value
+            best_after = transpose(after) if vertical else after
+            reward = merged
+    return best_after, reward
+
+
+@kernel
+def train(
+    tables: Any,
+    lane: Any,
+    beta: Any,
+    decay: Any,
+    restart_moves_min: Any,
+    moves_max: Any,
+    scores: Any,
+    highest: Any,
+) -> Any:
+    """Play and learn game by game, until ``moves_max`` moves are made or ``scores`` is full.
+
+    Args:
+        tables: what learns; other threads may learn into it at the same time.
+        lane: this thread's own.
+        beta: the learning rate.
+        decay: lambda.
+        restart_moves_min: a game with fewer moves than this is not begun again from its middle.
+        moves_max: the game in which this is reached is the last one.
+        scores: ``f64[n]``, filled with the scores of the games that began as new ones.
+        highest: ``u8[n]``, filled with their highest exponents.
+
+    Returns:
+        ``(games, moves, errors)``: how many games stand in ``scores``, and over all games the number of
+        moves and the sum of ``|delta|``.
+    """
+    random, gamma, restart = lane.state[_RANDOM], lane.state[_GAMMA], lane.state[_RESTART]
+    games = 0
+    moves = 0
+    errors = 0.0
+    while moves < moves_max and games < scores.shape[0]:
+        is_new = restart == U64(0)
+        seed, random = rng.next_u64(random, gamma)
+        board, _fours, game, game_gamma = new_game(seed)
+        if not is_new:
+            board = restart
+        length = 0
+        score = 0.0
+        while length < LENGTH_MAX:
+            after, reward = _best_move(tables, board)
+            if after == board:
+                break
+            lane.boards[length] = board
+            lane.afterstates[length] = after
+            lane.rewards[length] = reward
+            score += reward
+            length += 1
+            board, _fours, game = spawn(after, game, game_gamma)
+        errors += learn_backwards(tables, lane, length, beta, decay)
+        moves += length
+        if is_new:
+            scores[games] = score
+            highest[games] = max_exponent(board)
+            games += 1
+        restart = lane.boards[length // 2] if length >= restart_moves_min else U64(0)
+    lane.state[_RANDOM] = random
+    lane.state[_RESTART] = restart
+    return games, moves, errors

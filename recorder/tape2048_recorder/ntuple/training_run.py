@@ -1,0 +1,182 @@
+"""A training in a directory of its own: what is written when, and how it ends and goes on.
+
+::
+
+    <dir>/
+        checkpoint.safetensors   all that going on needs; replaced whole
+        metrics.jsonl            a line every few seconds
+        network.safetensors      the network so far, float32; replaced with each checkpoint
+        network.ntuple           the same as it would ship, int16 and compressed, when training ends
+        curve.svg                mean score and reach over moves, at the end (extra ``plot``)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from tape2048._durable import replace_file_parts, storage_error
+from tape2048.errors import AlreadyRunningError, OutDirError
+from tape2048_recorder.ntuple.files import save_network
+from tape2048_recorder.ntuple.trainer import Progress, Trainer
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tape2048_recorder.ntuple.network import Network
+    from tape2048_recorder.ntuple.training_config import TrainingConfig
+
+__all__ = ["CHECKPOINT", "METRICS", "NETWORK", "NETWORK_F32", "TrainingView", "run_training"]
+
+CHECKPOINT = "checkpoint.safetensors"
+METRICS = "metrics.jsonl"
+NETWORK = "network.ntuple"
+NETWORK_F32 = "network.safetensors"
+LOCK = ".lock"
+
+METRICS_INTERVAL_S = 10.0
+
+
+class TrainingView(Protocol):
+    """Where a training's words go."""
+
+    def progress(self, progress: Progress) -> None:
+        """How it stands; twice a second or so."""
+
+    def event(self, message: str) -> None:
+        """Something happened once that a person should know."""
+
+
+def run_training(
+    config: TrainingConfig, directory: Path, view: TrainingView, stop: threading.Event
+) -> Trainer:
+    """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
+
+    Goes on from the directory's checkpoint if it has one. However it ends, a checkpoint is written first.
+
+    Raises:
+        AlreadyRunningError: another training runs there.
+        ConfigError: the checkpoint is another network's, or there is too little memory.
+        FormatError: the checkpoint is damaged.
+        StorageError: the operating system said no; the last checkpoint is whole.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutDirError(f"cannot be made ({error.strerror})", path=directory) from error
+    checkpoint = directory / CHECKPOINT
+    with _locked(directory):
+        if checkpoint.exists():
+            trainer = Trainer.resume(checkpoint, config)
+            view.event(f"going on from {trainer.moves:,} moves ({checkpoint})")
+        else:
+            trainer = Trainer(config)
+        metrics = _Metrics(trainer, directory / METRICS, view)
+        while not trainer.done and not stop.is_set():
+            due = time.monotonic() + config.checkpoint_s
+            _learn_until(trainer, due, stop, metrics)
+            metrics.note()
+            trainer.save_checkpoint(checkpoint)
+            _save(trainer.network(), directory / NETWORK_F32, compress=False)
+            view.event(f"checkpoint at {trainer.moves:,} moves")
+        view.event("writing the network as it ships (xz takes its time)")
+        network, step = trainer.network(), config.quantise_step
+        _save(network.quantised(step) if step else network, directory / NETWORK, compress=True)
+    return trainer
+
+
+def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _Metrics) -> None:
+    import threading
+
+    pause = threading.Event()
+
+    def tick() -> None:
+        metrics.tick()
+        if stop.is_set() or time.monotonic() >= due:
+            pause.set()
+
+    trainer.learn(trainer.config.moves, stop=pause, tick=tick)
+
+
+def _save(network: Network, path: Path, *, compress: bool) -> None:
+    try:
+        save_network(network, path, compress=compress)
+    except OSError as error:
+        raise storage_error(error, path, "writing the network") from error
+
+
+class _Metrics:
+    """Shows progress, and keeps it."""
+
+    def __init__(self, trainer: Trainer, path: Path, view: TrainingView) -> None:
+        self._trainer = trainer
+        self._path = path
+        self._view = view
+        self._next = time.monotonic() + METRICS_INTERVAL_S
+        self._forget_after(trainer.moves)
+
+    def tick(self) -> None:
+        """Show how it stands, and note it where the last note is some seconds old."""
+        self._view.progress(self._trainer.progress())
+        if time.monotonic() >= self._next:
+            self.note()
+
+    def note(self) -> None:
+        """Write a line."""
+        self._next = time.monotonic() + METRICS_INTERVAL_S
+        line: dict[str, Any] = self._trainer.progress()._asdict()
+        try:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            raise storage_error(error, self._path, "writing metrics") from error
+
+    def _forget_after(self, moves: int) -> None:
+        """Drop the lines past the checkpoint that is gone on from, and one that a kill cut off."""
+        try:
+            lines = self._path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith(b"\n") and _moves_of(line) <= moves]
+            if kept != lines:
+                replace_file_parts(self._path, kept)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error(error, self._path, "reading metrics") from error
+
+
+def _moves_of(line: bytes) -> float:
+    """The moves in a line of metrics; infinite in a line that is none."""
+    try:
+        return msgspec.json.decode(line, type=_Noted).moves
+    except msgspec.MsgspecError:
+        return math.inf
+
+
+class _Noted(msgspec.Struct):
+    moves: int
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    try:
+        fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise storage_error(error, directory, "taking the lock") from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunningError(
+                "another training runs in this directory", path=directory, hint="name another with --out"
+            ) from None
+        yield
+    finally:
+        os.close(fd)

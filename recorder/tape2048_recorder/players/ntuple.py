@@ -1,0 +1,324 @@
+r"""``ntuple``: the move with the best reward and value of the afterstate, by a trained n-tuple network.
+
+Without look-ahead a move is worth :math:`r + V(s)`, its merges' score and the network's value of the
+afterstate (see :mod:`tape2048_recorder.ntuple.lookup`). With look-ahead, :math:`V(s)` is replaced by the
+expectation over the next spawns of the best answer,
+
+.. math::
+
+    \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + V(s_m) \right)
+
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where no answer is left. ``look_below`` says where: on
+boards with fewer empty cells than that (0: nowhere; 16: everywhere, since two tiles stand at least).
+
+For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
+score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
+Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, ties too, come from the game's
+generator.
+
+``mix`` plays each game with one of several ``look_below``: ``"0:2+3:1"`` is 1-ply in two games of three.
+Which one a game gets follows from its seed (:func:`mix_choices`), so it is known wherever the seed is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba.extending import overload, register_jitable
+
+from tape2048._bits import float_bits, popcount, select_bit
+from tape2048._jit import kernel
+from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
+from tape2048_recorder import rng
+from tape2048_recorder.ntuple.arguments import parse_mix
+from tape2048_recorder.ntuple.lookup import stage_of, value_of
+from tape2048_recorder.players._api import NO_MOVE, choose, is_player
+
+if TYPE_CHECKING:
+    from tape2048_recorder.ntuple.network import Network
+
+__all__ = ["NTuple", "make", "mix_choices", "move_values", "of_network"]
+
+U64 = np.uint64
+F32 = np.float32
+
+_P_TWO = F32(0.9)
+_P_FOUR = F32(0.1)
+_NOTHING = F32(-np.inf)
+_LEAST = np.int64(-(2**62))
+
+#: Set apart from the other uses of a game's increment.
+_MIX_SALT = U64(0x6D69786D69786D69)
+
+
+class NTuple(NamedTuple):
+    """A network and how it is used.
+
+    ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
+    increment lies below the ``i``-th end; the last end is not looked at.
+    """
+
+    mix_looks: npt.NDArray[np.uint64]
+    mix_ends: npt.NDArray[np.uint64]
+    epsilon: np.float64
+    temperature: np.float64
+    masks: tuple[np.uint64, ...]
+    offsets: tuple[np.uint64, ...]
+    stage_exponents: npt.NDArray[np.uint64]
+    stage_size: np.uint64
+    scales: npt.NDArray[np.float32]
+    table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
+
+
+def make(*, weights: str, look_below: int, mix: str, epsilon: float, temperature: float) -> NTuple:
+    """The player with the network of this name or file.
+
+    Raises:
+        ConfigError: a mixture that cannot be read.
+        FormatError: the file is not a network.
+    """
+    from tape2048_recorder.ntuple.files import load_network
+
+    return of_network(
+        load_network(weights), look_below=look_below, mix=mix, epsilon=epsilon, temperature=temperature
+    )
+
+
+def of_network(
+    network: Network,
+    *,
+    look_below: int = 0,
+    mix: str = "",
+    epsilon: float = 0.0,
+    temperature: float = 0.0,
+) -> NTuple:
+    """The player with this network.
+
+    Raises:
+        ConfigError: a mixture that cannot be read.
+    """
+    looks, ends = parse_mix(mix) if mix else ([look_below], [0])
+    layout = network.layout
+    return NTuple(
+        np.array(looks, dtype=U64),
+        np.array(ends, dtype=U64),
+        np.float64(epsilon),
+        np.float64(temperature),
+        layout.masks,
+        layout.offsets,
+        layout.stage_exponents,
+        U64(layout.stage_size),
+        network.scales,
+        network.table,
+    )
+
+
+@register_jitable
+def _look_of(player: Any, gamma: Any) -> Any:
+    if player.mix_looks.shape[0] == 1:
+        return player.mix_looks[0]
+    draw = rng.mix64(gamma ^ _MIX_SALT)
+    i = 0
+    while i + 1 < player.mix_looks.shape[0] and draw >= player.mix_ends[i]:
+        i += 1
+    return player.mix_looks[i]
+
+
+@kernel
+def _fill_looks(player: Any, seeds: Any, out: Any) -> None:
+    for i in range(seeds.shape[0]):
+        _, gamma = rng.start(seeds[i])
+        out[i] = _look_of(player, gamma)
+
+
+def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The ``look_below`` with which the games of these seeds are played, ``u64[n]`` to ``u64[n]``."""
+    out = np.empty(len(seeds), dtype=U64)
+    _fill_looks(player, seeds, out)
+    return out
+
+
+@register_jitable(forceinline=True)
+def _value(player: Any, after: Any) -> Any:
+    stage = stage_of(player.stage_exponents, after)
+    return value_of(
+        player.table, player.scales, player.masks, player.offsets, stage, player.stage_size, after
+    )
+
+
+@register_jitable(forceinline=True)
+def _afterstates(board: Any) -> Any:
+    """The four afterstates, those of up and down as columns, and the mask of the legal ones.
+
+    A board's value is that of its transpose, so columns are turned back only where a move is made.
+    """
+    columns = transpose(board)
+    up, down = slide_rows(columns, U64(0)), slide_rows(columns, U64(1))
+    left, right = slide_rows(board, U64(0)), slide_rows(board, U64(1))
+    legal = (
+        U64(up != columns)
+        | U64(down != columns) << U64(1)
+        | U64(left != board) << U64(2)
+        | U64(right != board) << U64(3)
+    )
+    return up, down, left, right, legal, F32(rows_merge_score(columns)), F32(rows_merge_score(board))
+
+
+@register_jitable(forceinline=True)
+def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
+    """The one of the four that belongs to a move's bit, without a branch."""
+    vertical = up if bit == U64(1) else down
+    horizontal = left if bit == U64(4) else right
+    return vertical if bit < U64(4) else horizontal
+
+
+@register_jitable(forceinline=True)
+def _best_answer(player: Any, board: Any) -> Any:
+    """The best of reward and value over the moves of a board; 0 where there is none."""
+    up, down, left, right, moves, column_score, row_score = _afterstates(board)
+    best = _NOTHING
+    # Over the legal moves alone, and with no branch on a value: a branch would wait for its look-ups, and
+    # the next move's would wait with it.
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        score = column_score if bit < U64(4) else row_score
+        value = score + _value(player, _of_move(bit, up, down, left, right))
+        best = value if value > best else best
+    return F32(0) if best == _NOTHING else best
+
+
+@kernel
+def _expected_answer(player: Any, after: Any) -> Any:
+    spawns = empty_mask(after)
+    count = F32(popcount(spawns))
+    total = F32(0)
+    weight = _P_TWO
+    while spawns != U64(0):
+        # Twos into all empty cells, then fours: one place where answers are found, so that it is inlined.
+        spawned = spawns & (~spawns + U64(1))
+        spawns ^= spawned
+        total += weight * _best_answer(player, after | spawned)
+        if spawns == U64(0) and weight == _P_TWO:
+            spawns = empty_mask(after) << U64(1)
+            weight = _P_FOUR
+    return total / count
+
+
+@register_jitable(forceinline=True)
+def _move_value(player: Any, bit: Any, options: Any, looks_ahead: Any) -> Any:
+    """Reward and value of one legal move; ``options`` as :func:`_afterstates` gives them."""
+    up, down, left, right, _, column_score, row_score = options
+    after = _of_move(bit, up, down, left, right)
+    score = column_score if bit < U64(4) else row_score
+    return score + (_expected_answer(player, after) if looks_ahead else _value(player, after))
+
+
+@register_jitable
+def _ordered(value: Any) -> Any:
+    """An ``i64`` for each ``f32``, in the same order: IEEE 754 is sign and magnitude."""
+    bits = float_bits(value + F32(0))  # -0 and 0 are one value
+    return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
+
+
+def _best_move(looks_ahead: bool) -> Any:  # noqa: FBT001 - numba freezes it into the loop
+    """The best legal move: ``(bit, tied)``, where ``tied`` says that another one is as good."""
+
+    @register_jitable(forceinline=True)
+    def best_move(player: Any, options: Any) -> Any:
+        # Values as integers of the same order, with the move behind: their maximum takes no branch.
+        best = _LEAST
+        tied = U64(0)
+        moves = options[4]
+        while moves != U64(0):
+            bit = moves & (~moves + U64(1))
+            moves ^= bit
+            key = _ordered(_move_value(player, bit, options, looks_ahead)) << np.int64(4) | np.int64(bit)
+            same = U64((key ^ best) >> np.int64(4) == np.int64(0))
+            tied = same | (tied & U64(key < best))
+            best = max(best, key)
+        return U64(best) & U64(15), tied != U64(0)
+
+    return best_move
+
+
+_best_move_now = _best_move(looks_ahead=False)
+_best_move_ahead = kernel(_best_move(looks_ahead=True))
+
+
+@kernel
+def _drawn_move(player: Any, options: Any, looks_ahead: Any, state: Any, gamma: Any) -> Any:
+    """A move where the generator has a say: ties, ``epsilon``, ``temperature``. ``(bit, state)``."""
+    moves = options[4]
+    if player.epsilon > 0.0:
+        draw, state = rng.uniform(state, gamma)
+        if draw < player.epsilon:
+            pick, state = rng.bounded(state, gamma, popcount(moves))
+            return select_bit(moves, pick), state
+    best = _NOTHING
+    equal = U64(0)
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        value = _move_value(player, bit, options, looks_ahead)
+        if player.temperature > 0.0:
+            draw, state = rng.uniform(state, gamma)
+            value -= F32(player.temperature * math.log(-math.log(draw + 2.0**-54)))
+        if value > best:
+            best = value
+            equal = bit
+        elif value == best:
+            equal |= bit
+    if equal & (equal - U64(1)):
+        pick, state = rng.bounded(state, gamma, popcount(equal))
+        equal = select_bit(equal, pick)
+    return equal, state
+
+
+@overload(choose, jit_options={"forceinline": True})
+def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    if not is_player(player, NTuple):
+        return None
+
+    def choose_ntuple(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+        options = _afterstates(board)
+        if options[4] == U64(0):
+            return NO_MOVE, board, state
+        looks_ahead = count_empty(board) < _look_of(player, gamma)
+        draws = player.epsilon > 0.0 or player.temperature > 0.0
+        bit = U64(0)
+        if not draws:
+            bit, draws = _best_move_ahead(player, options) if looks_ahead else _best_move_now(player, options)
+        if draws:
+            bit, state = _drawn_move(player, options, looks_ahead, state, gamma)
+        after = _of_move(bit, options[0], options[1], options[2], options[3])
+        if bit < U64(4):
+            after = transpose(after)
+        return popcount(bit - U64(1)), after, state
+
+    return choose_ntuple
+
+
+@kernel
+def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
+    for i in range(boards.shape[0]):
+        options = _afterstates(boards[i])
+        looks_ahead = count_empty(boards[i]) < player.mix_looks[0]
+        for m in range(4):
+            bit = U64(1) << U64(m)
+            out[i, m] = F32(np.nan)
+            if options[4] & bit:
+                out[i, m] = _move_value(player, bit, options, looks_ahead)
+
+
+def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """The values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right), in points of score.
+
+    An illegal move is NaN. A mixture counts as its first part.
+    """
+    out = np.empty((len(boards), 4), dtype=np.float32)
+    _fill_move_values(player, np.ascontiguousarray(boards, dtype=U64), out)
+    return out

@@ -1,0 +1,101 @@
+"""N-tuple networks as their papers read, on boards that are lists: no bit tricks, no speed.
+
+Networks for tests have small whole numbers in their tables, which ``f32`` adds without rounding: what is
+compiled has to give the very same values, and ties are ties.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tests import reference
+
+from tape2048_recorder.ntuple.network import Layout, Network
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: The chances of a spawned 2 and 4, by exponent.
+SPAWNS = ((1, 0.9), (2, 0.1))
+
+
+def random_network(
+    *tuples: str, stages: tuple[int, ...] = (), dtype: type = np.float32, seed: int = 1, spread: int = 500
+) -> Network:
+    """A network of random whole numbers; as ``i16`` with a scale of its own for each table."""
+    layout = Layout.of(tuples, stages)
+    rng = np.random.default_rng(seed)
+    table = rng.integers(-spread, spread + 1, layout.entries).astype(dtype)
+    shape = (layout.stage_count, len(layout.tuples))
+    scales = np.ones(shape) if dtype is np.float32 else rng.choice([0.25, 0.5, 2, 16], shape)
+    return Network(layout, table, scales.astype(np.float32))
+
+
+def index_of(cells: list[int], places: tuple[int, ...]) -> int:
+    """The number whose hexadecimal digits are the exponents in a tuple's cells, the lowest cell first."""
+    return int("".join(f"{cells[place]:x}" for place in places), 16)
+
+
+def stage_of(layout: Layout, cells: list[int]) -> int:
+    """How many of the stages' tiles the highest tile reaches."""
+    return sum(2 ** max(cells) >= tile for tile in layout.stages)
+
+
+def entries_of(layout: Layout, cells: list[int]) -> list[list[int]]:
+    """For each tuple, the places in the network's table of the eight entries that count."""
+    begin = stage_of(layout, cells) * sum(16 ** len(places) for places in layout.tuples)
+    found = []
+    for places in layout.tuples:
+        found.append([begin + index_of(image, places) for image in reference.symmetries(cells)])
+        begin += 16 ** len(places)
+    return found
+
+
+def value(network: Network, cells: list[int]) -> float:
+    """The value of an afterstate."""
+    scales = network.scales[stage_of(network.layout, cells)]
+    entries = entries_of(network.layout, cells)
+    return sum(
+        float(scale) * sum(float(network.table[at]) for at in places)
+        for scale, places in zip(scales, entries, strict=True)
+    )
+
+
+def expected_answer(network: Network, after: list[int]) -> float:
+    """The expectation over the spawns of the best answer's reward and value, 0 where there is none."""
+    total = 0.0
+    empty = reference.empty_cells(after)
+    for cell in empty:
+        for exponent, chance in SPAWNS:
+            board = list(after)
+            board[cell] = exponent
+            answers = (reference.slide(board, move) for move in reference.legal_moves(board))
+            total += chance * max((score + value(network, next_) for next_, score in answers), default=0.0)
+    return total / len(empty)
+
+
+def move_values(network: Network, cells: list[int], *, looks_ahead: bool) -> dict[int, float]:
+    """Reward and value of each legal move."""
+    judged = expected_answer if looks_ahead else value
+    moves = {move: reference.slide(cells, move) for move in reference.legal_moves(cells)}
+    return {move: score + judged(network, after) for move, (after, score) in moves.items()}
+
+
+def random_boards(count: int, *, seed: int, highest: int = 15) -> list[list[int]]:
+    """Boards of all fill levels, the emptiest first."""
+    rng = random.Random(seed)
+    boards = []
+    for i in range(count):
+        top = rng.randint(1, highest)
+        cells = [rng.randint(1, top) for _ in range(16)]
+        for cell in rng.sample(range(16), 16 - i * 17 // count):
+            cells[cell] = 0
+        boards.append(cells)
+    return boards
+
+
+def packed(boards: list[list[int]]) -> npt.NDArray[np.uint64]:
+    """The boards as ``u64``."""
+    return np.array([reference.pack(cells) for cells in boards], dtype=np.uint64)

@@ -1,0 +1,223 @@
+"""Temporal differences: the updates against the formulas in 64-bit floats, and the games that are played."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests import reference
+
+from tape2048_recorder.ntuple.learning import LENGTH_MAX, Lane, Tables, learn_backwards, new_lane, train
+from tape2048_recorder.ntuple.network import Layout, Network
+
+from . import slow
+
+ENDLESS = 1 << 40
+
+
+class Learner(NamedTuple):
+    """The tables of a network, compiled and in 64-bit floats."""
+
+    tables: Tables
+    weights: list[float]
+    e: list[float]
+    a: list[float]
+
+
+def tables_of(network: Network) -> Tables:
+    layout = network.layout
+    return Tables(
+        network.table,  # type: ignore[arg-type]
+        np.zeros((layout.entries, 2), dtype=np.float32),
+        network.scales,
+        layout.masks,
+        layout.offsets,
+        layout.stage_exponents,
+        np.uint64(layout.stage_size),
+    )
+
+
+def fill(lane: Lane, moves: list[reference.Move]) -> None:
+    """Put a game into a lane."""
+    for i, move in enumerate(moves):
+        lane.boards[i] = reference.pack(move.cells)
+        lane.afterstates[i] = reference.pack(move.afterstate)
+        lane.rewards[i] = reference.slide(move.cells, move.move)[1]
+
+
+def learn_slowly(
+    layout: Layout, learner: Learner, moves: list[reference.Move], *, beta: float, decay: float
+) -> float:
+    """TC(lambda), backwards over a game (Jaskowski 2018, section IV; the docstring of learning.py)."""
+    weights, e, a = learner.weights, learner.e, learner.a
+    errors = 0.0
+    target = next_value = 0.0
+    for i in reversed(range(len(moves))):
+        if i + 1 < len(moves):
+            reward = reference.slide(moves[i + 1].cells, moves[i + 1].move)[1]
+            target = reward + (1 - decay) * next_value + decay * target
+        places = [at for tuple_ in slow.entries_of(layout, moves[i].afterstate) for at in tuple_]
+        delta = target - sum(weights[at] for at in places)
+        for at in places:
+            rate = 1.0 if a[at] == 0 else abs(e[at]) / a[at]
+            weights[at] += beta / len(places) * rate * delta
+            e[at] += delta
+            a[at] += abs(delta)
+        next_value = sum(weights[at] for at in places)
+        errors += abs(delta)
+    return errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("beta", "decay"), [(1.0, 0.0), (0.5, 0.5), (0.1, 1.0)])
+def test_updates_are_those_of_the_formulas_over_a_hundred_games(beta: float, decay: float) -> None:
+    layout = Layout.of(["0123", "0145"], [64])
+    tables = tables_of(Network.empty(layout, initial_value=100))
+    learner = Learner(tables, tables.table.tolist(), [0.0] * layout.entries, [0.0] * layout.entries)
+    lane = new_lane(np.uint64(1), len(layout.tuples))
+    highest = 0
+    for seed in range(100):
+        game = reference.play_random(seed)
+        highest = max(highest, *game.final)
+        fill(lane, game.moves)
+        errors = learn_backwards(tables, lane, len(game.moves), beta, decay)
+        expected = learn_slowly(layout, learner, game.moves, beta=beta, decay=decay)
+        assert errors == pytest.approx(expected, rel=1e-4)
+    assert highest >= 7, "some games reached the second stage"
+    moved = np.flatnonzero(np.array(learner.a))
+    assert len(moved) > 5_000
+    assert np.count_nonzero(tables.coherence[:, 1]) == len(moved), "the same entries have learned"
+    for mine, theirs in ((tables.table, learner.weights), *zip(tables.coherence.T, learner[2:], strict=True)):
+        exact = np.array(theirs)
+        np.testing.assert_allclose(mine, exact, rtol=1e-3, atol=1e-3 * np.abs(exact[moved]).mean())
+
+
+def test_the_last_afterstate_learns_that_nothing_comes() -> None:
+    layout = Layout.of(["0123"])
+    tables = tables_of(Network.empty(layout, initial_value=800))
+    lane = new_lane(np.uint64(1), 1)
+    moves = reference.play_random(3).moves[-1:]
+    fill(lane, moves)
+    assert learn_backwards(tables, lane, 1, 1.0, 0.0) == 800
+    value = slow.value(Network(layout, tables.table, tables.scales), moves[0].afterstate)
+    # Entries that count twice (two images of the board agree on a tuple) move twice.
+    assert value <= 1e-3
+    assert learn_backwards(tables, lane, 0, 1.0, 0.0) == 0, "a game without a move teaches nothing"
+
+
+# --- the games that are played
+
+
+def play_one(tables: Tables, lane: Lane, *, restart_moves_min: int) -> tuple[int, list[float], list[int]]:
+    """Play one game: its moves, and score and highest exponent if it was a new one."""
+    scores = np.full(4, np.nan)
+    highest = np.zeros(4, dtype=np.uint8)
+    games, moves, errors = train(tables, lane, 0.0, 0.0, restart_moves_min, 1, scores, highest)
+    assert errors >= 0
+    return moves, scores[:games].tolist(), highest[:games].tolist()
+
+
+def check_game(
+    network: Network, lane: Lane, length: int, board: list[int], generator: reference.Generator
+) -> tuple[int, list[int]]:
+    """Every move is a best one by the network, and every spawn the generator's; score and last board."""
+    score = 0
+    for i in range(length):
+        assert reference.unpack(int(lane.boards[i])) == board, f"position {i}"
+        values = slow.move_values(network, board, looks_ahead=False)
+        after = reference.unpack(int(lane.afterstates[i]))
+        best = [move for move in values if values[move] == max(values.values())]
+        assert after in [reference.slide(board, move)[0] for move in best]
+        reward = next(
+            reference.slide(board, move)[1] for move in best if reference.slide(board, move)[0] == after
+        )
+        assert lane.rewards[i] == reward
+        score += reward
+        board, _ = reference.spawn(after, generator)
+    assert reference.legal_moves(board) == []
+    return score, board
+
+
+def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
+    network = slow.random_network("0123", "1256", stages=(32,))
+    tables = tables_of(network)
+    seed = 77
+    lane = new_lane(np.uint64(seed), len(network.layout.tuples))
+    seeds = reference.Generator.of_game(seed)
+    restart: list[int] | None = None
+    restarts = 0
+    begun = []
+    for _ in range(30):
+        length, scores, highest = play_one(tables, lane, restart_moves_min=40)
+        board, _, generator = reference.new_game(seeds.next())
+        restarts += restart is not None
+        begun.append(restart or board)
+        score, final = check_game(network, lane, length, begun[-1], generator)
+        assert scores == ([score] if restart is None else []), "means are of new games alone"
+        assert highest == ([max(final)] if restart is None else [])
+        restart = reference.unpack(int(lane.boards[length // 2])) if length >= 40 else None
+    assert 3 < restarts < 27, "both kinds of games were played"
+    assert len({tuple(board) for board in begun}) > 25
+
+
+def test_what_is_played_is_what_is_learned() -> None:
+    layout = Layout.of(["0123", "0145"])
+    tables = tables_of(Network.empty(layout))
+    other = tables_of(Network.empty(layout))
+    lane = new_lane(np.uint64(5), 2)
+    scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
+    for _ in range(20):
+        _, length, errors = train(tables, lane, 1.0, 0.5, 10, 1, scores, highest)
+        assert errors == learn_backwards(other, lane, length, 1.0, 0.5)
+    assert np.array_equal(tables.table, other.table)
+    assert np.array_equal(tables.coherence, other.coherence)
+    assert tables.table.any()
+
+
+def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[Any], list[float], int]:
+    """Train in slices of these numbers of moves."""
+    layout = Layout.of(["0123", "0145"])
+    tables = tables_of(Network.empty(layout))
+    lane = new_lane(np.uint64(seed), 2)
+    scores, highest = np.empty(games), np.empty(games, dtype=np.uint8)
+    found: list[float] = []
+    total = 0
+    for budget in budgets:
+        count, moves, _ = train(tables, lane, 1.0, 0.0, 10, budget, scores, highest)
+        found += scores[:count].tolist()
+        total += moves
+    return tables.table, found, total
+
+
+def test_slices_change_nothing_but_where_it_ends() -> None:
+    one, scores_of_one, moves = run(9, [20_000])
+    assert 20_000 <= moves < 22_000, "it ends with the game in which the number is reached"
+    slices, scores_of_slices, moves_of_slices = run(9, [1] * 3000)
+    count = len(scores_of_one)
+    assert (
+        scores_of_one == scores_of_slices[:count]
+        or scores_of_slices == scores_of_one[: len(scores_of_slices)]
+    )
+    again, scores_again, _ = run(9, [20_000])
+    assert np.array_equal(one, again)
+    assert scores_again == scores_of_one
+    other, _, _ = run(10, [20_000])
+    assert not np.array_equal(one, other)
+    assert slices.any()
+    assert moves_of_slices > 20_000
+
+
+def test_a_full_array_of_scores_ends_it_too() -> None:
+    _, scores, moves = run(9, [ENDLESS], games=12)
+    assert len(scores) == 12
+    assert moves < 30_000
+
+
+def test_a_lane_has_room_for_the_longest_game() -> None:
+    # Each move adds 2 or more to a sum of at most 16 tiles of 32768.
+    assert LENGTH_MAX >= 16 * 32768 / 2 / 2
+    lane = new_lane(np.uint64(0), 4)
+    assert {len(lane.boards), len(lane.afterstates), len(lane.rewards)} == {LENGTH_MAX}
+    assert len(lane.places) == 32

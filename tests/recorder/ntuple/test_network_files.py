@@ -1,0 +1,392 @@
+"""Network files: round trips, and that nothing damaged or foreign is taken for a network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.errors import (
+    ChecksumError,
+    ConfigError,
+    FormatError,
+    NetworkError,
+    TapeError,
+    TrailingBytesError,
+    TruncatedError,
+)
+from tape2048_recorder.ntuple import _safetensors, files
+from tape2048_recorder.ntuple.arguments import SHIPPED
+from tape2048_recorder.ntuple.files import file_facts, load_network, read_network, save_network
+
+from . import slow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tape2048_recorder.ntuple.network import Network
+
+    Header = dict[str, Any]
+
+
+def same(one: Network, other: Network) -> bool:
+    return (
+        one.layout == other.layout
+        and one.table.dtype == other.table.dtype
+        and np.array_equal(one.table, other.table)
+        and np.array_equal(one.scales, other.scales)
+        and one.facts == other.facts
+    )
+
+
+NETWORKS = {
+    "f32": slow.random_network("0123", "0145", stages=(8192, 16384), spread=9),
+    "i16": slow.random_network("0123", "0145", stages=(2048,), dtype=np.int16),
+}
+for network_ in NETWORKS.values():
+    network_.facts.update({"moves": 12, "training": {"tuples": "0123 0145"}, "host": "größer"})
+
+
+# --- round trips
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_network_comes_back(tmp_path: Path, kind: str, compress: bool) -> None:
+    path = tmp_path / "network"
+    written = save_network(NETWORKS[kind], path, compress=compress)
+    assert written == path.stat().st_size
+    assert (path.read_bytes()[:6] == b"\xfd7zXZ\0") == compress
+    read = load_network(str(path))
+    assert same(read, NETWORKS[kind])
+    assert read.table.flags.c_contiguous
+    assert read.table.flags.aligned
+    assert read.table.flags.writeable
+    facts = file_facts(str(path))
+    assert facts == {"bytes": written, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def test_the_same_network_makes_the_same_file(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        save_network(NETWORKS["i16"], tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_the_safetensors_library_reads_what_we_write(tmp_path: Path, kind: str) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    save_network(NETWORKS[kind], tmp_path / "network", compress=False)
+    found = safetensors.load_file(tmp_path / "network")
+    tables = NETWORKS[kind].tables()
+    expected = {f"{stage}/{files.tuple_text(NETWORKS[kind].layout.tuples[i])}" for stage, i in tables}
+    assert found.keys() == expected | {"scales"}
+    assert np.array_equal(np.concatenate([found[name] for name in sorted(expected)]), NETWORKS[kind].table)
+    assert np.array_equal(found["scales"], NETWORKS[kind].scales)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_we_read_what_the_safetensors_library_writes(tmp_path: Path, kind: str) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    network = NETWORKS[kind]
+    save_network(network, tmp_path / "ours", compress=False)
+    arrays, texts = _safetensors.decode((tmp_path / "ours").read_bytes(), "ours")
+    safetensors.save_file(arrays, tmp_path / "theirs", texts)
+    assert same(load_network(str(tmp_path / "theirs")), network)
+
+
+# --- damage
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a small network."""
+    path = tmp_path_factory.mktemp("network") / "plain"
+    save_network(slow.random_network("0123", dtype=np.int16), path, compress=False)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def compressed(plain: bytes) -> bytes:
+    return lzma.compress(plain, preset=0)
+
+
+def header_of(data: bytes) -> tuple[Header, bytes]:
+    (length,) = struct.unpack_from("<Q", data)
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def with_header(header: object, body: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def refused(data: bytes, kind: type[TapeError], said: str | None = None) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        read_network(data, "some/file")
+    assert caught.value.path == "some/file"
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(plain: bytes) -> None:
+    begin = len(plain) - len(header_of(plain)[1])
+    ends = [*range(begin + 64), *range(begin + 64, len(plain), 997), len(plain) - 1]
+    for end in ends:
+        refused(plain[:end], TruncatedError)
+
+
+def test_a_compressed_file_that_is_cut_off_anywhere_is_refused(compressed: bytes) -> None:
+    ends = [*range(64), *range(64, len(compressed) - 64, 997), *range(len(compressed) - 64, len(compressed))]
+    for end in ends:
+        refused(compressed[:end], TruncatedError)
+
+
+def test_a_file_that_goes_on_is_refused(plain: bytes, compressed: bytes) -> None:
+    refused(plain + b"\0", TrailingBytesError, "goes on for 1 bytes")
+    refused(compressed + b"\0", TrailingBytesError, "goes on for 1 bytes")
+    refused(compressed + compressed, TrailingBytesError)
+
+
+def test_any_flip_in_the_header_is_refused_or_changes_a_fact_alone(plain: bytes) -> None:
+    begin = len(plain) - len(header_of(plain)[1])
+    whole = read_network(plain, "some/file")
+    for at in range(begin):
+        for bit in (0, 1, 5, 7):
+            data = bytearray(plain)
+            data[at] ^= 1 << bit
+            try:
+                read = read_network(bytes(data), "some/file")
+            except FormatError as error:
+                assert error.path == "some/file"  # noqa: PT017 - either is right
+            else:
+                assert np.array_equal(read.table, whole.table), (at, bit)
+                assert read.layout.sizes == whole.layout.sizes
+
+
+def test_a_flip_in_a_compressed_file_is_found(compressed: bytes) -> None:
+    for at in [*range(40), *range(40, len(compressed), 1009), *range(len(compressed) - 30, len(compressed))]:
+        data = bytearray(compressed)
+        data[at] ^= 4
+        with pytest.raises(FormatError) as caught:
+            read_network(bytes(data), "some/file")
+        if at >= 12:
+            # Behind the stream's header: a flip in the magic makes it another kind of file.
+            assert isinstance(caught.value, ChecksumError | TruncatedError | TrailingBytesError), at
+
+
+# --- what is whole, and no network
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", TruncatedError),
+        (b"\0" * 7, TruncatedError),
+        (b"\0" * 64, FormatError),
+        (b"\x93NUMPY\x01\0v\0{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", TruncatedError),
+        (b"PK\x03\x04" + b"\0" * 100, FormatError),
+        (b"\x7fELF" + b"\0" * 100, FormatError),
+        (with_header({}, b""), NetworkError),
+        (with_header({"__metadata__": {"format": "pt"}}, b""), NetworkError),
+        (with_header([], b""), FormatError),
+        (with_header(b"\xff\xfe", b""), FormatError),
+        (with_header(b"[" * 100_000, b""), FormatError),
+        (with_header(b'{"a":' * 100_000, b""), FormatError),
+        (with_header({"__metadata__": {"format": 1}}, b""), FormatError),
+        (with_header({"__metadata__": []}, b""), FormatError),
+        (struct.pack("<Q", 2**64 - 1) + b"{}", TruncatedError),
+    ],
+)
+def test_what_is_not_ours_is_refused(data: bytes, kind: type[TapeError]) -> None:
+    refused(data, kind)
+
+
+TABLE = {"dtype": "I16", "shape": [65536], "data_offsets": [0, 131072]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"dtype": "BF16"}, FormatError, "is of type BF16"),
+        ({"dtype": "F32"}, FormatError, "claims bytes 0 to 131072"),
+        ({"dtype": "U64"}, FormatError, "claims bytes"),
+        ({"dtype": 1}, FormatError, "not safetensors JSON"),
+        ({"shape": [65537]}, FormatError, "claims bytes 0 to 131072"),
+        ({"shape": [2**47], "data_offsets": [0, 2**48]}, TruncatedError, "ends at byte"),
+        ({"shape": [2**63, 2**63]}, FormatError, "has the shape"),
+        ({"shape": [-65536]}, FormatError, "has the shape"),
+        ({"shape": [1e400]}, FormatError, "not safetensors JSON"),
+        ({"shape": [1] * 100 + [65536]}, FormatError, "has the shape"),
+        ({"shape": [0, 2**47, 2**47, 2**47], "data_offsets": [0, 0]}, FormatError, "has the shape"),
+        ({"shape": [0], "data_offsets": [0, 0]}, FormatError, "has the shape"),
+        ({"shape": [256, 256]}, NetworkError, "has the shape"),
+        ({"data_offsets": [2, 131074]}, FormatError, "claims bytes 2"),
+        ({"data_offsets": [131072, 0]}, FormatError, "claims bytes"),
+        ({"data_offsets": [-131072, 0]}, FormatError, "claims bytes"),
+        ({"data_offsets": [0]}, FormatError, "not safetensors JSON"),
+        ({"more": 1}, FormatError, "not safetensors JSON"),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(
+    plain: bytes, changes: Header, kind: type[TapeError], said: str
+) -> None:
+    header, body = header_of(plain)
+    assert header["0/0123"] == TABLE
+    header["0/0123"] = {**TABLE, **changes}
+    refused(with_header(header, body), kind, said)
+
+
+def build(arrays: dict[str, np.ndarray[Any, Any]], **texts: str) -> bytes:
+    texts = {"format": files.FORMAT, "stages": "", "facts": "{}", **texts}
+    return b"".join(_safetensors.encode(arrays, texts))
+
+
+def zeros(cells: int, dtype: type = np.float32) -> np.ndarray[Any, Any]:
+    return np.zeros(16**cells, dtype=dtype)
+
+
+def ones(*shape: int) -> np.ndarray[Any, Any]:
+    return np.ones(shape, dtype=np.float32)
+
+
+def test_what_build_makes_is_read() -> None:
+    assert read_network(build({"0/0123": zeros(4), "scales": ones(1, 1)}), "a").layout.sizes == [65536]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "texts", "said"),
+    [
+        ({}, {}, "at least one"),
+        ({"scales": ones(1, 1)}, {}, "at least one"),
+        ({"0/01234": zeros(4), "scales": ones(1, 1)}, {}, "has the shape"),
+        ({"0/0123": zeros(5), "scales": ones(1, 1)}, {}, "has the shape"),
+        ({"0/0123": np.zeros(65536, np.uint64), "scales": ones(1, 1)}, {}, "all float32 or all int16"),
+        ({"0/0123": zeros(4), "0/4567": zeros(4, np.int16), "scales": ones(1, 2)}, {}, "all float32 or all"),
+        ({"0/0123": zeros(4), "0/4567": zeros(4), "scales": ones(1, 1)}, {}, "scales are missing"),
+        ({"0/0123": zeros(4)}, {}, "scales are missing"),
+        ({"0/0123": zeros(4), "scales": ones(1)}, {}, "scales are missing"),
+        ({"0/0123": zeros(4), "scales": 0 * ones(1, 1)}, {}, "not all above 0"),
+        ({"0/0123": zeros(4), "scales": np.nan * ones(1, 1)}, {}, "not all above 0"),
+        ({"0/0123": zeros(4), "scales": np.inf * ones(1, 1)}, {}, "not all above 0"),
+        ({"0/0123": zeros(4), "scales": -ones(1, 1)}, {}, "not all above 0"),
+        ({"0/012": zeros(4), "scales": ones(1, 1)}, {}, "expected 4 to 6"),
+        ({"0/0132": zeros(4), "scales": ones(1, 1)}, {}, "expected 4 to 6"),
+        ({"0/012A": zeros(4), "scales": ones(1, 1)}, {}, r"found arrays \['0/012A'\]"),
+        ({"0/0123": zeros(4), "1/0123": zeros(4), "scales": ones(1, 1)}, {}, "found arrays"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"stages": "64"}, "found arrays"),
+        ({"0/0123": zeros(4), "1/4567": zeros(4), "scales": ones(2, 1)}, {"stages": "64"}, "found arrays"),
+        ({"0/0123": zeros(4), "weights": ones(1), "scales": ones(1, 1)}, {}, "found arrays"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"stages": "65"}, "tiles in ascending order"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"stages": "0"}, "tiles in ascending order"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"stages": "many"}, "does not describe"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"stages": "9" * 5000}, "does not describe"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"facts": "["}, "does not describe"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"facts": "[]"}, "does not describe"),
+        ({"0/0123": zeros(4), "scales": ones(1, 1)}, {"format": "tape2048 n-tuple network 2"}, "network 1"),
+    ],
+)
+def test_what_is_no_network_is_refused(
+    arrays: dict[str, np.ndarray[Any, Any]], texts: dict[str, str], said: str
+) -> None:
+    refused(build(arrays, **texts), NetworkError, said)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 4711, 65535])
+def test_values_that_are_not_finite_are_refused(value: float, at: int) -> None:
+    table = zeros(4)
+    table[at] = value
+    refused(
+        build({"0/0123": table, "scales": ones(1, 1)}), NetworkError, "0/0123 has values that are not finite"
+    )
+
+
+def test_a_checkpoint_is_no_network() -> None:
+    data = build({"table": zeros(4)}, format="tape2048 n-tuple checkpoint 1")
+    refused(data, NetworkError, "found the format 'tape2048 n-tuple checkpoint 1'")
+
+
+# --- what expands too far
+
+
+def test_a_file_that_expands_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "EXPANDED_BYTES_MAX", 1 << 20)
+    bomb = lzma.compress(bytes(64 << 20), preset=0)
+    assert len(bomb) < 20_000
+    refused(bomb, NetworkError, "expands to more than 1,048,576 bytes")
+
+
+def test_a_file_that_asks_for_a_lot_of_memory_to_expand_is_refused(plain: bytes) -> None:
+    small = lzma.compress(plain, preset=9)
+    assert read_network(small, "a").layout.sizes == [65536]
+    # The dictionary's size is a claim of the block's header: LZMA2's id, one byte of properties, the size.
+    header_bytes = 4 * (small[12] + 1)
+    header = bytearray(small[12 : 12 + header_bytes - 4])
+    header[header.index(bytes([0x21, 1])) + 2] = 36  # 1 GB
+    greedy = small[:12] + header + struct.pack("<I", zlib.crc32(header)) + small[12 + header_bytes :]
+    refused(greedy, ChecksumError, "[Mm]emory")
+
+
+# --- names and places
+
+
+@pytest.mark.parametrize("name", ["", "nowhere", "no/such/dir", ".", "a\0b", "x" * 5000])
+def test_a_place_without_a_network_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="found no network at ") as caught:
+        load_network(name)
+    assert "default, fast" in (caught.value.hint or "")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(TruncatedError, match="empty") as caught:
+        load_network(str(tmp_path / "empty"))
+    assert caught.value.path == str(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_name_stands_for_the_packages_file_wherever_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(b"another file of this name")
+    try:
+        assert files.network_path(name).parent.name == "weights"
+    except ConfigError as error:
+        assert "No such file" in error.message  # noqa: PT017 - a checkout without the weights
+
+
+# --- writing
+
+
+def test_a_write_that_fails_leaves_what_stood_there(tmp_path: Path) -> None:
+    path = tmp_path / "network"
+    save_network(NETWORKS["i16"], path)
+    before = path.read_bytes()
+    target = tmp_path / "directory"
+    target.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        save_network(NETWORKS["i16"], target)
+    assert path.read_bytes() == before
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["directory", "network"], "no draft stays"
+
+
+def test_a_network_is_written_while_it_is_mapped(tmp_path: Path, make_bytes: Callable[[], bytes]) -> None:
+    path = tmp_path / "network"
+    path.write_bytes(make_bytes())
+    network = load_network(str(path))
+    save_network(network, path, compress=False)
+    assert same(load_network(str(path)), network)
+
+
+@pytest.fixture
+def make_bytes(plain: bytes) -> Callable[[], bytes]:
+    return lambda: plain

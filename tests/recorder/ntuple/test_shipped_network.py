@@ -1,0 +1,70 @@
+"""The networks that ship: their size, their facts, and that they are as strong as the README says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tape2048.errors import ConfigError
+from tape2048_recorder import players
+from tape2048_recorder._cores import available_cores
+from tape2048_recorder.evaluation import Evaluation, evaluate
+from tape2048_recorder.ntuple.arguments import SHIPPED, network_path
+from tape2048_recorder.ntuple.files import file_facts, load_network
+from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
+
+
+def is_there(name: str) -> bool:
+    try:
+        network_path(name)
+    except ConfigError:
+        return False
+    return True
+
+
+needs_default = pytest.mark.skipif(not is_there("default"), reason="no trained network in this checkout")
+needs_fast = pytest.mark.skipif(not is_there("fast"), reason="no trained network in this checkout")
+
+BYTES_MAX = {"default": 8_000_000, "fast": 300_000}
+
+
+def play(games: int, **args: int | str) -> Evaluation:
+    player = players.make_player("ntuple", args)
+    return evaluate(player, games=games, seed=2048, threads=available_cores())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("default", marks=needs_default), pytest.param("fast", marks=needs_fast)]
+)
+def test_a_shipped_network_is_small_and_made_by_its_preset(name: str) -> None:
+    assert name in SHIPPED
+    assert file_facts(name)["bytes"] <= BYTES_MAX[name]
+    network = load_network(name)
+    assert str(network.table.dtype) == "int16"
+    config = load_training_config(preset_path(name))
+    assert network.layout == config.layout
+    assert network.facts["training"]["tuples"] == config.tuples
+    assert network.facts["moves"] >= config.moves
+
+
+# The floors lie three standard errors and more below the means of thousands of games: the games are the
+# same on every machine, so this fails only where the player or the network changed.
+
+
+@needs_default
+@pytest.mark.slow
+def test_the_default_network_is_strong() -> None:
+    greedy = play(100, look_below=0)
+    assert greedy.mean_score > 105_000
+    assert greedy.reach[8192].share > 0.42
+    adaptive = play(60)
+    assert adaptive.mean_score > 160_000
+    assert adaptive.reach[8192].share > 0.65
+    assert adaptive.reach[16384].share > 0.2
+
+
+@needs_fast
+@pytest.mark.slow
+def test_the_fast_network_is_stronger_than_expectimax_of_depth_1() -> None:
+    fast = play(100, weights="fast", look_below=0)
+    assert fast.mean_score > 30_000
+    assert fast.reach[2048].share > 0.7

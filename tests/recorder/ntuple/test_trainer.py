@@ -1,0 +1,526 @@
+"""The trainer: going on from a checkpoint, stages, threads, memory, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.recorder.disks import files_end_at
+from tests.recorder.processes import PATIENCE_S, environment
+
+from tape2048.errors import (
+    AlreadyRunningError,
+    ConfigError,
+    DiskFullError,
+    FormatError,
+    NetworkError,
+    StorageError,
+    TrailingBytesError,
+    TruncatedError,
+    UnknownKeyError,
+)
+from tape2048_recorder import limits
+from tape2048_recorder.ntuple import trainer as trainer_module
+from tape2048_recorder.ntuple import training_run
+from tape2048_recorder.ntuple.files import load_network
+from tape2048_recorder.ntuple.trainer import Trainer, memory_needed
+from tape2048_recorder.ntuple.training_config import (
+    PRESETS,
+    TrainingConfig,
+    load_training_config,
+    preset_path,
+)
+from tape2048_recorder.ntuple.training_run import CHECKPOINT, METRICS, NETWORK, NETWORK_F32, run_training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tape2048_recorder.ntuple.trainer import Progress
+
+SMALL = {
+    "tuples": "0123 0145",
+    "stages": "128",
+    "threads": 1,
+    "seed": 7,
+    "split_moves": 40_000,
+    "moves": 100_000,
+}
+
+
+def small(**changes: Any) -> TrainingConfig:
+    return TrainingConfig(**{**SMALL, **changes})
+
+
+def state_of(trainer: Trainer) -> list[bytes]:
+    """All that decides what the trainer learns next."""
+    arrays = [trainer._network.table, trainer._coherence, *(lane.state for lane in trainer._lanes)]
+    return [array.tobytes() for array in arrays]
+
+
+class Seen:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.seen: list[Progress] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.seen.append(progress)
+
+    def event(self, message: str) -> None:
+        self.events.append(message)
+
+
+# --- learning
+
+
+def test_learning_plays_better() -> None:
+    trainer = Trainer(small(moves=600_000, stages="", threads=2))
+    trainer.learn(50_000)
+    early = trainer.progress()
+    trainer.learn(600_000)
+    late = trainer.progress()
+    assert trainer.done
+    assert late.mean_score > 1.5 * early.mean_score > 1500
+    assert late.moves >= 600_000
+    assert late.games > early.games > 0
+    assert late.moves_per_s > 0
+    assert late.mean_error > 0
+    assert late.elapsed_s > early.elapsed_s > 0
+
+
+def test_progress_before_anything_is_known() -> None:
+    progress = Trainer(small()).progress()
+    assert (progress.moves, progress.games, progress.moves_per_s, progress.mean_error) == (0, 0, 0, 0)
+    assert np.isnan(progress.mean_score)
+    assert set(progress.reach.values()) == {0.0}
+
+
+def test_it_ends_at_the_configured_number_of_moves() -> None:
+    trainer = Trainer(small())
+    trainer.learn(10**9)
+    assert trainer.done
+    assert 100_000 <= trainer.moves < 105_000
+    before = state_of(trainer)
+    trainer.learn(10**9)
+    assert state_of(trainer) == before
+
+
+def test_the_same_seed_learns_the_same_and_another_one_does_not() -> None:
+    one, two, other = (Trainer(small(seed=seed)) for seed in (7, 7, 8))
+    for trainer in (one, two, other):
+        trainer.learn(50_000)
+    assert state_of(one) == state_of(two)
+    assert state_of(one) != state_of(other)
+
+
+def test_a_stop_is_seen_and_an_error_in_a_tick_ends_the_threads() -> None:
+    stop = threading.Event()
+    stop.set()
+    trainer = Trainer(small(moves=10**12))
+    trainer.learn(10**12, stop=stop)
+    assert trainer.moves == 0
+
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    with pytest.raises(StorageError, match="the disk is gone"):
+        trainer.learn(10**12, tick=fail)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane")]
+
+
+def test_an_error_in_a_thread_is_raised_and_the_others_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = trainer_module.train
+    trainer = Trainer(small(moves=10**12, threads=2))
+
+    def train(tables: Any, lane: Any, *args: Any) -> Any:
+        if lane is trainer._lanes[0]:
+            raise MemoryError
+        return real(tables, lane, *args)
+
+    monkeypatch.setattr(trainer_module, "train", train)
+    with pytest.raises(MemoryError):
+        trainer.learn(10**12)
+
+
+# --- stages
+
+
+def test_before_stages_part_all_boards_use_the_first_ones_tables() -> None:
+    trainer = Trainer(small())
+    trainer.learn(30_000)
+    stages = trainer._network.table.reshape(2, -1)
+    assert stages[0].any()
+    assert not stages[1].any()
+
+
+def test_stages_part_with_what_the_first_one_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(small())
+    parted: list[tuple[Any, Any, int]] = []
+    part = Trainer._part_stages
+
+    def watch(self: Trainer) -> None:
+        part(self)
+        table, coherence = self._network.table.copy(), self._coherence.copy()
+        parted.append((table.reshape(2, -1), coherence.reshape(2, -1), self.moves))
+
+    monkeypatch.setattr(Trainer, "_part_stages", watch)
+    trainer.learn(10**9)
+    ((table, coherence, moves),) = parted
+    assert 40_000 <= moves < 45_000
+    assert np.array_equal(table[0], table[1])
+    assert coherence[0].any()
+    assert np.array_equal(coherence[0] * np.float32(0.1), coherence[1])
+    after = trainer._network.table.reshape(2, -1)
+    assert not np.array_equal(after[0], after[1]), "each goes on by itself"
+
+
+@pytest.mark.parametrize("changes", [{"stages": ""}, {"split_moves": 0}, {"stages": "", "split_moves": 0}])
+def test_one_stage_and_stages_from_the_start(changes: dict[str, Any]) -> None:
+    trainer = Trainer(small(**changes))
+    trainer.learn(60_000)
+    for stage in trainer._network.table.reshape(trainer.layout.stage_count, -1):
+        assert stage.any()
+
+
+# --- threads
+
+
+def test_threads_learn_into_the_same_tables() -> None:
+    trainer = Trainer(small(threads=3, moves=300_000))
+    trainer.learn(10**9)
+    states = [lane.state.tobytes() for lane in trainer._lanes]
+    begun = [lane.state.tobytes() for lane in Trainer(small(threads=3))._lanes]
+    assert len(set(states) | set(begun)) == 6, "each has games of its own, and all have played"
+    assert trainer.moves >= 300_000
+    assert np.isfinite(trainer._network.table).all()
+
+
+# --- going on
+
+
+@pytest.mark.parametrize("pause", [1, 20_000, 40_000, 70_000])
+def test_going_on_is_going_through(tmp_path: Path, pause: int) -> None:
+    through = Trainer(small())
+    through.learn(10**9)
+    first = Trainer(small())
+    first.learn(pause)
+    first.save_checkpoint(tmp_path / CHECKPOINT)
+    second = Trainer.resume(tmp_path / CHECKPOINT, small())
+    assert second.moves == first.moves
+    assert state_of(second) == state_of(first)
+    second.learn(10**9)
+    assert state_of(second) == state_of(through)
+    assert second.moves == through.moves
+    assert second._counts.games == through._counts.games
+    assert second.elapsed_s > first._counts.elapsed_s
+
+
+def test_going_on_with_more_moves_or_another_rate(tmp_path: Path) -> None:
+    trainer = Trainer(small(moves=20_000))
+    trainer.learn(10**9)
+    trainer.save_checkpoint(tmp_path / CHECKPOINT)
+    assert Trainer.resume(tmp_path / CHECKPOINT, small(moves=20_000)).done
+    more = Trainer.resume(tmp_path / CHECKPOINT, small(moves=50_000, beta=0.5))
+    assert not more.done
+    more.learn(10**9)
+    assert more.moves >= 50_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"tuples": "0123 0146"}, ConfigError, "tuples = '0123 0145', expected '0123 0146'"),
+        ({"stages": "256"}, ConfigError, "stages = '128', expected '256'"),
+        ({"threads": 2}, NetworkError, "lanes: found uint64"),
+    ],
+)
+def test_another_configurations_checkpoint_is_refused(
+    tmp_path: Path, changes: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    Trainer(small()).save_checkpoint(tmp_path / CHECKPOINT)
+    with pytest.raises(kind, match=said):
+        Trainer.resume(tmp_path / CHECKPOINT, small(**changes))
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    Trainer(small()).save_checkpoint(path)
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little") + 8
+    cases = [(whole[:end], TruncatedError) for end in (0, 7, 8, 100, header, header + 1, len(whole) - 1)]
+    cases += [(whole + b"x", TrailingBytesError), (b"{}" * 500, FormatError)]  # type: ignore[list-item]
+    other = whole.replace(b"n-tuple checkpoint 1", b"n-tuple checkpoint 9")
+    cases += [(other, NetworkError)]  # type: ignore[list-item]
+    cases += [(whole.replace(b'\\"moves\\":0', b'\\"moves\\":a'), NetworkError)]  # type: ignore[list-item]
+    for data, kind in cases:
+        path.write_bytes(data)
+        with pytest.raises(kind) as caught:
+            Trainer.resume(path, small())
+        assert caught.value.path == str(path)
+
+
+def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="reading a checkpoint"):
+        Trainer.resume(tmp_path / "none", small())
+    trainer = Trainer(small())
+    trainer.save_checkpoint(tmp_path / CHECKPOINT)
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    trainer.learn(1000)
+    with files_end_at(100_000), pytest.raises(StorageError, match="writing a checkpoint"):
+        trainer.save_checkpoint(tmp_path / CHECKPOINT)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+
+
+# --- memory
+
+
+def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small(tuples="012456 012345", stages="8192")
+    assert memory_needed(config) == 2 * 2 * 16**6 * 12
+    monkeypatch.setattr(limits, "memory_available", lambda: 700_000_000)
+    with pytest.raises(ConfigError, match=r"need 0\.8 GB, and 0\.7 GB are free") as caught:
+        Trainer(config)
+    assert "fewer stages" in (caught.value.hint or "")
+
+
+def test_the_memory_that_is_free_is_the_kernels_estimate() -> None:
+    assert 1 << 20 < limits.memory_available() < 1 << 50
+
+
+# --- a directory
+
+
+def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
+    view = Seen()
+    out = tmp_path / "a/b"
+    trainer = run_training(small(), out, view, threading.Event())
+    assert trainer.done
+    names = {path.name for path in out.iterdir()}
+    assert names == {".lock", CHECKPOINT, METRICS, NETWORK, NETWORK_F32}
+    exact = load_network(str(out / NETWORK_F32))
+    assert np.array_equal(exact.table, trainer._network.table)
+    assert exact.facts["moves"] == trainer.moves
+    assert exact.facts["training"]["tuples"] == SMALL["tuples"]
+    shipped = load_network(str(out / NETWORK))
+    assert np.array_equal(shipped.table, exact.quantised(16.0).table)
+    lines = [json.loads(line) for line in (out / METRICS).read_text().splitlines()]
+    assert [line["moves"] for line in lines] == sorted(line["moves"] for line in lines)
+    assert lines[-1]["moves"] == trainer.moves
+    assert set(lines[-1]["reach"]) == {"2048", "4096", "8192", "16384", "32768"}
+    assert set(lines[-1]) == set(trainer.progress()._fields)
+    assert view.seen
+    assert f"checkpoint at {trainer.moves:,} moves" in view.events
+
+
+def test_float32_ships_where_no_step_is_given(tmp_path: Path) -> None:
+    run_training(small(quantise_step=0.0, moves=1000), tmp_path, Seen(), threading.Event())
+    assert load_network(str(tmp_path / NETWORK)).table.dtype == np.float32
+
+
+def test_a_training_goes_on_where_it_ended(tmp_path: Path) -> None:
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    view = Seen()
+    trainer = run_training(small(), tmp_path, view, threading.Event())
+    assert view.events[0].startswith("going on from 20,")
+    through = Trainer(small())
+    through.learn(10**9)
+    assert state_of(trainer) == state_of(through)
+
+
+def test_metrics_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    path = tmp_path / METRICS
+    kept = path.read_text()
+    # What a kill leaves: lines that the checkpoint does not know of, and half of one.
+    path.write_text(kept + '{"moves":99999}\nnonsense\n{"moves":1}\n{"mov')
+    run_training(small(moves=30_000), tmp_path, Seen(), threading.Event())
+    lines = path.read_text().splitlines(keepends=True)
+    assert "".join(lines[:-1]) == kept + '{"moves":1}\n'
+    assert 30_000 <= json.loads(lines[-1])["moves"] < 35_000
+
+
+def test_a_second_training_in_a_directory_is_refused(tmp_path: Path) -> None:
+    with training_run._locked(tmp_path), pytest.raises(AlreadyRunningError) as caught:
+        run_training(small(), tmp_path, Seen(), threading.Event())
+    assert caught.value.path == str(tmp_path)
+    assert "--out" in (caught.value.hint or "")
+    run_training(small(moves=1), tmp_path, Seen(), threading.Event())
+
+
+def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be made"):
+        run_training(small(), tmp_path / "file/below", Seen(), threading.Event())
+
+
+def test_a_full_disk_ends_it_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    with files_end_at(len(before) // 2), pytest.raises(StorageError):
+        run_training(small(), tmp_path, Seen(), threading.Event())
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    assert issubclass(DiskFullError, StorageError)
+
+
+# --- signals, in a process of its own
+
+
+@pytest.fixture
+def trainings() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def start(trainings: list[subprocess.Popen[str]], out: Path, **changes: Any) -> subprocess.Popen[str]:
+    settings = {**SMALL, "moves": 10**12, "threads": 2, "checkpoint_s": 0.01, **changes}
+    script = Path(__file__).with_name("trainer_process.py")
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(out), json.dumps(settings)],
+        stdout=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    trainings.append(process)
+    return process
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> str:
+    assert process.stdout is not None
+    deadline = time.monotonic() + PATIENCE_S
+    for line in process.stdout:
+        if word in line:
+            return line
+        assert time.monotonic() < deadline, line
+    message = f"it ended before {word!r} was said"
+    raise AssertionError(message)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
+    fast_dir: Path, trainings: list[subprocess.Popen[str]]
+) -> None:
+    rng = random.Random(5)
+    config = small(moves=10**12, threads=2)
+    moves = 0
+    for kill in range(4):
+        process = start(trainings, fast_dir)
+        if kill:
+            assert f"going on from {moves:,} moves" in wait_for(process, "going on")
+        wait_for(process, "checkpoint at")
+        time.sleep(rng.uniform(0, 0.7))
+        process.kill()
+        process.wait()
+        trainer = Trainer.resume(fast_dir / CHECKPOINT, config)
+        assert trainer.moves > moves
+        assert np.isfinite(trainer._network.table).all()
+        moves = trainer.moves
+        load_network(str(fast_dir / NETWORK_F32))
+
+
+@pytest.mark.slow
+def test_sigterm_writes_a_checkpoint(fast_dir: Path, trainings: list[subprocess.Popen[str]]) -> None:
+    process = start(trainings, fast_dir, checkpoint_s=3600.0)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (fast_dir / ".lock").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
+    other = start(trainings, fast_dir)
+    assert wait_for(other, "AlreadyRunningError")
+    assert other.wait() == AlreadyRunningError.exit_code
+    process.send_signal(signal.SIGTERM)
+    moves = int(wait_for(process, "ended at").split()[-1])
+    assert process.wait() == 0
+    assert moves > 0
+    assert Trainer.resume(fast_dir / CHECKPOINT, small(threads=2)).moves == moves
+    assert load_network(str(fast_dir / NETWORK)).facts["moves"] == moves
+
+
+# --- configurations
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if preset_path(name).exists()])
+def test_presets_are_configurations(name: str) -> None:
+    config = load_training_config(preset_path(name))
+    assert config.layout.entries * 4 < 3e9
+    assert config.moves >= 10**8
+
+
+def test_there_is_a_preset() -> None:
+    assert preset_path("default").exists()
+    with pytest.raises(UnknownKeyError, match="no preset is called 'huge'") as caught:
+        preset_path("huge")
+    assert "default, fast, strong" in (caught.value.hint or "")
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.toml", 'tuples = "0123 4567"\nseed = 3\nmoves = 5\n')
+    config = load_training_config(path, {"moves": "50_000_000_000", "seed": None, "threads": "1e0"})
+    assert (config.tuples, config.seed, config.moves, config.threads) == ("0123 4567", 3, 50 * 10**9, 1)
+    assert config.decay == TrainingConfig().decay
+    assert TrainingConfig(threads=0).thread_count >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("tuple = 1", UnknownKeyError, "nearest is 'tuples'"),
+        ('tuples = "012"', ConfigError, "groups of 4 to 6 digits"),
+        ('tuples = "0132"', ConfigError, "ascending"),
+        ('tuples = "0123 0123"', ConfigError, "each once"),
+        ('stages = "8192 4096"', ConfigError, "tiles in ascending order"),
+        ('stages = "0"', ConfigError, "tiles in ascending order"),
+        ('stages = "1000"', ConfigError, "tiles in ascending order"),
+        (f'stages = "{"9" * 5000}"', ConfigError, "tiles in ascending order"),
+        ("stages = 8192", ConfigError, "tiles in ascending order"),
+        ("beta = 0", ConfigError, "above 0"),
+        ("decay = 1.5", ConfigError, "from 0 to 1"),
+        ("moves = 0", ConfigError, "of at least 1"),
+        ("moves = nan", ConfigError, "moves"),
+        ("threads = -1", ConfigError, "threads"),
+        ("seed = 1.5", ConfigError, "seed"),
+        ("checkpoint_s = 0", ConfigError, "above 0"),
+        ("initial_value = inf", ConfigError, "initial_value"),
+        ("a = [", ConfigError, "malformed TOML"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused_where_it_stands(
+    tmp_path: Path, text: str, kind: type[ConfigError], said: str
+) -> None:
+    path = write(tmp_path / "player.toml", f"# ours\n{text}\n")
+    with pytest.raises(kind, match=said) as caught:
+        load_training_config(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_an_unknown_setting_says_what_lists_them(tmp_path: Path) -> None:
+    with pytest.raises(UnknownKeyError) as caught:
+        load_training_config(write(tmp_path / "a.toml", "lambda = 0.5"))
+    assert "--print-config" in (caught.value.hint or "")
+
+
+def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_training_config(tmp_path / "none.toml")

@@ -1,0 +1,137 @@
+"""Evaluation: the games of a seed, summed up, whoever plays them on how many threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tape2048_recorder import evaluation, players, rng
+from tape2048_recorder.evaluation import REACH_TILES, Evaluation, evaluate, wilson
+from tape2048_recorder.game_loop import play_unrecorded
+
+
+def facts(result: Evaluation) -> tuple[Any, ...]:
+    """What does not depend on the clock."""
+    return (
+        result.games,
+        result.moves,
+        result.mean_score,
+        result.mean_score_error,
+        result.score_max,
+        result.reach,
+    )
+
+
+def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Evaluation:
+    return evaluate(players.make_player("random", {}), games=games, seed=seed, threads=threads)
+
+
+def test_it_sums_up_the_games_of_the_seed() -> None:
+    result = of_random(101)
+    seeds = rng.game_seeds(5, np.arange(101, dtype=np.uint64))
+    scores, highest = np.empty(101, dtype=np.uint64), np.empty(101, dtype=np.uint64)
+    moves = play_unrecorded(players.make_player("random", {}), seeds, scores, highest)
+    assert (result.games, result.moves) == (101, moves)
+    assert result.mean_score == pytest.approx(scores.mean())
+    assert result.score_max == scores.max()
+    low, high = stats.norm.interval(0.95, scores.mean(), stats.sem(scores))
+    assert result.mean_score_error == pytest.approx((high - low) / 2, rel=1e-5)
+    assert tuple(result.reach) == REACH_TILES
+    assert {share.share for share in result.reach.values()} == {0.0}
+    assert result.moves_per_cpu_s > 0
+    assert result.moves_per_s > 0
+
+
+@pytest.mark.parametrize("threads", [2, 3, 64])
+def test_threads_change_nothing_but_the_speed(threads: int) -> None:
+    assert facts(of_random(50, threads=threads)) == facts(of_random(50))
+
+
+def test_other_seeds_are_other_games() -> None:
+    assert facts(of_random(50, seed=6)) != facts(of_random(50))
+
+
+def test_more_games_begin_with_the_same_ones() -> None:
+    assert of_random(1).score_max <= of_random(9).score_max
+    assert of_random(9).moves > of_random(8).moves > of_random(1).moves
+
+
+def test_a_player_with_a_cache_gives_each_thread_its_own() -> None:
+    expectimax = players.make_player("expectimax", {"depth": 1})
+    results = [evaluate(expectimax, games=9, seed=2, threads=threads) for threads in (1, 3)]
+    assert facts(results[0]) == facts(results[1])
+    assert results[0].reach[2048].share > 0
+
+
+def test_one_game_has_no_interval() -> None:
+    result = of_random(1)
+    assert result.games == 1
+    assert math.isnan(result.mean_score_error)
+
+
+def test_reach_counts_the_highest_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(_: Any, seeds: Any, scores: Any, highest: Any) -> int:
+        scores[:] = 7
+        highest[:] = np.where(seeds % np.uint64(2), 8192, 1024)
+        return len(seeds)
+
+    monkeypatch.setattr(evaluation, "play_unrecorded", play)
+    result = of_random(200)
+    odd = np.count_nonzero(rng.game_seeds(5, np.arange(200, dtype=np.uint64)) % np.uint64(2))
+    shares = [result.reach[tile].share for tile in REACH_TILES]
+    assert shares == [odd / 200, odd / 200, odd / 200, 0, 0]
+    assert result.mean_score_error == 0
+
+
+def test_progress_is_told_and_never_beyond_all() -> None:
+    told: list[tuple[int, int]] = []
+    player = players.make_player("random", {})
+    evaluate(player, games=30, seed=1, threads=2, progress=lambda *now: told.append(now))
+    assert told[-1] == (30, 30)
+    assert all(0 <= done <= games == 30 for done, games in told)
+    assert told == sorted(told)
+
+
+def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def play(*_: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise MemoryError
+        return 1
+
+    monkeypatch.setattr(evaluation, "play_unrecorded", play)
+    with pytest.raises(MemoryError):
+        of_random(1000, threads=2)
+
+
+def test_an_interrupt_ends_the_threads() -> None:
+    def interrupt(_done: int, _games: int) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    player = players.make_player("random", {})
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(player, games=10**7, seed=1, threads=2, progress=interrupt)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("count", "of"), [(0, 10), (3, 10), (10, 10), (1, 1000), (500, 1000), (0, 1)])
+def test_shares_have_wilsons_interval(count: int, of: int) -> None:
+    interval = stats.binomtest(count, of).proportion_ci(0.95, method="wilson")
+    found = wilson(count, of)
+    assert found.share == count / of
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-6)
+
+
+def test_a_share_of_nothing_is_anything() -> None:
+    found = wilson(0, 0)
+    assert math.isnan(found.share)
+    assert (found.low, found.high) == (0, 1)

@@ -1,0 +1,399 @@
+"""The ``ntuple`` player: the moves it chooses, against its formulas on networks of whole numbers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests import reference
+from tests.recorder.ntuple import slow
+
+from tape2048._jit import kernel
+from tape2048.errors import ConfigError, NetworkError, UnknownKeyError
+from tape2048_recorder import players, rng
+from tape2048_recorder.game_loop import play_unrecorded
+from tape2048_recorder.ntuple.arguments import parse_mix
+from tape2048_recorder.ntuple.files import save_network
+from tape2048_recorder.players._api import NO_MOVE, choose
+from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tape2048_recorder.ntuple.network import Network
+
+GAMMA = np.uint64(reference.GOLDEN_GAMMA)
+DTYPES = {"f32": np.float32, "i16": np.int16}
+words = st.integers(0, 2**64 - 1)
+boards = st.one_of(
+    *(
+        st.lists(tile, min_size=16, max_size=16)
+        for tile in (st.integers(0, 15), st.sampled_from([0, 1, 2, 15]), st.sampled_from([0, 14, 15]))
+    )
+)
+
+
+@kernel
+def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    return choose(player, board, state, gamma)
+
+
+@kernel
+def _count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
+    state = np.uint64(9)
+    for _ in range(choices):
+        move, _after, state = choose(player, board, state, GAMMA)
+        counts[move] += 1
+
+
+@functools.cache
+def network(kind: str = "f32", seed: int = 1, spread: int = 500) -> Network:
+    return slow.random_network("0145", "1256", stages=(64,), dtype=DTYPES[kind], seed=seed, spread=spread)
+
+
+@functools.cache
+def make(kind: str = "f32", **how: Any) -> NTuple:
+    return of_network(network(kind), **how)
+
+
+def u64(cells: list[int]) -> np.uint64:
+    return np.uint64(reference.pack(cells))
+
+
+def choice(player: NTuple, cells: list[int], state: int = 0) -> tuple[int, list[int], int]:
+    move, after, new_state = map(int, _choose(player, u64(cells), np.uint64(state), GAMMA))
+    return move, reference.unpack(after), new_state
+
+
+def counts_of(player: NTuple, cells: list[int], choices: int = 200_000) -> npt.NDArray[np.int64]:
+    counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
+    _count_choices(player, u64(cells), choices, counts)
+    return counts
+
+
+def seeds_of(games: int, seed: int = 3) -> npt.NDArray[np.uint64]:
+    return rng.game_seeds(seed, np.arange(games, dtype=np.uint64))
+
+
+# --- the choice
+
+
+@pytest.mark.parametrize("look", [0, 2, 16])
+@pytest.mark.parametrize("kind", DTYPES)
+@settings(max_examples=50)
+@given(cells=boards, state=words)
+def test_a_choice_is_legal_and_its_afterstate_the_moves(
+    kind: str, look: int, cells: list[int], state: int
+) -> None:
+    move, after, _ = choice(make(kind, look_below=look), cells, state)
+    if reference.legal_moves(cells):
+        assert move in reference.legal_moves(cells)
+        assert after == reference.slide(cells, move)[0]
+    else:
+        assert (move, after) == (NO_MOVE, cells)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_without_looking_ahead_the_best_reward_and_value_is_chosen(kind: str) -> None:
+    player = make(kind, look_below=0)
+    seen = set()
+    for cells in slow.random_boards(400, seed=11):
+        values = slow.move_values(network(kind), cells, looks_ahead=False)
+        if not values:
+            continue
+        best = [move for move in values if values[move] == max(values.values())]
+        move, _, state = choice(player, cells, state=5)
+        assert move in best
+        assert (state == 5) == (len(best) == 1), "only ties are drawn"
+        seen.add(move)
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("look", [0, 1, 2, 5, 16])
+def test_the_look_ahead_is_an_expectation_where_few_cells_are_empty(kind: str, look: int) -> None:
+    player = make(kind, look_below=look)
+    cases = [cells for cells in slow.random_boards(80, seed=12, highest=8) if reference.legal_moves(cells)]
+    found = move_values(player, slow.packed(cases))
+    differ = 0
+    for cells, mine in zip(cases, found, strict=True):
+        looks_ahead = cells.count(0) < look
+        values = slow.move_values(network(kind), cells, looks_ahead=looks_ahead)
+        assert [m for m in range(4) if not math.isnan(mine[m])] == list(values)
+        for move, expected in values.items():
+            assert mine[move] == pytest.approx(expected, rel=1e-5, abs=0.05), (cells, move)
+        move, _, _ = choice(player, cells)
+        assert values[move] >= max(values.values()) - 0.1
+        if looks_ahead:
+            shallow = slow.move_values(network(kind), cells, looks_ahead=False)
+            differ += shallow[move] < max(shallow.values())
+    assert differ or look < 2, "some choices are others than without"
+
+
+def test_a_lost_position_is_worth_nothing() -> None:
+    # The only move leaves one empty cell; a 2 there can merge, a 4 loses.
+    cells = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 3, 5, 0]
+    after = reference.slide(cells, reference.RIGHT)[0]
+    won = [tile or 1 for tile in after]
+    best = max(
+        slow.value(network(), reference.slide(won, move)[0]) + 4 for move in reference.legal_moves(won)
+    )
+    (values,) = move_values(make(look_below=16), slow.packed([cells]))
+    assert values[reference.RIGHT] == pytest.approx(0.9 * best, rel=1e-5)
+
+
+# --- ties
+
+
+#: Boards with 1 to 4 legal moves and no merge: a network that says nothing ties them at once.
+BY_LEGAL = {
+    1: [0, 1, 2, 3, 0, 4, 5, 6, 0, 7, 8, 9, 0, 10, 11, 12],
+    2: [0] * 11 + [1, 0, 1, 2, 3],
+    3: [0, 1, 2, 0] + [0] * 12,
+    4: [0] * 5 + [1] + [0] * 10,
+}
+
+
+@pytest.mark.parametrize("look", [0, 16])
+@pytest.mark.parametrize("count", BY_LEGAL)
+def test_ties_are_drawn_uniformly(count: int, look: int) -> None:
+    cells = BY_LEGAL[count]
+    legal = reference.legal_moves(cells)
+    assert len(legal) == count
+    values = slow.move_values(network(spread=0), cells, looks_ahead=bool(look))
+    best = [move for move in values if values[move] == pytest.approx(max(values.values()), abs=1e-3)]
+    assert look or best == legal
+    counts = counts_of(of_network(network(spread=0), look_below=look), cells, 60_000)
+    assert counts[best].sum() == 60_000
+    if len(best) > 1 and not look:  # expectations are rounded, and may differ in the last bit
+        assert stats.chisquare(counts[best]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize(
+    ("cells", "tied"),
+    [
+        ([0] * 5 + [3] + [0] * 4 + [3] + [0] * 5, 2),  # its own transpose
+        ([1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1], 4),
+    ],
+)
+def test_moves_that_symmetry_makes_equal_are_drawn_uniformly(kind: str, cells: list[int], tied: int) -> None:
+    for look in (0, 16):
+        values = slow.move_values(network(kind), cells, looks_ahead=bool(look))
+        best = [move for move in values if values[move] == pytest.approx(max(values.values()), abs=1e-6)]
+        assert len(best) % tied == 0
+        counts = counts_of(make(kind, look_below=look), cells, 20_000 if look else 100_000)
+        drawn = np.flatnonzero(counts)
+        if look == 0:
+            assert drawn.tolist() == best
+            assert stats.chisquare(counts[best]).pvalue > 1e-3
+        else:
+            assert set(drawn) <= set(best)  # expectations may be summed in other orders
+
+
+def test_the_games_generator_decides_ties() -> None:
+    cells = [1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1]
+    one = [choice(make(), cells, state)[0] for state in range(50)]
+    assert one == [choice(make(), cells, state)[0] for state in range(50)]
+    assert len(set(one)) == 4
+
+
+# --- diverse play
+
+
+FOUR_WAYS = [0, 1, 2, 0, 3, 0, 0, 4, 5, 0, 1, 0, 0, 2, 0, 6]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7, 1.0])
+def test_epsilon_is_the_share_of_random_moves(epsilon: float) -> None:
+    values = slow.move_values(network(), FOUR_WAYS, looks_ahead=False)
+    assert len(values) == len(set(values.values())) == 4
+    best = max(values, key=values.__getitem__)
+    expected = [epsilon / 4 + (1 - epsilon) * (move == best) for move in range(4)]
+    counts = counts_of(make(epsilon=epsilon), FOUR_WAYS)
+    assert counts[4] == 0
+    shares = np.array(expected) * counts.sum()
+    if epsilon:
+        assert stats.chisquare(counts[:4], shares).pvalue > 1e-3
+    else:
+        assert counts[:4].tolist() == shares.tolist()
+
+
+def test_random_moves_are_legal_ones() -> None:
+    for cells in BY_LEGAL.values():
+        legal = reference.legal_moves(cells)
+        counts = counts_of(make(epsilon=1.0), cells, 50_000)
+        assert counts[legal].sum() == 50_000
+        if len(legal) > 1:
+            assert stats.chisquare(counts[legal]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("temperature", [100.0, 1000.0, 1e6])
+def test_moves_are_drawn_with_the_softmax_of_their_values(kind: str, temperature: float) -> None:
+    for cells in (FOUR_WAYS, BY_LEGAL[3], [1, 0, 0, 1] + [0] * 8 + [1, 0, 0, 1]):
+        values = slow.move_values(network(kind), cells, looks_ahead=False)
+        best = max(values.values())
+        weights = np.array([math.exp((values[move] - best) / temperature) for move in values])
+        expected = weights / weights.sum() * 200_000
+        counts = counts_of(make(kind, temperature=temperature), cells)
+        assert counts[list(values)].sum() == 200_000
+        often = expected > 5
+        assert counts[list(values)][~often].sum() <= 30
+        if often.sum() > 1:
+            found = counts[list(values)][often]
+            shares = expected[often] / expected[often].sum() * found.sum()
+            assert stats.chisquare(found, shares).pvalue > 1e-3
+
+
+def test_a_low_temperature_plays_the_best_move() -> None:
+    values = slow.move_values(network(), FOUR_WAYS, looks_ahead=False)
+    best = max(values, key=values.__getitem__)
+    assert counts_of(make(temperature=0.01), FOUR_WAYS)[best] == 200_000
+
+
+# --- mixtures
+
+
+def test_a_mixture_is_read_with_its_weights() -> None:
+    looks, ends = parse_mix("0:2+2:1+16")
+    assert looks == [0, 2, 16]
+    assert [end / 2**64 for end in ends] == pytest.approx([0.5, 0.75, 1.0])
+    assert parse_mix("3") == ([3], [2**64 - 1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a", "0:", "0:x", "0:0", "0:-1", "17", "-1", "0:nan", "0:inf", "0:1e308+1:1e308", "0++1", "+", "0:1:1"],
+)
+def test_a_mixture_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected look_below:weight joined by"):
+        of_network(network(), mix=text)
+
+
+def test_a_mixture_is_drawn_by_its_weights() -> None:
+    player = of_network(network(), mix="0:5+2:3+16:2")
+    choices = mix_choices(player, seeds_of(30_000))
+    counts = [np.count_nonzero(choices == look) for look in (0, 2, 16)]
+    assert stats.chisquare(counts, [15_000, 9_000, 6_000]).pvalue > 1e-3
+    assert np.array_equal(choices[100:200], mix_choices(player, seeds_of(200))[100:])
+    assert set(mix_choices(make(look_below=2), seeds_of(50)).tolist()) == {2}
+
+
+def played(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    scores = np.empty(len(seeds), dtype=np.uint64)
+    play_unrecorded(player, seeds, scores, np.empty_like(scores))
+    return scores
+
+
+def test_the_choice_of_a_game_is_recovered_from_its_seed() -> None:
+    seeds = seeds_of(60)
+    mixed = of_network(network(), mix="0:1+4:1+16:1")
+    choices = mix_choices(mixed, seeds)
+    scores = played(mixed, seeds)
+    alone = {look: played(make(look_below=look), seeds) for look in (0, 4, 16)}
+    assert set(choices.tolist()) == {0, 4, 16}
+    assert scores.tolist() == [alone[int(look)][i] for i, look in enumerate(choices)]
+    for look, others in alone.items():
+        assert not np.array_equal(scores, others), look
+
+
+# --- values of all moves
+
+
+def test_values_come_for_all_moves_and_nan_where_there_is_none() -> None:
+    cases = [*BY_LEGAL.values(), [15] * 16, [1, 2, 1, 2, 2, 1, 2, 1] * 2]
+    found = move_values(make(), slow.packed(cases))
+    assert found.dtype == np.float32
+    assert found.shape == (len(cases), 4)
+    for cells, mine in zip(cases, found, strict=True):
+        assert np.flatnonzero(~np.isnan(mine)).tolist() == reference.legal_moves(cells)
+    assert move_values(make(), np.empty(0, dtype=np.uint64)).shape == (0, 4)
+
+
+def test_values_of_a_mixture_are_those_of_its_first_part() -> None:
+    cases = slow.packed(slow.random_boards(60, seed=4))
+    mixed = of_network(network(), mix="16+0")
+    np.testing.assert_array_equal(move_values(mixed, cases), move_values(make(look_below=16), cases))
+
+
+# --- the registry
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    save_network(network("i16"), tmp_path / "a.ntuple")
+    return str(tmp_path / "a.ntuple")
+
+
+def test_it_is_made_from_a_file(weights: str) -> None:
+    player = players.make_player("ntuple", {"weights": weights, "look_below": 0})
+    assert np.array_equal(played(player, seeds_of(20)), played(make("i16", look_below=0), seeds_of(20)))
+
+
+def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
+    save_network(network("i16"), tmp_path / "same.ntuple", compress=False)
+    save_network(network("i16", seed=2), tmp_path / "other.ntuple")
+    cases: list[dict[str, Any]] = [
+        {},
+        {"look_below": 0},
+        {"mix": "0:1+2:1"},
+        {"mix": "0:1+2:2"},
+        {"epsilon": 0.1},
+        {"temperature": 5},
+        {"weights": str(tmp_path / "other.ntuple")},
+    ]
+    hashes = [
+        players.player_sha256("ntuple", players.make_player("ntuple", {"weights": weights, **args}))
+        for args in cases
+    ]
+    assert len(set(hashes)) == len(cases)
+    same = players.make_player("ntuple", {"weights": str(tmp_path / "same.ntuple")})
+    assert players.player_sha256("ntuple", same) == hashes[0], "where the file lies does not matter"
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "said"),
+    [
+        ({"weights": "nowhere"}, ConfigError, "found no network at 'nowhere'"),
+        ({"weights": 5}, ConfigError, "expected text"),
+        ({"look_below": 17}, ConfigError, "expected an integer from 0 to 16"),
+        ({"look_below": 1.0}, ConfigError, "expected an integer from 0 to 16"),
+        ({"mix": "x"}, ConfigError, "found the mixture 'x'"),
+        ({"epsilon": 1.5}, ConfigError, "expected a number from 0 to 1"),
+        ({"epsilon": math.nan}, ConfigError, "expected a number from 0 to 1"),
+        ({"temperature": -1}, ConfigError, "expected a number from 0 to 1e\\+06"),
+        ({"temperature": True}, ConfigError, "expected a number"),
+        ({"look_belov": 1}, UnknownKeyError, "did you mean 'look_below'"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(
+    weights: str, args: dict[str, Any], kind: type[ConfigError], said: str
+) -> None:
+    for check in (players.check_player, players.make_player):
+        with pytest.raises(kind, match=said):
+            check("ntuple", {"weights": weights, **args})
+
+
+def test_a_file_that_is_no_network_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    args = {"weights": str(tmp_path / "other")}
+    assert players.check_player("ntuple", args)["look_below"] == 3
+    with pytest.raises(NetworkError):
+        players.make_player("ntuple", args)
+
+
+def test_threads_share_tables_and_no_cache() -> None:
+    player = make("i16")
+    assert players.own(player).table is player.table
+    expectimax = players.make_player("expectimax", {"depth": 2})
+    assert players.own(expectimax).outer is expectimax.outer
+    assert not np.shares_memory(players.own(expectimax).cache_keys, expectimax.cache_keys)

@@ -1,0 +1,253 @@
+"""``tape2048 player``: info, eval and quantise, and sessions that an ``ntuple`` player recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tape2048 import Session, errors, sessions
+from tape2048_recorder.ntuple.files import load_network, save_network
+from tape2048_recorder.ntuple.network import Layout, Network
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+    Process = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def network() -> Network:
+    """A network of random values, as if it had been trained."""
+    layout = Layout.of(["0123", "0145"], [8192])
+    table = np.random.default_rng(1).integers(-99, 99, layout.entries).astype(np.float32)
+    facts = {"moves": 1_234_567, "games": 89, "elapsed_s": 75.0, "training": {"seed": 7, "decay": 0.5}}
+    return Network(layout, table, np.ones((2, 2), dtype=np.float32), facts)
+
+
+@pytest.fixture
+def exact(network: Network, tmp_path: Path) -> Path:
+    path = tmp_path / "exact.safetensors"
+    save_network(network, path, compress=False)
+    return path
+
+
+# --- info
+
+
+def test_info_says_what_a_file_holds(tape: Tape, exact: Path) -> None:
+    done = tape("player", "info", exact)
+    assert done.code == 0
+    assert done.err == ""
+    found = dict(line.split(maxsplit=1) for line in done.out.splitlines())
+    assert found["network"] == str(exact)
+    assert found["file"].startswith("1.0 MB, SHA-256 ")
+    assert found["tuples"] == "0123 0145"
+    assert found["stages"] == "from the start, from 8192"
+    assert found["tables"] == "262,144 entries of float32, 1.0 MB in memory, 99% of them used"
+    assert found["trained"] == "1,234,567 moves, 89 games, 1:15"
+    assert found["settings"] == "seed=7, decay=0.5"
+
+
+def test_info_as_json(tape: Tape, exact: Path, network: Network) -> None:
+    document = tape("player", "info", exact, "--json").json
+    assert document["sha256"] == hashlib.sha256(exact.read_bytes()).hexdigest()
+    assert document["bytes"] == exact.stat().st_size
+    assert document["tuples"] == ["0123", "0145"]
+    assert document["stages"] == [8192]
+    assert document["entries"] == 262_144
+    assert document["entries_used"] == np.count_nonzero(network.table)
+    assert document["dtype"] == "float32"
+    assert document["scales"] == [[1, 1], [1, 1]]
+    assert document["facts"] == network.facts
+
+
+@pytest.mark.parametrize("facts", [{}, {"moves": "many", "training": 5}, {"training": None}])
+def test_info_takes_a_file_without_our_facts(tape: Tape, tmp_path: Path, facts: dict[str, object]) -> None:
+    layout = Layout.of(["0123"])
+    network = Network(layout, np.zeros(65536, np.float32), np.ones((1, 1), np.float32), facts)
+    save_network(network, tmp_path / "plain")
+    done = tape("player", "info", tmp_path / "plain")
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["trained", "-"] in lines
+    assert ["settings", "-"] in lines
+
+
+def test_what_is_no_network_is_refused(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello, this is no network")
+    assert tape("player", "info", tmp_path / "text").code == errors.TruncatedError.exit_code
+    done = tape("player", "info", tmp_path / "none")
+    assert done.code == errors.ConfigError.exit_code
+    assert "networks that ship: default, fast" in done.err
+
+
+# --- eval
+
+
+def test_eval_is_a_table_of_players(tape: Tape) -> None:
+    done = tape("player", "eval", "random", "greedy", "--games", "30")
+    assert done.code == 0
+    heading, random, greedy = done.out.splitlines()
+    assert heading.split()[:3] == ["player", "games", "mean"]
+    assert random.startswith("random")
+    assert greedy.startswith("greedy")
+    assert " 30 " in random
+    assert "±" in random
+    assert "0 (0.0-11.4)" in random, "no game of 30: at most 11.4% reach it"
+    again = tape("player", "eval", "random", "--games", "30", "--threads", "3").out.splitlines()[1]
+    assert again.split()[:4] == random.split()[:4]
+
+
+def test_eval_as_json(tape: Tape, exact: Path) -> None:
+    player = f"ntuple:weights={exact},look_below=1"
+    document = tape("player", "eval", player, "--games", "10", "--seed", "3", "--json").json
+    assert (document["games"], document["seed"]) == (10, 3)
+    result = document["players"][player]
+    assert result["games"] == 10
+    assert result["score_max"] >= result["mean_score"] > 0
+    assert result["reach"]["2048"] == [0, 0, pytest.approx(0.2775, abs=1e-3)]
+    assert set(result["reach"]) == {"2048", "4096", "8192", "16384", "32768"}
+    assert result["moves_per_cpu_s"] > 0
+
+
+def test_one_game_has_no_interval(tape: Tape) -> None:
+    assert (
+        tape("player", "eval", "random", "--games", "1", "--json").json["players"]["random"][
+            "mean_score_error"
+        ]
+        is None
+    )
+    assert "nan" not in tape("player", "eval", "random", "--games", "1").out
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["randm"], 78, "did you mean 'random'"),
+        (["expectimax:depth=9"], 78, "from 1 to 3"),
+        (["ntuple:weights=nowhere"], 78, "found no network at 'nowhere'"),
+        (["random:a=1,b"], 78, "expected NAME:key=value"),
+        (["random", "--games", "0"], 2, "--games"),
+        (["random", "--threads", "-1"], 2, "--threads"),
+        ([], 2, "PLAYERS"),
+    ],
+)
+def test_eval_refuses_what_cannot_be_before_it_plays(
+    tape: Tape, args: list[str], code: int, said: str
+) -> None:
+    done = tape("player", "eval", *args)
+    assert done.code == code
+    assert done.out == ""
+    assert said in done.err
+
+
+# --- quantise
+
+
+def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network: Network) -> None:
+    target = tmp_path / "small.ntuple"
+    done = tape("player", "quantise", exact, target, "--step", "0.5")
+    assert done.code == 0
+    assert str(target) in done.out
+    assert "int16 in steps of 0.5" in done.out
+    written = load_network(str(target))
+    assert written.table.dtype == np.int16
+    assert np.array_equal(written.table * np.float32(0.5), network.table)
+    assert target.stat().st_size < exact.stat().st_size
+    assert written.facts == {**network.facts, "quantised_step": 0.5}
+
+
+def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, network: Network) -> None:
+    network.table[5] = 1e6
+    save_network(network, tmp_path / "wide", compress=False)
+    done = tape("player", "quantise", tmp_path / "wide", tmp_path / "out", "--step", "1")
+    assert "up to 30.5 where a table's range asks for it" in done.out
+
+
+def test_quantise_replaces_nothing_unasked(tape: Tape, exact: Path, tmp_path: Path) -> None:
+    target = tmp_path / "taken"
+    target.write_text("mine")
+    done = tape("player", "quantise", exact, target)
+    assert done.code == errors.NameTakenError.exit_code
+    assert target.read_text() == "mine"
+    assert tape("player", "quantise", exact, target, "--force").code == 0
+    assert load_network(str(target)).table.dtype == np.int16
+
+
+def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    assert tape("player", "quantise", exact, small, "--step", "0").code == 78
+    assert tape("player", "quantise", exact, small, "--step", "nan").code == 78
+    assert not small.exists()
+    assert tape("player", "quantise", exact, tmp_path / "no/dir").code == errors.OutDirError.exit_code
+    assert tape("player", "quantise", exact, tmp_path, "--force").code == errors.StorageError.exit_code
+    assert tape("player", "quantise", exact, small).code == 0
+    assert tape("player", "quantise", small, tmp_path / "twice").code == 78
+
+
+# --- record
+
+
+@pytest.mark.slow
+def test_what_a_network_plays_is_recorded_and_played_again(
+    process: Process, exact: Path, tmp_path: Path
+) -> None:
+    player = f"ntuple:weights={exact},mix=0:1+2:1"
+    done = process(
+        "record", "--player", player, "--max-games", "40", "--seed", "6", cwd=tmp_path, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = sessions(tmp_path / "selfplay")
+    session = Session.open(path)
+    assert session.meta["player_args"] == {
+        "weights": str(exact),
+        "look_below": 3,
+        "mix": "0:1+2:1",
+        "epsilon": 0.0,
+        "temperature": 0.0,
+    }
+    assert session.meta["config"]["player"] == "ntuple"
+    validated = process("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240)
+    assert validated.returncode == 0, validated.stdout
+    exact.rename(tmp_path / "elsewhere")
+    gone = process("validate", str(path), "--replay", cwd=tmp_path, timeout=240)
+    assert gone.returncode == 1
+    assert "what played it cannot be made here: found no network" in gone.stdout
+
+
+@pytest.mark.parametrize(
+    ("player", "said"),
+    [
+        ("ntuple:weights=nowhere", "--player: found no network at 'nowhere' (No such file or directory)"),
+        ("ntuple:weights=.", "(not a file)"),
+        ("ntuple:weights=exact.safetensors,mix=0:x", "--player: found the mixture '0:x'"),
+    ],
+)
+def test_a_player_that_cannot_be_made_is_refused_before_anything_starts(
+    tape: Tape, exact: Path, tmp_path: Path, player: str, said: str
+) -> None:
+    done = tape("record", "--player", player)
+    assert done.code == 78
+    assert said in done.err
+    assert "hint: " in done.err
+    assert [path.name for path in tmp_path.iterdir()] == [exact.name], "no directory is made"
+
+
+def test_a_damaged_network_is_told_by_the_worker(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    done = process(
+        "record", "--player", "ntuple:weights=damaged", "--max-games", "1", cwd=tmp_path, timeout=240
+    )
+    assert done.returncode == errors.WorkerStartError.exit_code
+    assert "damaged: found the format None" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.dumps(sessions(tmp_path / "selfplay")) == "[]"

@@ -1,0 +1,285 @@
+"""``tape2048 train-player`` as a person runs it, and what it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import errors
+from tape2048_recorder.ntuple.files import load_network
+from tape2048_recorder.ntuple.trainer import Progress
+from tape2048_recorder.ntuple.training_config import TrainingConfig
+from tape2048_tools.training_view import draw_curve, open_training_view, sparkline, training_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+    Process = Callable[..., subprocess.CompletedProcess[str]]
+
+CONFIG = """\
+tuples = "0123 0145"
+stages = "128"
+split_moves = 20_000
+moves = 60_000
+threads = 2
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "player.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+# --- training
+
+
+def test_a_training_says_what_it_left_and_what_comes_next(tape: Tape, config: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = tape("train-player", "--config", config, "--out", "runs/mine")
+    assert done.code == 0
+    found = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
+    assert found["ended"] == "all moves are learned"
+    assert found["network"] == "runs/mine/network.ntuple"
+    assert found["curve"] == "runs/mine/curve.svg"
+    assert re.fullmatch(r"[6-9]\d,\d{3} in 0:\d\d", found["moves"])
+    assert found["score"].startswith("mean ")
+    assert "tape2048 player eval ntuple:weights=runs/mine/network.ntuple" in done.out
+    assert "tape2048 record --player ntuple:weights=runs/mine/network.ntuple" in done.out
+    assert re.search(
+        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ info checkpoint at [6-9]\d,\d{3} moves$", done.err, re.MULTILINE
+    )
+    assert "\x1b" not in done.out + done.err
+    facts = load_network("runs/mine/network.ntuple").facts
+    assert facts["training"]["tuples"] == "0123 0145"
+    # The commands that are suggested work.
+    assert tape("player", "eval", "ntuple:weights=runs/mine/network.ntuple", "--games", "5").code == 0
+    assert tape("player", "info", "runs/mine/network.ntuple").code == 0
+
+
+def test_the_same_command_goes_on(tape: Tape, config: Path) -> None:
+    for moves_max in ("20_000", "60_000"):
+        done = tape(
+            "train-player", "--config", config, "--out", "out", "--moves", moves_max, "--threads", "1"
+        )
+    assert "going on from 2" in done.err
+    moves = [json.loads(line)["moves"] for line in Path("out/metrics.jsonl").read_text().splitlines()]
+    assert moves == sorted(moves)
+    assert 20_000 <= moves[0] < 30_000
+    assert moves[-1] >= 60_000
+
+
+def test_a_training_that_is_done_says_so_again(tape: Tape, config: Path) -> None:
+    for _ in range(2):
+        done = tape("train-player", "--config", config, "--out", "out", "--moves", "1000")
+        assert done.code == 0
+        assert "all moves are learned" in done.out
+
+
+def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Path) -> None:
+    done = tape("train-player", "--config", config, "--seed", "99", "--print-config")
+    assert done.code == 0
+    values = tomllib.loads(done.out)
+    assert set(values) == set(TrainingConfig.__struct_fields__)
+    assert (values["tuples"], values["moves"], values["seed"]) == ("0123 0145", 60_000, 99)
+    assert "# The learning rate" in done.out
+    (tmp_path / "again.toml").write_text(done.out)
+    assert tape("train-player", "--config", "again.toml", "--print-config").out == done.out
+    assert not (tmp_path / "out").exists()
+
+
+def test_presets_are_printed(tape: Tape) -> None:
+    values = tomllib.loads(tape("train-player", "--preset", "default", "--print-config").out)
+    assert values["moves"] >= 10**8
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        ([], 2, "either a --config file or a --preset"),
+        (["--config", "player.toml", "--preset", "default"], 2, "either a --config file or a --preset"),
+        (["--config", "player.toml"], 2, "--out DIR"),
+        (["--preset", "huge", "--out", "out"], 78, "one of: default, fast, strong"),
+        (["--config", "none.toml", "--out", "out"], 78, "none.toml"),
+        (["--config", "player.toml", "--out", "out", "--moves", "many"], 78, "--moves: found 'many'"),
+        (["--config", "player.toml", "--out", "out", "--threads", "1000"], 78, "--threads"),
+        (["--config", "player.toml", "--out", "player.toml"], 31, "player.toml"),
+    ],
+)
+def test_what_cannot_be_is_refused(tape: Tape, config: Path, args: list[str], code: int, said: str) -> None:
+    done = tape("train-player", *args)
+    assert done.code == code
+    assert done.out == ""
+    assert said in done.err
+    assert not Path("out").exists()
+
+
+def test_a_checkpoint_of_another_network_is_refused(tape: Tape, config: Path) -> None:
+    tape("train-player", "--config", config, "--out", "out", "--moves", "1000")
+    config.write_text(CONFIG.replace("0145", "4567"))
+    done = tape("train-player", "--config", config, "--out", "out")
+    assert done.code == errors.ConfigError.exit_code
+    assert "found a checkpoint with tuples = '0123 0145'" in done.err
+
+
+def test_too_little_memory_is_refused_with_the_number(
+    tape: Tape, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tape2048_recorder import limits
+
+    monkeypatch.setattr(limits, "memory_available", lambda: 1_000_000)
+    done = tape("train-player", "--config", config, "--out", "out")
+    assert done.code == errors.ConfigError.exit_code
+    assert "GB are free" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_writes_a_checkpoint_and_ends_well(
+    config: Path, tmp_path: Path, environment: dict[str, str], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "tape2048_tools.cli", "train-player", "--config", "player.toml"]
+    primary, secondary = pty.openpty()
+    child = subprocess.Popen(
+        [*command, "--out", "out", "--moves", "1e12"],
+        cwd=tmp_path,
+        env={**environment, "TERM": "xterm-256color", "LINES": "40"},
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+    )
+    os.close(secondary)
+    seen = b""
+    signalled = False
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([primary], [], [], 1)[0]:
+                continue
+            try:
+                seen += os.read(primary, 1 << 16)
+            except OSError:  # the other side is closed: it has ended
+                break
+            if not signalled and b"mean score" in seen:
+                child.send_signal(number)
+                signalled = True
+        assert child.wait(timeout=30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(primary)
+    text = seen.decode()
+    assert "tape2048 train-player: out, 2 threads" in text
+    assert "moves/s" in text
+    assert "checkpoint at" in text
+    assert "stopped; the same command goes on" in text
+    assert "Traceback" not in text
+    assert (tmp_path / "out/checkpoint.safetensors").exists()
+
+
+# --- what is shown
+
+
+def progress(moves: int = 4_000_000, **changes: object) -> Progress:
+    reach = {2048: 0.9, 4096: 0.5, 8192: 0.25, 16384: 0.001, 32768: 0.0}
+    return Progress(moves, 900, 65.0, 2e6, 12_345.0, reach, 3.5)._replace(**changes)
+
+
+def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_training_view(TrainingConfig(), "out") as view:
+        view.progress(progress(games=0))
+        view.progress(progress())
+        view.progress(progress())
+        view.event("checkpoint\x1b at")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2, "the next one comes half a minute later"
+    assert "4M of " in lines[0]
+    assert "2M/s, 900 games, mean score 12,345, 2048 90% 4096 50%" in lines[0]
+    assert lines[1].endswith("checkpoint\\x1b at")
+
+
+def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[str]) -> None:
+    from tape2048_tools.output import print_human
+
+    empty = progress(games=0, moves=0, mean_score=float("nan"), reach=dict.fromkeys(progress().reach, 0.0))
+    print_human(*training_summary(empty, done=False, network=Path("a/network.ntuple"), curve=None))
+    out = capsys.readouterr().out
+    assert "stopped; the same command goes on" in out
+    assert "nan" not in out
+    assert "curve" not in out
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "expected"),
+    [
+        ([], 48, ""),
+        ([5.0], 48, "▁"),
+        ([3.0, 3.0], 48, "▁▁"),
+        ([0.0, 1.0], 48, "▁█"),
+        ([float(i) for i in range(8)], 48, "▁▂▃▄▅▆▇█"),
+        ([float(i) for i in range(80)], 8, "▁▂▃▄▅▆▇█"),
+    ],
+)
+def test_a_sparkline_goes_from_the_lowest_to_the_highest(
+    values: list[float], width: int, expected: str
+) -> None:
+    assert sparkline(values, width) == expected
+
+
+# --- the curve
+
+
+def metrics(directory: Path, *lines: dict[str, object]) -> Path:
+    (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return directory
+
+
+def line(moves: int, score: float | None) -> dict[str, object]:
+    return {"moves": moves, "mean_score": score, "reach": {"2048": 0.5, "4096": 0.1}}
+
+
+def test_the_curve_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = draw_curve(metrics(tmp_path, line(0, None), line(10**6, 100.0), line(2 * 10**6, 300.0)))
+    assert path == tmp_path / "curve.svg"
+    text = path.read_text()
+    assert text.startswith("<?xml")
+    for said in ("mean score, 1-ply", "moves learned from", "2048", "4096"):
+        assert f"<!-- {said}" in text
+    assert "32768" not in text
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
+    assert draw_curve(tmp_path) is None
+    assert draw_curve(metrics(tmp_path)) is None
+    assert draw_curve(metrics(tmp_path, line(0, None))) is None
+    assert not (tmp_path / "curve.svg").exists()
+
+
+@pytest.mark.usefixtures("without_matplotlib")
+def test_without_matplotlib_a_line_says_what_brings_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert draw_curve(metrics(tmp_path, line(1, 100.0))) is None
+    assert "tape2048[plot]" in capsys.readouterr().err

@@ -1,0 +1,215 @@
+"""``tape2048 player``: what a network is, how strong and how fast a player is, and smaller networks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048.errors import ConfigError
+from tape2048_tools._click import Command, Group
+from tape2048_tools.display import number, share, size
+from tape2048_tools.output import columns, print_human, print_json, table
+from tape2048_tools.recording_view import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tape2048_recorder.evaluation import Evaluation, Progress
+
+__all__ = ["command"]
+
+
+@click.group(
+    cls=Group,
+    examples=[
+        "tape2048 player info default",
+        "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
+        "tape2048 player quantise runs/strong/network.safetensors strong.ntuple --step 16",
+    ],
+)
+def command() -> None:
+    """Look at players: their networks, strength and speed."""
+
+
+@command.command(
+    cls=Command, examples=["tape2048 player info default", "tape2048 player info strong.ntuple --json"]
+)
+@click.argument("weights")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def info(*, weights: str, as_json: bool) -> None:
+    """Show what a network file holds. WEIGHTS is a file, or a network that ships (default, fast)."""
+    from tape2048_recorder.ntuple.files import file_facts, load_network
+    from tape2048_recorder.ntuple.network import tuple_text
+
+    network = load_network(weights)
+    layout = network.layout
+    used = int((network.table != 0).sum())
+    facts: dict[str, Any] = {
+        "weights": weights,
+        **file_facts(weights),
+        "tuples": [tuple_text(cells) for cells in layout.tuples],
+        "stages": list(layout.stages),
+        "entries": layout.entries,
+        "entries_used": used,
+        "dtype": str(network.table.dtype),
+        "scales": network.scales.tolist(),
+        "facts": network.facts,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    training = network.facts.get("training")
+    settings = training.items() if isinstance(training, dict) else ()
+    print_human(
+        columns(
+            {
+                "network": weights,
+                "file": f"{size(facts['bytes'])}, SHA-256 {facts['sha256'][:16]}...",
+                "tuples": " ".join(facts["tuples"]),
+                "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
+                "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
+                f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
+                "trained": _trained(network.facts),
+                "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
+            }
+        )
+    )
+
+
+def _trained(facts: dict[str, Any]) -> str:
+    """How long it learned; ``-`` for what the file does not say, or says in another way."""
+    found = [facts.get(name) for name in ("moves", "games", "elapsed_s")]
+    plain = [fact for fact in found if isinstance(fact, int | float)]
+    if len(plain) < len(found):
+        return "-"
+    moves, games, seconds = plain
+    return f"{number(moves)} moves, {number(games)} games, {duration(seconds)}"
+
+
+@command.command(
+    "eval",
+    cls=Command,
+    examples=[
+        "tape2048 player eval ntuple",
+        "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
+        "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
+    ],
+)
+@click.argument("players", nargs=-1, required=True)
+@click.option(
+    "--games", type=click.IntRange(1), default=1000, show_default=True, help="Games of each player."
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Same seed, same games.")
+@click.option(
+    "--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="0: one for each core."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
+    """Play seeded games with each of PLAYERS: mean score, reach rates with 95% intervals, speed.
+
+    A player is written as for `record`: NAME or NAME:key=value,key=value.
+    """
+    from tape2048_recorder._cores import available_cores
+    from tape2048_recorder.config import split_player
+    from tape2048_recorder.evaluation import evaluate
+    from tape2048_recorder.players import check_player, make_player
+
+    chosen = []
+    for text in players:
+        try:
+            name, args = split_player(text)
+        except ValueError as error:
+            raise ConfigError(f"found the player {text!r}, expected NAME:key=value,... ({error})") from error
+        check_player(name, args or {})
+        chosen.append((text, name, args or {}))
+    found: dict[str, Evaluation] = {}
+    for text, name, args in chosen:
+        with _progress(text) as progress:
+            found[text] = evaluate(
+                make_player(name, args),
+                games=games,
+                seed=seed,
+                threads=threads or available_cores(),
+                progress=progress,
+            )
+    if as_json:
+        import msgspec
+
+        print_json({"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)})
+    else:
+        print_human(_table(found))
+
+
+def _table(found: dict[str, Evaluation]) -> Any:
+    from tape2048_recorder.evaluation import REACH_TILES
+
+    made = table(
+        "player",
+        ">games",
+        ">mean score",
+        *(f">{tile}" for tile in REACH_TILES),
+        ">moves/s a core",
+        ">moves/s",
+    )
+    for text, result in found.items():
+        made.add_row(
+            text,
+            number(result.games),
+            number(result.mean_score) + (f" ±{number(result.mean_score_error)}" if result.games > 1 else ""),
+            *(
+                f"{share(one.share)} ({100 * one.low:.1f}-{100 * one.high:.1f})"
+                for one in (result.reach[tile] for tile in REACH_TILES)
+            ),
+            number(result.moves_per_cpu_s),
+            number(result.moves_per_s),
+        )
+    return made
+
+
+@contextlib.contextmanager
+def _progress(label: str) -> Iterator[Progress | None]:
+    """A bar on standard error, if a person is there to see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from tape2048_tools.output import printable
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(printable(label), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@command.command(
+    cls=Command, examples=["tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16"]
+)
+@click.argument("source")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--step", type=float, default=16.0, show_default=True, help="Points of score that a step of int16 counts."
+)
+@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
+    """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
+    from tape2048._durable import storage_error
+    from tape2048.errors import NameTakenError
+    from tape2048_recorder.ntuple.files import load_network, save_network
+
+    if target.exists() and not force:
+        raise NameTakenError(
+            "the target exists; nothing was replaced", path=target, hint="--force replaces it"
+        )
+    network = load_network(source).quantised(step)
+    try:
+        written = save_network(network, target)
+    except OSError as error:
+        raise storage_error(error, target, "writing the network") from error
+    largest = float(network.scales.max())
+    coarser = f" (up to {largest:.3g} where a table's range asks for it)" if largest > step else ""
+    print_human(f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}")

@@ -1,0 +1,87 @@
+"""``tape2048 train-player``: train an n-tuple network; what it does is in :mod:`tape2048_recorder.ntuple`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.output import print_human
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["command"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 train-player --preset default --out runs/default",
+        "tape2048 train-player --config player.toml --out runs/mine",
+        "tape2048 train-player --preset strong --out runs/strong --threads 8 --moves 50_000_000_000",
+        "tape2048 train-player --preset default --print-config > player.toml",
+    ],
+)
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with the training's settings."
+)
+@click.option("--preset", help="A configuration that comes with tape2048: default, fast or strong.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Directory for checkpoint, metrics and networks; a training that was stopped there goes on.",
+)
+@click.option("--moves", metavar="N", help="Moves to learn from, in place of the configuration's.")
+@click.option("--threads", metavar="N", help="Threads; 0: one for each core.")
+@click.option("--seed", metavar="N", help="Decides the games of a single thread.")
+@click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
+def command(
+    *, config_path: Path | None, preset: str | None, out: Path | None, print_config: bool, **flags: Any
+) -> None:
+    """Train an n-tuple network by temporal differences, on every core.
+
+    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command goes on from there. --print-config shows
+    every setting with what it does: the beginning of a configuration of your own.
+    """
+    from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
+
+    if (config_path is None) == (preset is None):
+        raise click.UsageError("name either a --config file or a --preset")
+    path = config_path if config_path is not None else preset_path(preset or "")
+    config = load_training_config(path, flags)
+    if print_config:
+        from tape2048_tools.settings_docs import settings_toml
+
+        print_human(settings_toml(config).rstrip("\n"))
+        return
+    if out is None:
+        raise click.UsageError("name the directory that receives the network: --out DIR")
+
+    from tape2048_recorder.ntuple.training_run import NETWORK, run_training
+    from tape2048_tools.training_view import draw_curve, open_training_view, training_summary
+
+    stop = threading.Event()
+    with _stopped_by_signals(stop), open_training_view(config, str(out)) as view:
+        trainer = run_training(config, out, view, stop)
+    curve = draw_curve(out)
+    print_human(*training_summary(trainer.progress(), done=trainer.done, network=out / NETWORK, curve=curve))
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if stop.is_set():
+            sys.stderr.flush()
