@@ -35,6 +35,7 @@ HEAVY = {
         "sdk/tape2048/_bits.py",
         "sdk/tape2048/_jit.py",
         "sdk/tape2048/rules.py",
+        "sdk/tape2048/shuffle.py",
         "recorder/tape2048_recorder/engine.py",
         "recorder/tape2048_recorder/game_loop.py",
         "recorder/tape2048_recorder/rng.py",
