@@ -33,7 +33,9 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 HEAVY = {
     "numba": (
         "sdk/tape2048/_bits.py",
+        "sdk/tape2048/_gather.py",
         "sdk/tape2048/_jit.py",
+        "sdk/tape2048/moves.py",
         "sdk/tape2048/rules.py",
         "sdk/tape2048/shuffle.py",
         "recorder/tape2048_recorder/engine.py",
