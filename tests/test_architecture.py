@@ -47,7 +47,7 @@ HEAVY = {
     "click": ("tools/tape2048_tools/",),
     "torch": ("sdk/tape2048/torch",),
     "scipy": (),
-    "pyarrow": (),
+    "pyarrow": ("sdk/tape2048/arrow.py",),
     "sklearn": (),
 }
 
@@ -59,6 +59,8 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.record": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.export": ("numba", "rich", "numpy", "pyarrow", "torch"),
+    "tape2048.export": ("numba", "rich", "pyarrow", "torch"),
 }
 
 #: Past this a module is two modules.

@@ -27,6 +27,7 @@ COMMANDS = {
     "list": ("tape2048_tools.commands.listing", "List the sessions in a directory."),
     "show": ("tape2048_tools.commands.show", "Show what a session holds and how well was played."),
     "validate": ("tape2048_tools.commands.validate", "Check sessions: checksums, bookkeeping, replay."),
+    "export": ("tape2048_tools.commands.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 
