@@ -39,6 +39,9 @@ __all__ = ["PoolReader"]
 CHUNK_SHIFT = 16
 CHUNKS_MIN = 64
 
+#: The next pool begins to be read when one part in so many of a pool was served.
+READ_AHEAD_AFTER = 16
+
 _NO_KEYS = np.empty(0, np.uint64)
 
 
@@ -138,7 +141,9 @@ class PoolReader:
             number = int(np.searchsorted(share.starts, place, "right")) - 1
             begin, end = int(share.starts[number]), int(share.starts[number + 1])
             some = min(count - done, end - place)
-            loaded = self._pool(share, seed, epoch, number)
+            # Not at once: other threads may still be at the end of the pool before, which would have to go.
+            ahead = place - begin >= (end - begin) // READ_AHEAD_AFTER
+            loaded = self._pool(share, (seed, epoch), number, ahead=ahead)
             order = Order(_gather.SHUFFLED, place - begin, some, 0, cap_key, symmetry_key)
             self._gatherer.fill_part(order, batch, loaded.keys, loaded.plan, done)
             done += some
@@ -174,19 +179,17 @@ class PoolReader:
         ends: NDArray[np.int64] = np.minimum(first + (1 << self._shift), self._rows)
         return ends - first
 
-    def _pool(self, share: _Epoch, seed: int, epoch: int, number: int) -> _Loaded:
-        """A pool, read if it is not there; the one after it begins to be read."""
+    def _pool(self, share: _Epoch, epoch: tuple[int, int], number: int, *, ahead: bool) -> _Loaded:
+        """A pool, read if it is not there; and beside it the next one (``ahead``), or the one before."""
         with self._lock:
-            wanted = [number, number + 1] if number + 1 < len(share.chunks) else [number]
-            keys = [(seed, epoch, each) for each in wanted]
-            for key in list(self._pools):
-                if key not in keys:
-                    self._pools.pop(key).cancel()
-            for key in keys:
-                if key not in self._pools:
-                    self._pools[key] = self._submit(share, key[2])
-            wanted_pool = self._pools[keys[0]]
-        return wanted_pool.result()
+            beside = number + 1 if ahead else number - 1
+            kept = {(*epoch, number), (*epoch, beside)}
+            self._pools = {key: pool for key, pool in self._pools.items() if key in kept}
+            for each in (number, beside) if ahead and beside < len(share.chunks) else (number,):
+                if (*epoch, each) not in self._pools:
+                    self._pools[*epoch, each] = self._submit(share, each)
+            wanted = self._pools[*epoch, number]
+        return wanted.result()
 
     def _submit(self, share: _Epoch, number: int) -> Future[_Loaded]:
         if self._reader is None:

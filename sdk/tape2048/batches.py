@@ -242,10 +242,9 @@ class Batches:
         whole, rest = divmod(self._rows, size * world)
         if index < whole:
             return (index * world + self.rank) * size, size
-        share, more = divmod(rest, world)
-        # A single rank serves every row. Several leave out fewer than their number, rather than have one
-        # of them a row longer: equal shapes on all ranks are what a collective operation wants.
-        del more
+        # Equal shares, and fewer rows left out than there are ranks: equal shapes on all ranks are what a
+        # collective operation wants.
+        share = rest // world
         return whole * size * world + self.rank * share, share
 
     # ----------------------------------------------------------------------------------- batches
