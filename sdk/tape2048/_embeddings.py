@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -39,7 +39,7 @@ _HEADER_BYTES_MAX = 16 * 1024
 class _Facts(msgspec.Struct, frozen=True):
     model_sha: str
     pooling: str
-    D: int
+    D: Annotated[int, msgspec.Meta(ge=1)]
     dtype: str
     rows: int
     dtype_bits: str = "bf16"

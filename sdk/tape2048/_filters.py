@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import difflib
+import itertools
 import re
 import sqlite3
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import FilterError
+from tape2048.formats.metadata import INSERT_ROWS
 from tape2048.formats.session import SESSION_NAME
 
 if TYPE_CHECKING:
@@ -208,10 +210,16 @@ def _fill(
             values.append([facts[owner] for owner in runs["session"].tolist()])
         else:
             values.append(runs[name].astype(np.int64).tolist())  # SQLite's integers, as in metadata.db
-    names = ", ".join(["ordinal", *columns])
-    marks = ", ".join("?" * len(values))
+    begin = f"INSERT INTO runs({', '.join(['ordinal', *columns])}) VALUES "
+    one_row = f"({', '.join('?' * len(values))})"
+    whole = len(runs) - len(runs) % INSERT_ROWS
+    rows = zip(*values, strict=True)
     database.execute("BEGIN")
-    database.executemany(f"INSERT INTO runs({names}) VALUES ({marks})", zip(*values, strict=True))  # noqa: S608
+    database.executemany(
+        begin + ", ".join([one_row] * INSERT_ROWS),
+        (list(itertools.chain(*itertools.islice(rows, INSERT_ROWS))) for _ in range(0, whole, INSERT_ROWS)),
+    )
+    database.executemany(begin + one_row, rows)
     database.execute("COMMIT")
 
 
