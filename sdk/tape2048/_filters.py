@@ -210,7 +210,8 @@ def _fill(
             values.append([facts[owner] for owner in runs["session"].tolist()])
         else:
             values.append(runs[name].astype(np.int64).tolist())  # SQLite's integers, as in metadata.db
-    begin = f"INSERT INTO runs({', '.join(['ordinal', *columns])}) VALUES "
+    names = ", ".join(["ordinal", *columns])
+    begin = f"INSERT INTO runs({names}) VALUES "  # noqa: S608  (our own names)
     one_row = f"({', '.join('?' * len(values))})"
     whole = len(runs) - len(runs) % INSERT_ROWS
     rows = zip(*values, strict=True)

@@ -63,7 +63,7 @@ class _Memory:
 
 
 def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus:
-    """A corpus of games of half to one and a half times ``game_rows``; without ``touch`` there are no rows."""
+    """A corpus of games of half to one and a half times ``game_rows``; without ``touch``, of no rows."""
     rng = np.random.default_rng(3)
     counts = rng.integers(max(1, game_rows // 2), 3 * game_rows // 2 + 1, 2 + 2 * rows // game_rows)
     counts = counts[: int(np.searchsorted(np.cumsum(counts), rows))]
