@@ -127,9 +127,12 @@ def reopen(
     from tape2048.corpus import Corpus
 
     opened = tuple(map(Session.open, paths))
-    runs = gather_runs(opened)[["session", "id"]]
-    chosen = np.isin(runs.astype(ids.dtype), ids) if len(ids) != len(runs) else None
-    corpus = Corpus(open_store(opened, chosen, load), phase=phase)
+    runs = gather_runs(opened)
+    chosen = None
+    if len(ids) != len(runs):
+        known = set(ids.tolist())
+        chosen = np.array([run in known for run in runs[["session", "id"]].tolist()], np.bool_)
+    corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase)
     if corpus.identity != identity:
         raise CorpusError("the sessions are not those that were pickled", path=Path(paths[0]).parent)
     return corpus

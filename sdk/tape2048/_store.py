@@ -123,14 +123,15 @@ def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
     counts = [len(session.runs) for session in sessions]
     runs = np.empty(sum(counts), CORPUS_RUN_DTYPE)
     runs["session"] = np.repeat(np.arange(len(sessions), dtype=np.uint32), counts)
-    together = np.concatenate([session.runs for session in sessions])
-    for name in together.dtype.names or ():
-        runs[name] = together[name]
+    # As bytes: joining structured arrays goes field by field, 0.3 s for 800,000 runs.
+    own = [session.runs.view(np.uint8).reshape(-1, RUN_DTYPE.itemsize) for session in sessions]
+    runs.view(np.uint8).reshape(-1, runs.dtype.itemsize)[:, 4:] = np.concatenate(own)
     return runs
 
 
 def open_store(
     sessions: tuple[Session, ...],
+    runs: NDArray[np.void],
     chosen: NDArray[np.bool_] | None,
     load: CorpusLoad,
     *,
@@ -141,8 +142,8 @@ def open_store(
 
     Args:
         sessions: opened with ``load="mmap"``, at least one.
-        chosen: the runs that count, ``bool[R]`` in the order of :func:`gather_runs`; None for all. Rows of
-            other runs are not read.
+        runs: of all of them, from :func:`gather_runs`.
+        chosen: the runs that count, ``bool[R]``; None for all. Rows of other runs are not read.
         load: where to.
         ram_budget: bytes that ``"auto"`` may take; None for half of what is free.
         progress: called with bytes read and bytes in all.
@@ -153,7 +154,6 @@ def open_store(
         StorageError: a file cannot be read, or memory does not suffice.
     """
     _check_types(sessions)
-    runs = gather_runs(sessions)
     segments = _segments(sessions, runs)
     if chosen is not None:
         kept = chosen[segments.run]

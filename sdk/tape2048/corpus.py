@@ -126,7 +126,7 @@ class Corpus:
         elif not len(runs) or not runs["rows"].any():
             raise EmptyCorpusError(f"{len(opened)} sessions, {len(runs)} runs, and not one row")
         with corpus_rows.progress_bar(progress) as report:
-            store = open_store(opened, chosen, load, ram_budget=ram_budget, progress=report)
+            store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
         return cls(store, skipped=tuple(Skipped(*pair) for pair in damage))
 
     # -------------------------------------------------------------------------------- what is in it
