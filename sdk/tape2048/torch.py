@@ -144,7 +144,9 @@ class CriticLoader(IterableDataset[Tensors]):
         return self.batches.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; an iteration that is under way ends with an error."""
+        """Go to the beginning of an epoch, >= 0; an iteration that is under way ends with an error."""
+        if not 0 <= epoch < 1 << 64:
+            raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
         self._end_iteration()
         self.batches.epoch, self.batches.position = epoch, 0
 
@@ -198,7 +200,8 @@ class CriticLoader(IterableDataset[Tensors]):
         """The batch on the device; from pinned memory, the copy may still be under way."""
         there = {name: tensor.to(self.device, non_blocking=True) for name, tensor in slot.view().items()}
         if self.device is not None and self.device.type == "cuda":
-            slot.copied = slot.copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
+            # Blocking: the thread that waits for it sleeps, and leaves its core to the others.
+            slot.copied = slot.copied or torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             slot.copied.record(torch.cuda.current_stream(self.device))
         return there
 

@@ -199,6 +199,10 @@ def test_epochs_by_number(corpus: Corpus, epochs: list[list[list[int]]]) -> None
     assert rows_of(loader) == epochs[1]
     loader.set_epoch(0)
     assert rows_of(loader) == epochs[0]
+    for epoch in (-1, 2**64):
+        with pytest.raises(ValueError, match="epoch="):
+            loader.set_epoch(epoch)
+    assert rows_of(loader) == epochs[1], "what is refused changes nothing"
 
 
 @pytest.mark.parametrize("threads", [0, 1])
