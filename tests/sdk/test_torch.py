@@ -311,6 +311,28 @@ def test_batches_on_a_device_are_the_callers(corpus: Corpus) -> None:
     assert on_cpu["tokens"].device.type == "cpu"
 
 
+def test_a_buffer_is_filled_only_after_the_copy_from_it(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Copy:
+        def synchronize(self) -> None:
+            done.append("copied")
+
+    loader = loader_of(corpus, threads=0, keep=1)
+    real = loader.batches.fill
+
+    def fill(batch: Any, *, epoch: int, index: int) -> int:
+        done.append("filled")
+        return real(batch, epoch=epoch, index=index)
+
+    monkeypatch.setattr(loader.batches, "fill", fill)
+    for _ in itertools.islice(loader, 3):
+        loader._ring[0].copied = Copy()  # type: ignore[assignment]
+    assert done == ["filled", "copied", "filled", "copied", "filled"]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
 @pytest.mark.parametrize("threads", [0, 2])
 def test_batches_on_a_gpu(corpus: Corpus, epochs: list[list[list[int]]], threads: int) -> None:
