@@ -1,6 +1,6 @@
 """What a call of the gather is made of: tables, order and outputs, as the addresses that the kernel takes.
 
-A call with thirty arrays takes 12 us before it does anything, most of what a small batch costs. The
+A call with thirty arrays took 10 us before it did anything, with four 1 us; a batch takes 50 to 100. The
 arrays of a view do not change, so their addresses are written into one array once, and that is passed.
 Each class here keeps alive what its addresses point to, and says in one place what stands where.
 """

@@ -33,8 +33,8 @@ __all__ = ["NO_GUIDE", "NO_MASK", "Guide", "RowMap", "RowMask", "Segments", "mak
 _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)
 
-#: A guide has about so many buckets for each segment. 20M rows in runs of 2,500: 4 buckets are 0.25 MB and
-#: leave one bucket in five with a boundary, which costs no branch; one bucket a run needs the walk often.
+#: A guide has at least so many buckets for each segment, and at most twice as many. 20M rows in runs of 2,500
+#: have 312 KB of them; most have no boundary inside, few have two, and only those need the walk.
 BUCKETS_PER_SEGMENT = 4
 #: The most rows of a bucket that an entry's 31 bits can count.
 _SHIFT_MAX = 30

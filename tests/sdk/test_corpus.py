@@ -358,6 +358,25 @@ class TestFields:
             "move": "|u1", "symmetry": "|u1",
         }  # fmt: skip
 
+    def test_runs_and_labels_of_views(self, corpus: Corpus) -> None:
+        """Against the rows themselves, which name their runs."""
+        for view in (
+            corpus.where("id % 3 <> 0"),
+            corpus.phase(steps=(3, 20)),
+            corpus.phase(empties=(6, 11)),
+            corpus.where(min_steps=17).phase(fraction=(0.3, 0.9), empties=(3, 12)),
+        ):
+            found = view.fetch(slice(None), ("run", "labels", "step"), thresholds=(2048, 32768))
+            rows = view[:]
+            assert view.runs["id"][found["run"]].tolist() == rows["run_id"].tolist()
+            np.testing.assert_array_equal(found["step"], rows["step_idx"])
+            np.testing.assert_array_equal(
+                found["labels"], view.runs["highest_tile"][found["run"]][:, None] >= [2048, 32768]
+            )
+            np.testing.assert_array_equal(
+                np.bincount(found["run"], minlength=len(view.runs)), view.row_counts
+            )
+
     def test_labels_as_numbers(self, corpus: Corpus) -> None:
         as_bool = corpus.fetch(slice(None))["labels"]
         as_float = corpus.fetch(slice(None), label_dtype="float32")["labels"]

@@ -91,6 +91,11 @@ class TestSql:
                 "refused",
                 None,
             ),
+            (
+                "id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c)",
+                "not authorized",
+                "only compare",
+            ),
             ("length(zeroblob(1000000000))", "too big", None),
             ("id = 1\0", "null", None),
             ("ordinal = '\ud800'", "refused", None),
