@@ -33,8 +33,11 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 HEAVY = {
     "numba": (
         "sdk/tape2048/_bits.py",
+        "sdk/tape2048/_gather.py",
         "sdk/tape2048/_jit.py",
+        "sdk/tape2048/moves.py",
         "sdk/tape2048/rules.py",
+        "sdk/tape2048/shuffle.py",
         "recorder/tape2048_recorder/engine.py",
         "recorder/tape2048_recorder/game_loop.py",
         "recorder/tape2048_recorder/rng.py",
@@ -47,7 +50,7 @@ HEAVY = {
     "torch": ("sdk/tape2048/torch",),
     "scipy": (),
     "matplotlib": (),
-    "pyarrow": (),
+    "pyarrow": ("sdk/tape2048/arrow.py",),
     "sklearn": (),
 }
 
@@ -62,6 +65,8 @@ LOADS_WITHOUT = {
     "tape2048_recorder.ntuple.arguments": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.export": ("numba", "rich", "numpy", "pyarrow", "torch"),
+    "tape2048.export": ("numba", "rich", "pyarrow", "torch"),
 }
 
 #: Past this a module is two modules.

@@ -22,16 +22,24 @@ if TYPE_CHECKING:
 __all__ = [
     "HAS_PDEP",
     "bswap64",
+    "copy_symmetry",
     "extract_nibbles",
     "extract_nibbles_loop",
     "float_bits",
     "high64",
+    "load8",
+    "load32",
+    "load64",
     "popcount",
+    "prefetch",
     "select_bit",
     "select_bit_loop",
     "store8",
+    "store8_at",
     "store32",
+    "store32_at",
     "store64",
+    "store64_at",
 ]
 
 # AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
@@ -174,3 +182,101 @@ def _store(bits: int) -> Any:
 store8 = _store(8)
 store32 = _store(32)
 store64 = _store(64)
+
+
+# ------------------------------------------------------------------------------- memory by address
+# What follows takes addresses as ``u64``, and checks nothing: whoever calls it has checked that the bytes
+# are there, and keeps alive what they belong to.
+
+
+def _load(bits: int) -> Any:
+    """The ``bits`` at an address, whatever its alignment, as a ``u64``."""
+    width = ir.IntType(bits)
+
+    @_intrinsic
+    def load(typing_context: Any, address: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            value = builder.load(builder.inttoptr(args[0], width.as_pointer()), align=1)
+            return value if bits == 64 else builder.zext(value, _I64)
+
+        return types.uint64(types.uint64), codegen
+
+    return load
+
+
+load8 = _load(8)
+load32 = _load(32)
+load64 = _load(64)
+
+
+def _store_at(bits: int) -> Any:
+    """A store of the low ``bits`` of a ``u64`` at an address, whatever its alignment."""
+    width = ir.IntType(bits)
+
+    @_intrinsic
+    def store(typing_context: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            value = args[1] if bits == 64 else builder.trunc(args[1], width)
+            builder.store(value, builder.inttoptr(args[0], width.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uint64, types.uint64), codegen
+
+    return store
+
+
+store8_at = _store_at(8)
+store32_at = _store_at(32)
+store64_at = _store_at(64)
+
+
+@_intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Begin to bring the cache line at an address near, for one read; any address is harmless."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        # A read (0) of data (1) that is used again soon (3: all levels of cache).
+        builder.call(
+            function, [builder.inttoptr(args[0], pointer), *(ir.Constant(i32, n) for n in (0, 3, 1))]
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), codegen
+
+
+# Where each of the 16 cells comes from, for the three generators of the square's symmetries.
+_MIRROR = [4 * (cell // 4) + 3 - cell % 4 for cell in range(16)]
+_FLIP = [4 * (3 - cell // 4) + cell % 4 for cell in range(16)]
+_TRANSPOSE = [4 * (cell % 4) + cell // 4 for cell in range(16)]
+
+
+@_intrinsic
+def copy_symmetry(typing_context: Any, source: Any, target: Any, k: Any) -> Any:
+    """Copy a board of 16 bytes from one address to another, turned by ``tape2048.rules.symmetry(board, k)``.
+
+    Three shuffles with constant masks, each blended in or not by a bit of ``k``: no table, and no branch,
+    which on a random ``k`` the processor would guess wrong every other time.
+    """
+    byte = ir.IntType(8)
+    board = ir.VectorType(byte, 16)
+    lanes = ir.VectorType(ir.IntType(32), 16)
+    undefined = ir.Constant(board, ir.Undefined)
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        cells = builder.load(builder.inttoptr(args[0], board.as_pointer()), align=1)
+        for bit, order in enumerate((_MIRROR, _FLIP, _TRANSPOSE)):
+            chosen = builder.trunc(builder.lshr(args[2], ir.Constant(_I64, bit)), ir.IntType(1))
+            first = builder.insert_element(
+                undefined, builder.sext(chosen, byte), ir.Constant(ir.IntType(32), 0)
+            )
+            mask = builder.shuffle_vector(first, undefined, ir.Constant(lanes, [0] * 16))
+            turned = builder.shuffle_vector(cells, undefined, ir.Constant(lanes, order))
+            cells = builder.xor(cells, builder.and_(builder.xor(cells, turned), mask))
+        builder.store(cells, builder.inttoptr(args[1], board.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), codegen

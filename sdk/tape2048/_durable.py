@@ -8,23 +8,25 @@ kernel has dropped).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from _typeshed import ReadableBuffer
 
 __all__ = [
     "fsync_dir",
     "fsync_path",
+    "publishing_file",
     "rename_noreplace",
     "replace_file",
     "replace_file_parts",
@@ -33,6 +35,7 @@ __all__ = [
     "write_file",
 ]
 
+_FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -151,3 +154,44 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
     if os.path.lexists(target):
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     Path(source).rename(target)
+
+
+@contextlib.contextmanager
+def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[BinaryIO]:
+    """Write a file of any length: it appears under its name when the block is left, and only if it succeeded.
+
+    Args:
+        path: the name to be.
+        replace: whether a file that has this name gives way.
+
+    Yields:
+        A new file, open for writing.
+
+    Raises:
+        NameTakenError: something has this name (looked up before and after the block).
+        StorageError: the operating system refused a step; what the block raises passes through, but for
+            OSError, which becomes one of these.
+    """
+    target = Path(path)
+    taken = NameTakenError("the name is taken; nothing was replaced", path=target, hint=_FORCE_HINT)
+    if not replace and os.path.lexists(target):
+        raise taken
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.unlink(missing_ok=True)
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            draft.replace(target)
+        else:
+            rename_noreplace(draft, target)
+        fsync_dir(target.parent)
+    except NameTakenError:
+        raise taken from None
+    except OSError as error:
+        raise storage_error(error, target, "writing") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)

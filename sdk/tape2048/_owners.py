@@ -51,6 +51,10 @@ class Owners:
     def _dense(self) -> NDArray[np.uint32]:
         return np.repeat(self._runs.astype(np.uint32), self._lengths)
 
+    def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """First row, number of rows, and run of each segment, in the order of the rows: ``i8[S]`` each."""
+        return self._starts, self._lengths, self._runs
+
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """``values[r]`` of each run as one value for each of its rows: ``[R, ...]`` to ``[N, ...]``."""
         return np.repeat(values[self._runs], self._lengths, axis=0)

@@ -18,15 +18,24 @@
     │   ├── ChecksumError          20   bytes changed after they were written
     │   ├── BookkeepingError       21   runs, blocks and rows disagree
     │   ├── ReplayError            22   a run comes out differently when it is played again
-    │   └── NetworkError           27   a file of weights is not a network that a player can use
+    │   ├── NetworkError           70   a file of weights is not a network that a player can use
+    │   └── EmbeddingsError        71   embeddings do not fit the rows they lie beside
     ├── StorageError               30   the operating system said no
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
     │   └── NameTakenError         33   the target of a publishing rename exists
-    └── RecorderError              40   the recorder cannot go on
-        ├── AlreadyRunningError    41   another recorder holds this directory and instance
-        ├── WorkerStartError       42   a worker could not start
-        └── WorkersDiedError       43   workers keep dying
+    ├── RecorderError              40   the recorder cannot go on
+    │   ├── AlreadyRunningError    41   another recorder holds this directory and instance
+    │   ├── WorkerStartError       42   a worker could not start
+    │   └── WorkersDiedError       43   workers keep dying
+    ├── CorpusError                50   sessions cannot be served as asked
+    │   ├── EmptyCorpusError       51   there is nothing to serve, or a filter leaves nothing
+    │   ├── MixedRowsError         52   sessions whose rows or embeddings are of different types
+    │   ├── FilterError            53   a condition that SQLite does not take
+    │   ├── RankError              54   a rank, or a number of ranks, that cannot be
+    │   ├── LoaderStateError       55   a loader's state that belongs to something else
+    │   └── RowsGoneError          56   rows went away while the corpus was open
+    └── MissingPackageError        60   an optional package is not installed
 
 Exit codes are what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
 findings, 2 wrong usage). A message says what was found and what was expected; ``path`` and
@@ -45,9 +54,16 @@ __all__ = [
     "BookkeepingError",
     "ChecksumError",
     "ConfigError",
+    "CorpusError",
     "DiskFullError",
+    "EmbeddingsError",
+    "EmptyCorpusError",
+    "FilterError",
     "FormatError",
+    "LoaderStateError",
     "ManifestError",
+    "MissingPackageError",
+    "MixedRowsError",
     "NameTakenError",
     "NetworkError",
     "NotASessionError",
@@ -56,8 +72,10 @@ __all__ = [
     "NpyHeaderError",
     "ObjectDtypeError",
     "OutDirError",
+    "RankError",
     "RecorderError",
     "ReplayError",
+    "RowsGoneError",
     "SchemaError",
     "StorageError",
     "TapeError",
@@ -192,7 +210,13 @@ class ReplayError(FormatError):
 class NetworkError(FormatError):
     """A file of weights that is whole and is not a network that a player can use."""
 
-    exit_code = 27
+    exit_code = 70
+
+
+class EmbeddingsError(FormatError):
+    """Embeddings are missing, malformed, or not those of the rows they lie beside."""
+
+    exit_code = 71
 
 
 class StorageError(TapeError):
@@ -241,3 +265,51 @@ class WorkersDiedError(RecorderError):
     """Workers died again and again; the last one's error is in the message."""
 
     exit_code = 43
+
+
+class CorpusError(TapeError):
+    """Sessions cannot be served together, or not in the way that was asked for."""
+
+    exit_code = 50
+
+
+class EmptyCorpusError(CorpusError):
+    """There is no session, no run or no row; where a filter took them all, how many there were before."""
+
+    exit_code = 51
+
+
+class MixedRowsError(CorpusError):
+    """Sessions whose rows (or embeddings) are of different types, which no one batch can hold."""
+
+    exit_code = 52
+
+
+class FilterError(CorpusError):
+    """A condition on runs that SQLite does not take, or that wants more than to read them."""
+
+    exit_code = 53
+
+
+class RankError(CorpusError):
+    """A rank outside its world, or more ranks than there are rows for."""
+
+    exit_code = 54
+
+
+class LoaderStateError(CorpusError):
+    """A loader's state is malformed, or was taken from another corpus or with other settings."""
+
+    exit_code = 55
+
+
+class RowsGoneError(CorpusError):
+    """A session's rows were truncated, replaced or deleted while the corpus was open."""
+
+    exit_code = 56
+
+
+class MissingPackageError(TapeError):
+    """What was asked for needs a package that is not installed; the hint names the extra that has it."""
+
+    exit_code = 60

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
 
-__all__ = ["DEFAULT_THRESHOLDS", "Rows", "Session", "sessions"]
+__all__ = ["DEFAULT_THRESHOLDS", "Rows", "Session", "check_thresholds", "sessions"]
 
 #: Tiles that a critic predicts, unless told otherwise: the thresholds of the seed.
 DEFAULT_THRESHOLDS = (8192, 16384, 32768)
@@ -147,7 +147,7 @@ class Session:
         Raises:
             ValueError: not such tiles, or none.
         """
-        reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= _checked_thresholds(thresholds)
+        reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
         return reached
 
     def labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
@@ -195,6 +195,15 @@ class Session:
                 return self._owners.between(first, last)
             return self._owners.of(np.arange(first, last, step))
         return self._owners.of(self._row_numbers(rows))
+
+    def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The stretches of rows that belong to one run each, in the order of the rows.
+
+        Returns:
+            First row, number of rows, and ordinal in :attr:`runs`, ``i8[S]`` each. S is the number of runs
+            that have rows where the session is :attr:`contiguous`.
+        """
+        return self._owners.segments()
 
     def rows_of(self, run: int) -> slice | NDArray[np.int64]:
         """The rows of one run, in step order, as an index into :attr:`steps`.
@@ -297,7 +306,8 @@ def _check_counts(manifest: Manifest, rows: int, runs: int, path: Path) -> None:
             raise ManifestError(f"{name} is {claimed}; the session has {found}", path=path)
 
 
-def _checked_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:
+def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:
+    """The tiles as ``i8[T]``; ValueError unless they are different powers of two >= 2, at least one."""
     tiles = np.asarray(thresholds)
     is_tiles = (
         tiles.ndim == 1

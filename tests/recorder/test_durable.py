@@ -20,6 +20,7 @@ from tape2048._crc import crc32c_combine
 from tape2048._durable import (
     fsync_dir,
     fsync_path,
+    publishing_file,
     rename_noreplace,
     replace_file,
     replace_file_parts,
@@ -247,3 +248,70 @@ def test_what_the_system_says_has_a_class(code: int, expected: type[StorageError
     assert os.strerror(code) in str(error)
     assert "writing it" in str(error)
     assert error.hint
+
+
+def test_published_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    target = tmp_path / "rows.parquet"
+    with publishing_file(target) as file:
+        file.write(b"one")
+        assert not target.exists()
+    assert target.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_published_file_replaces_only_when_asked_to(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    with pytest.raises(NameTakenError, match="taken") as caught, publishing_file(target):
+        pytest.fail("nothing is written for a name that is taken")
+    assert "--force" in str(caught.value.hint)
+    with publishing_file(target, replace=True) as file:
+        file.write(b"new")
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_published_file_does_not_replace_what_came_meanwhile(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+
+    def publish() -> None:
+        with publishing_file(target) as file:
+            file.write(b"late")
+            target.write_bytes(b"early")
+
+    with pytest.raises(NameTakenError, match="taken"):
+        publish()
+    assert target.read_bytes() == b"early"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_nothing_is_left_of_a_file_that_failed(tmp_path: Path, replace: bool) -> None:
+    target = tmp_path / "file"
+    if replace:
+        target.write_bytes(b"old")
+
+    def publish() -> None:
+        with publishing_file(target, replace=replace) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        publish()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == ([b"old"] if replace else [])
+
+
+def test_published_file_on_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(DiskFullError), publishing_file(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OutDirError), publishing_file(tmp_path / "missing" / "file"):
+        pytest.fail("there is no such directory")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_dead_process_left_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / f".file.{os.getpid()}.tmp").write_bytes(b"left behind")
+    with publishing_file(tmp_path / "file") as file:
+        file.write(b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]

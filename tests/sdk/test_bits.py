@@ -65,6 +65,40 @@ def _store64(buffer: Any, at: Any, value: Any) -> None:
     _bits.store64(buffer, at, value)
 
 
+@kernel
+def _load_each(address: Any) -> Any:
+    return _bits.load8(address), _bits.load32(address), _bits.load64(address)
+
+
+@kernel
+def _store_at8(address: Any, value: Any) -> None:
+    _bits.store8_at(address, value)
+
+
+@kernel
+def _store_at32(address: Any, value: Any) -> None:
+    _bits.store32_at(address, value)
+
+
+@kernel
+def _store_at64(address: Any, value: Any) -> None:
+    _bits.store64_at(address, value)
+
+
+@kernel
+def _turn(source: Any, target: Any, k: Any) -> None:
+    _bits.copy_symmetry(source, target, k)
+
+
+@kernel
+def _prefetch(address: Any) -> None:
+    _bits.prefetch(address)
+
+
+def address(array: npt.NDArray[Any], at: int = 0) -> np.uint64:
+    return np.uint64(array.ctypes.data + at)
+
+
 @given(words | sparse)
 @example(0)
 @example(2**64 - 1)
@@ -112,6 +146,43 @@ def test_a_store_writes_its_bytes_and_no_others(store: Any, width: int, value: i
     store(buffer, np.uint64(at), np.uint64(value))
     low = (value % (1 << 8 * width)).to_bytes(width, "little")
     assert buffer.tobytes() == before[:at] + low + before[at + width :]
+
+
+@given(content=st.binary(min_size=32, max_size=32), at=st.integers(0, 24))
+def test_a_load_reads_its_bytes_wherever_they_begin(content: bytes, at: int) -> None:
+    buffer = np.frombuffer(content, np.uint8)
+    found = [int(value) for value in _load_each(address(buffer, at))]
+    assert found == [int.from_bytes(content[at : at + width], "little") for width in (1, 4, 8)]
+
+
+@pytest.mark.parametrize(("store", "width"), [(_store_at8, 1), (_store_at32, 4), (_store_at64, 8)])
+@given(value=words, at=st.integers(0, 24))
+def test_a_store_at_an_address_writes_its_bytes_and_no_others(
+    store: Any, width: int, value: int, at: int
+) -> None:
+    before = bytes(range(100, 132))
+    buffer: npt.NDArray[np.uint8] = np.frombuffer(before, dtype=np.uint8).copy()
+    store(address(buffer, at), np.uint64(value))
+    low = (value % (1 << 8 * width)).to_bytes(width, "little")
+    assert buffer.tobytes() == before[:at] + low + before[at + width :]
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(0, 7), st.integers(0, 2**61 - 1))
+def test_a_board_is_copied_turned(cells: bytes, k: int, ignored: int) -> None:
+    """By the low three bits of k: swap left and right, top and bottom, then transpose."""
+    source = np.frombuffer(b"." + cells, np.uint8)
+    target = np.full(18, 200, np.uint8)
+    _turn(address(source, 1), address(target, 1), np.uint64(ignored << 3 | k))
+    board = np.frombuffer(cells, np.uint8).reshape(4, 4)
+    board = board[:, ::-1] if k & 1 else board
+    board = board[::-1] if k & 2 else board
+    board = board.T if k & 4 else board
+    assert target.tolist() == [200, *board.reshape(-1).tolist(), 200]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2**47, 2**64 - 1])
+def test_a_prefetch_of_any_address_is_harmless(place: int) -> None:
+    _prefetch(np.uint64(place))
 
 
 # Which form select_bit takes is decided at import, for the processor that numba compiles for.

@@ -29,6 +29,7 @@ COMMANDS = {
     "validate": ("tape2048_tools.commands.validate", "Check sessions: checksums, bookkeeping, replay."),
     "player": ("tape2048_tools.commands.player", "Strength, speed and networks of players."),
     "train-player": ("tape2048_tools.commands.train_player", "Train an n-tuple network."),
+    "export": ("tape2048_tools.commands.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 

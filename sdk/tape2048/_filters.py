@@ -1,0 +1,258 @@
+"""Which runs of a corpus count: named filters, a mask, or a condition in SQL.
+
+A condition is parsed and evaluated by SQLite on a table in memory that holds copies of the columns it
+names, and nothing else: an authorizer allows reading that table and calling functions that only compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import difflib
+import itertools
+import re
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tape2048.errors import FilterError
+from tape2048.formats.metadata import INSERT_ROWS
+from tape2048.formats.session import SESSION_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.session import Session
+
+__all__ = ["FILTER_COLUMNS", "NamedFilters", "choose_runs", "session_start", "session_tag"]
+
+#: What a condition may name: columns of the run table, then facts of the run's session.
+FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")
+_SESSION_COLUMNS = FILTER_COLUMNS[-3:]
+
+#: Longest text or BLOB that a condition can make.
+TEXT_BYTES_MAX = 1_000_000
+
+#: SQLite's virtual machine may take so many operations for a condition, and so many more for each run. A
+#: condition of ten comparisons takes 40 a run; one with a subquery over all runs for each run never ends.
+OPERATIONS_BASE = 10_000_000
+OPERATIONS_PER_RUN = 10_000
+_OPERATIONS_PER_CALLBACK = 100_000
+
+_ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
+
+
+class NamedFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The filters that have names; a run counts where all of those given hold.
+
+    Attributes:
+        min_score: lowest ``max_score``.
+        max_score: highest ``max_score``.
+        min_steps: fewest moves.
+        max_steps: most moves.
+        min_tile: lowest ``highest_tile`` (a tile, as 2048).
+        max_tile: highest ``highest_tile``.
+        model: tag of the session, as in ``model=<tag>`` of its name; several may be given.
+        since: start of the session, the first that counts: ISO 8601, UTC where it names no zone.
+        until: start of the session, the first that does not count any more.
+    """
+
+    min_score: int | None = None
+    max_score: int | None = None
+    min_steps: int | None = None
+    max_steps: int | None = None
+    min_tile: int | None = None
+    max_tile: int | None = None
+    model: str | tuple[str, ...] | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+def choose_runs(
+    where: str | NDArray[np.bool_] | None,
+    filters: NamedFilters,
+    runs: NDArray[np.void],
+    sessions: Sequence[Session],
+) -> NDArray[np.bool_]:
+    """The runs for which a condition and all named filters hold.
+
+    Args:
+        where: SQL over :data:`FILTER_COLUMNS`, a mask ``bool[R]``, or None.
+        filters: the named ones.
+        runs: ``CORPUS_RUN_DTYPE[R]``.
+        sessions: which ``runs["session"]`` counts.
+
+    Returns:
+        ``bool[R]``.
+
+    Raises:
+        FilterError: SQL that SQLite refuses, or that would do more than read the table.
+        ValueError: a mask of another length or type, or a date that is none.
+    """
+    chosen = np.ones(len(runs), np.bool_)
+    for column, low, high in (
+        ("max_score", filters.min_score, filters.max_score),
+        ("steps", filters.min_steps, filters.max_steps),
+        ("highest_tile", filters.min_tile, filters.max_tile),
+    ):
+        if low is not None:
+            chosen &= runs[column] >= low
+        if high is not None:
+            chosen &= runs[column] <= high
+    if filters.model is not None:
+        tags = {filters.model} if isinstance(filters.model, str) else set(filters.model)
+        chosen &= np.array([session_tag(s) in tags for s in sessions], np.bool_)[runs["session"]]
+    if filters.since is not None or filters.until is not None:
+        since, until = _instant(filters.since, "since"), _instant(filters.until, "until")
+        counts = [_within(session_start(s), since, until) for s in sessions]
+        chosen &= np.array(counts, np.bool_)[runs["session"]]
+    if isinstance(where, str):
+        chosen &= _by_sql(where, runs, sessions)
+    elif where is not None:
+        mask = np.asarray(where)
+        if mask.dtype != np.bool_ or mask.shape != (len(runs),):
+            raise ValueError(
+                f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({len(runs)},), "
+                "one for each run"
+            )
+        chosen &= mask
+    return chosen
+
+
+def session_tag(session: Session) -> str:
+    """The model tag: the session's own fact, or else what its name says; empty where neither has one."""
+    fact = session.meta.get("model_tag")
+    if isinstance(fact, str):
+        return fact
+    match = SESSION_NAME.fullmatch(session.name)
+    return match["tag"] if match else ""
+
+
+def session_start(session: Session) -> dt.datetime | None:
+    """When the session began: its own fact, or else what its name says; None where neither does."""
+    match = SESSION_NAME.fullmatch(session.name)
+    for text in (session.meta.get("started_at"), match["ts"] if match else None):
+        if isinstance(text, str):
+            with contextlib.suppress(ValueError):
+                start = dt.datetime.fromisoformat(text)
+                return start if start.tzinfo is not None else start.replace(tzinfo=dt.UTC)
+    return None
+
+
+def _instant(value: str | None, name: str) -> dt.datetime | None:
+    if value is None:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(value)
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}; expected a date as 2026-11-21 or 2026-11-21T06:00") from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+
+
+def _within(start: dt.datetime | None, since: dt.datetime | None, until: dt.datetime | None) -> bool:
+    """Whether a start is in [since, until); an unknown one never is."""
+    if start is None:
+        return False
+    return (since is None or start >= since) and (until is None or start < until)
+
+
+# ------------------------------------------------------------------------------------------- SQL
+
+
+def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session]) -> NDArray[np.bool_]:
+    read: set[str] = set()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(FILTER_COLUMNS)})")
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES_MAX)
+        # The brackets make one expression of it, and the newline ends a comment.
+        query = f"SELECT ordinal FROM runs WHERE ({condition}\n)"  # noqa: S608  (that is what it is for)
+        _only_reading(database, read)
+        try:
+            database.execute(f"EXPLAIN {query}").fetchall()
+            database.set_authorizer(None)
+            _fill(database, sorted(read & set(FILTER_COLUMNS)), runs, sessions)
+            _only_reading(database, read)
+            _limit(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * len(runs))
+            chosen = np.zeros(len(runs), np.bool_)
+            chosen[[row[0] for row in database.execute(query)]] = True
+        except (sqlite3.Error, sqlite3.Warning, ValueError, UnicodeError) as error:
+            raise _refused(condition, error) from error
+    return chosen
+
+
+def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
+    def authorize(
+        action: int, table: str | None, column: str | None, schema: str | None, _inner: str | None
+    ) -> int:
+        if action == sqlite3.SQLITE_READ:
+            if table != "runs" or schema not in {"main", None}:
+                return sqlite3.SQLITE_DENY
+            read.add(column or "")
+        if action == sqlite3.SQLITE_FUNCTION and column in {"load_extension", "writefile", "readfile"}:
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK if action in _ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
+
+    database.set_authorizer(authorize)
+
+
+def _fill(
+    database: sqlite3.Connection, columns: list[str], runs: NDArray[np.void], sessions: Sequence[Session]
+) -> None:
+    """Copy the columns that the condition reads."""
+    values: list[list[Any]] = [list(range(len(runs)))]
+    for name in columns:
+        if name in _SESSION_COLUMNS:
+            facts = [_session_fact(session, name) for session in sessions]
+            values.append([facts[owner] for owner in runs["session"].tolist()])
+        else:
+            values.append(runs[name].astype(np.int64).tolist())  # SQLite's integers, as in metadata.db
+    names = ", ".join(["ordinal", *columns])
+    begin = f"INSERT INTO runs({names}) VALUES "  # noqa: S608  (our own names)
+    one_row = f"({', '.join('?' * len(values))})"
+    whole = len(runs) - len(runs) % INSERT_ROWS
+    rows = zip(*values, strict=True)
+    database.execute("BEGIN")
+    database.executemany(
+        begin + ", ".join([one_row] * INSERT_ROWS),
+        (list(itertools.chain(*itertools.islice(rows, INSERT_ROWS))) for _ in range(0, whole, INSERT_ROWS)),
+    )
+    database.executemany(begin + one_row, rows)
+    database.execute("COMMIT")
+
+
+def _session_fact(session: Session, name: str) -> str | None:
+    if name == "session":
+        return session.name
+    if name == "model":
+        return session_tag(session)
+    start = session_start(session)
+    return None if start is None else start.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _limit(database: sqlite3.Connection, operations: int) -> None:
+    calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
+
+    def too_long() -> bool:
+        nonlocal calls_left
+        calls_left -= 1
+        return calls_left < 0
+
+    database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
+
+
+def _refused(condition: str, error: Exception) -> FilterError:
+    message = str(error)
+    hint = f"columns: {', '.join(FILTER_COLUMNS)}"
+    unknown = re.match(r"no such column: \"?(\w+)", message)
+    if unknown:
+        near = difflib.get_close_matches(unknown[1], FILTER_COLUMNS, 1)
+        hint = f"did you mean {near[0]}? {hint}" if near else hint
+    elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_AUTH:
+        hint = f"a condition can only compare columns of the run table; {hint}"
+    elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_INTERRUPT:
+        message = "it takes more work than a condition on so many runs can need"
+    return FilterError(f"the condition {condition[:200]!r} is refused: {message}", hint=hint)

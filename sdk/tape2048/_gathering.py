@@ -1,0 +1,161 @@
+"""The gather as Python calls it: plans of views, orders of rows, and errors for wrong ones.
+
+Importing this loads numba.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048 import _gather
+from tape2048._embeddings import EMBEDDINGS_NPY, open_embeddings
+from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
+from tape2048.errors import CorpusError, MixedRowsError
+from tape2048.formats.session import ACTION_STEP_DTYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tape2048._fields import Batch
+    from tape2048._plan import Cap, Pool
+    from tape2048.corpus import Corpus
+
+__all__ = ["Gatherer", "gather"]
+
+_NO_KEYS = np.empty(0, np.uint64)
+_NO_THRESHOLDS = np.empty(0, np.int64)
+
+
+class Gatherer:
+    """A view with all that the kernel needs for some fields of its rows; holds the rows alive.
+
+    Args:
+        corpus: the view.
+        fields: what will be asked for.
+        thresholds: tiles, ``i64[T]``.
+        cap: at most so many rows of each run.
+
+    Attributes:
+        plan: of the view.
+        embedding_width: D; 0 without embeddings.
+
+    Raises:
+        CorpusError: the rows have no action, and ``fields`` asks for it.
+        EmbeddingsError: a session has no embeddings, or others.
+        MixedRowsError: embeddings of several models, or widths.
+    """
+
+    def __init__(
+        self, corpus: Corpus, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
+    ) -> None:
+        if "action" in fields and corpus.dtype != ACTION_STEP_DTYPE:
+            raise CorpusError(
+                "these rows have no action",
+                path=corpus.sessions[0].path,
+                hint='record with record_action = true; the field "move" recovers moves from the boards',
+            )
+        self._corpus = corpus
+        self._cap = cap
+        # Comparing exponents is comparing tiles: a threshold is a power of two.
+        self._exponents = _exponents(corpus.runs["highest_tile"])
+        self._thresholds = _exponents(thresholds)
+        self.plan = self.plan_of(NO_POOL)
+        self._embeddings: list[NDArray[np.uint16]] = []
+        self._embedding_addresses = _NO_KEYS
+        self.embedding_width = 0
+        if "embeddings" in fields:
+            self._open_embeddings()
+
+    def plan_of(self, pool: Pool) -> Plan:
+        """The plan with rows that were copied out of the view."""
+        return Plan(self._corpus.rowmap, self._exponents, self._thresholds, self._cap, pool)
+
+    def fill(self, order: Order, batch: Batch, keys: NDArray[np.uint64] = _NO_KEYS) -> int:
+        """Fill a batch from its first row on; returns how many places were within the view.
+
+        Safe in any number of threads, each with a batch of its own; the GIL is free meanwhile.
+        """
+        assert order.count <= batch.capacity
+        done = int(_gather.fill(self.plan.words, np.array(order, np.uint64), keys, batch.words))
+        self.finish(batch, done)
+        return done
+
+    def fill_part(self, order: Order, batch: Batch, keys: NDArray[np.uint64], plan: Plan, first: int) -> None:
+        """Fill rows of a batch from row ``first`` on, out of a pool; :meth:`finish` has to follow."""
+        assert first + order.count <= batch.capacity
+        words = batch.words_from(first) if first else batch.words
+        done = int(_gather.fill(plan.words, np.array(order, np.uint64), keys, words))
+        assert done == order.count
+
+    def finish(self, batch: Batch, rows: int) -> None:
+        """Say how many rows a batch has, and add their embeddings."""
+        batch.rows = rows
+        if self.embedding_width:
+            segment, base = batch.places
+            row_bytes = np.uint64(2 * self.embedding_width)
+            out = batch["embeddings"].view(np.uint8)
+            _gather.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
+
+    def check_files(self) -> None:
+        """See ``Store.check_files``."""
+        self._corpus.store.check_files()
+
+    def _open_embeddings(self) -> None:
+        """Embeddings of the sessions that the view has rows of, and each segment's address in them."""
+        segments = self._corpus.segments
+        made: set[tuple[str, str, int]] = set()
+        addresses = np.zeros(len(self._corpus.sessions), np.uint64)
+        for owner in np.unique(segments.session).tolist():
+            session = self._corpus.sessions[owner]
+            found = open_embeddings(session)
+            made.add((found.model_sha, found.pooling, found.values.shape[1]))
+            if len(made) > 1:
+                raise MixedRowsError(
+                    f"embeddings of different models: {sorted(made)}", path=session.path / EMBEDDINGS_NPY
+                )
+            addresses[owner] = address_of(found.values)
+            self._embeddings.append(found.values)
+        self.embedding_width = made.pop()[2]
+        row_bytes = np.uint64(2 * self.embedding_width)
+        first = self._corpus.rowmap.guide.starts[:-1]
+        place = segments.place.astype(np.uint64)
+        # Modulo 2**64, as for the rows: the address of the view's row 0, were it in this segment.
+        self._embedding_addresses = addresses[segments.session] + (place - first) * row_bytes
+
+
+def gather(
+    corpus: Corpus,
+    numbers: NDArray[np.int64],
+    *,
+    batch: Batch | None = None,
+    gatherer: Gatherer | None = None,
+    records: NDArray[np.uint8] | None = None,
+) -> None:
+    """Fill a batch, or whole records, with the rows of these numbers.
+
+    Raises:
+        IndexError: a number outside the corpus; the rows before it are filled.
+    """
+    order = Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0)
+    gatherer = gatherer or corpus.gatherer
+    if batch is not None:
+        done = gatherer.fill(order, batch)
+    else:
+        assert records is not None
+        target = np.array(Outputs(records=address_of(records)), np.uint64)
+        done = int(_gather.fill(gatherer.plan.words, np.array(order, np.uint64), _NO_KEYS, target))
+    if done < len(numbers):
+        raise IndexError(f"row {numbers[done]}; expected 0 <= row < {len(corpus)}")
+
+
+def record_gatherer(corpus: Corpus) -> Gatherer:
+    """A gatherer for whole rows."""
+    return Gatherer(corpus, (), _NO_THRESHOLDS)
+
+
+def _exponents(tiles: NDArray[Any]) -> NDArray[np.uint8]:
+    """``floor(log2(tile))`` of each tile, 0 for none; exact, since a double holds a tile's leading bit."""
+    exponents: NDArray[np.uint8] = np.maximum(np.frexp(tiles.astype(np.float64))[1] - 1, 0).astype(np.uint8)
+    return exponents

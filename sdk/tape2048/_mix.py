@@ -1,0 +1,22 @@
+"""One mixing function for everything that is drawn from a key: splits, caps, symmetries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["mix64"]
+
+_U64 = np.uint64
+
+
+def mix64(value: Any) -> Any:
+    """SplitMix64's finalizer (Steele, Lea, Flood 2014; Stafford's variant 13): a bijection on ``u64``.
+
+    Written so that it works on arrays of NumPy and, inlined, on scalars of compiled code. (NumPy's own
+    scalars warn of the overflow that is meant here: pass an array.)
+    """
+    value = (value ^ (value >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return value ^ (value >> _U64(31))

@@ -1,0 +1,174 @@
+"""Which part of each game a view has, and segments cut down to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048._rowmap import Segments
+    from tape2048.session import Session
+
+__all__ = ["ALL", "Phase", "cut", "make_phase"]
+
+# Beyond every step_idx.
+_STEPS_MAX = 1 << 32
+# Rows looked at together where steps have to be read: 4 MB of them.
+_SCAN_ROWS = 1 << 20
+
+
+class Phase(NamedTuple):
+    """Half-open ranges; None for no condition.
+
+    Attributes:
+        steps: of ``step_idx``.
+        fraction: of ``step_idx / steps``.
+        empties: of the number of empty cells.
+    """
+
+    steps: tuple[int, int] | None = None
+    fraction: tuple[float, float] | None = None
+    empties: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{bounds[0]} <= {name} < {bounds[1]}" for name, bounds in self._asdict().items() if bounds
+        )
+
+
+#: Whole games.
+ALL = Phase()
+
+
+def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
+    """``before`` with those ranges replaced that are given; ValueError for a range that is none."""
+    given = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
+    ranges: dict[str, Any] = {}
+    for name, (value, most) in given.items():
+        if value is None:
+            continue
+        try:
+            low, high = value
+            low, high = type(most)(0 if low is None else low), type(most)(most if high is None else high)
+            fits = 0 <= low < high <= most
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{name}={value!r}; expected (first, end) with 0 <= first < end <= {most}")
+        ranges[name] = (low, high)
+    return before._replace(**ranges)
+
+
+def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], sessions: Sequence[Session]) -> Segments:
+    """The parts of the segments whose rows are within the phase's steps and fraction.
+
+    Where a session says its ``sample_rate``, row j of a run is step j x rate, and a run is cut by
+    arithmetic. In a session of others that does not, the steps of all rows are read.
+
+    Args:
+        segments: by run.
+        phase: its ``empties`` are not looked at.
+        runs: the view's runs.
+        sessions: which ``segments.session`` counts.
+    """
+    if phase.steps is None and phase.fraction is None:
+        return segments
+    low, high = _step_ranges(phase, runs)
+    rates = np.array([_sample_rate(session) for session in sessions], np.int64)
+    known = rates[segments.session] > 0
+    parts = [_cut_known(segments.take(known), low, high, rates, sessions[0].steps.dtype.itemsize)]
+    for owner in np.unique(segments.session[~known]).tolist():
+        mine = segments.take(segments.session == owner)
+        parts.append(_cut_read(mine, low, high, sessions[owner]))
+    if len(parts) == 1:
+        return parts[0]
+    together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
+    return together.take(np.argsort(together.run, kind="stable"))
+
+
+def _step_ranges(phase: Phase, runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First step and end of each run's part: the least s with s >= fraction x steps (in float64)."""
+    low = np.zeros(len(runs), np.int64)
+    high = np.full(len(runs), _STEPS_MAX, np.int64)
+    if phase.steps is not None:
+        low[:], high[:] = phase.steps
+    if phase.fraction is not None:
+        steps = runs["steps"].astype(np.float64)
+        low = np.maximum(low, np.ceil(phase.fraction[0] * steps).astype(np.int64))
+        high = np.minimum(high, np.ceil(phase.fraction[1] * steps).astype(np.int64))
+    return low, high
+
+
+def _sample_rate(session: Session) -> int:
+    """Every how manieth step is a row; 0 where only the rows can say."""
+    rate = session.meta.get("sample_rate")
+    ours = session.blocks is not None and session.contiguous
+    if not ours or not isinstance(rate, int) or rate < 1:
+        return 0
+    expected = -(-session.runs["steps"].astype(np.int64) // rate)
+    return rate if bool((session.runs["rows"] == expected).all()) else 0
+
+
+def _cut_known(
+    segments: Segments,
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    rates: NDArray[np.int64],
+    row_bytes: int,
+) -> Segments:
+    """Segments that are whole runs (ours are), by arithmetic."""
+    rate = rates[segments.session]
+    first = np.minimum(-(-low[segments.run] // rate), segments.rows)
+    end = np.minimum(-(-high[segments.run] // rate), segments.rows)
+    return _narrow(segments, np.arange(len(first)), first, end, row_bytes)
+
+
+def _cut_read(
+    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], session: Session
+) -> Segments:
+    """Segments of one session, by the steps of their rows; a segment may fall into several."""
+    steps = session.steps["step_idx"]
+    found: list[tuple[NDArray[np.int64], ...]] = []
+    batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
+    for batch in np.unique(batch_end).tolist():
+        chosen = np.flatnonzero(batch_end == batch)
+        rows = segments.rows[chosen]
+        which = np.repeat(chosen, rows)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
+        step = steps[segments.place[which] + within]
+        run = segments.run[which]
+        inside = (low[run] <= step) & (step < high[run])
+        edge = np.ones(len(which), np.bool_)
+        edge[1:] = (inside[1:] != inside[:-1]) | (which[1:] != which[:-1])
+        begins = np.flatnonzero(edge)
+        lengths = np.diff(begins, append=len(which))
+        kept = inside[begins]
+        at, length = begins[kept], lengths[kept]
+        found.append((which[at], within[at], within[at] + length))
+    if not found:
+        return segments
+    which, first, end = (np.concatenate(column) for column in zip(*found, strict=True))
+    return _narrow(segments, which, first, end, session.steps.dtype.itemsize)
+
+
+def _narrow(
+    segments: Segments,
+    which: NDArray[np.int64],
+    first: NDArray[np.int64],
+    end: NDArray[np.int64],
+    row_bytes: int,
+) -> Segments:
+    """Rows ``first <= row < end`` of some segments, without those that have none left."""
+    kept = first < end
+    which, first, end = which[kept], first[kept], end[kept]
+    taken = segments.take(which)
+    return taken._replace(
+        address=taken.address + first.astype(np.uint64) * np.uint64(row_bytes),
+        rows=end - first,
+        place=taken.place + first,
+    )

@@ -1,0 +1,170 @@
+"""Where the rows of a corpus stand: tables that grow with its runs, for the kernels of ``_gather``.
+
+A **segment** is a stretch of rows of one run that stand next to each other in memory; a run is one
+segment, but for sessions of others that interleave their runs. A view numbers its rows run after run,
+in step order; a segment is then a range of these numbers and an address, and the address of a row is
+
+    segment's address + row x row bytes
+
+(with the segment's first number subtracted beforehand, modulo 2**64). Which segment a number belongs to
+would take a binary search, 0.36 ms for 4,096 rows and a few thousand runs. The **guide** makes it one
+look-up: the numbers are cut into buckets of a power of two, about a quarter of a mean segment, and each
+bucket has one ``u64``:
+
+    bits 0..31   the segment that the bucket's first number belongs to
+    bits 32..62  where in the bucket the next segment begins (the bucket's size: not in it)
+    bit 63       whether a third segment begins in the bucket, so that a walk has to follow
+
+Rows that a condition on the board leaves out are bits of a mask over these numbers (one bit a row, and
+one count every 512); see ``_masks``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["NO_GUIDE", "NO_MASK", "Guide", "RowMap", "RowMask", "Segments", "make_guide"]
+
+_U64 = np.uint64
+_NONE = np.empty(0, np.uint64)
+
+#: A guide has at least so many buckets for each segment, and at most twice as many. 20M rows in runs of 2,500
+#: have 312 KB of them; most have no boundary inside, few have two, and only those need the walk.
+BUCKETS_PER_SEGMENT = 4
+#: The most rows of a bucket that an entry's 31 bits can count.
+_SHIFT_MAX = 30
+
+
+class Guide(NamedTuple):
+    """Which of many adjacent ranges a number lies in.
+
+    Attributes:
+        starts: first number of each range and the end of the last, ``u64[S + 1]``, ascending; a range may
+            be empty.
+        entries: one for each bucket, ``u64[G]``, see the module.
+        shift: a bucket has ``2**shift`` numbers.
+    """
+
+    starts: NDArray[np.uint64]
+    entries: NDArray[np.uint64]
+    shift: np.uint64
+
+
+#: No ranges at all.
+NO_GUIDE = Guide(_NONE, _NONE, _U64(0))
+
+
+class RowMask(NamedTuple):
+    """Which rows of a map are in a view: a bit for each, and counts to find the k-th that is.
+
+    Attributes:
+        words: bit ``i % 64`` of word ``i // 64`` is row i, ``u64[W]``, W a multiple of 8.
+        ranks: bits set before each block of 8 words, and in all, ``u64[W / 8 + 1]``.
+        samples: the block with set bit 512 x k, and the last block, ``u64[ceil(bits set / 512) + 1]``.
+    """
+
+    words: NDArray[np.uint64]
+    ranks: NDArray[np.uint64]
+    samples: NDArray[np.uint64]
+
+
+#: Every row is in.
+NO_MASK = RowMask(_NONE, _NONE, _NONE)
+
+
+class Segments(NamedTuple):
+    """The segments of a map before their numbers are given; S of them, by run.
+
+    Attributes:
+        address: of each one's first row, ``u64[S]``.
+        rows: ``i64[S]``, each at least 1.
+        run: ordinal of its run in the view, ``i64[S]``, ascending.
+        end: address behind the last row of the memory that it lies in, ``u64[S]``.
+        place: number of its first row among all rows of its session, ``i64[S]``.
+        session: ordinal of its session, ``i64[S]``.
+    """
+
+    address: NDArray[np.uint64]
+    rows: NDArray[np.int64]
+    run: NDArray[np.int64]
+    end: NDArray[np.uint64]
+    place: NDArray[np.int64]
+    session: NDArray[np.int64]
+
+    def take(self, chosen: NDArray[Any]) -> Segments:
+        """The segments of a mask or of indices, in that order."""
+        return Segments(*(column[chosen] for column in self))
+
+
+class RowMap(NamedTuple):
+    """All that it takes to find the rows of a view.
+
+    Attributes:
+        rows: number of rows in the map (before the mask).
+        row_bytes: 28 or 29.
+        guide: over the segments.
+        address: of each segment's (imagined) row 0, ``u64[S]``.
+        run: ordinal of each segment's run, ``u4[S]``.
+        end: ``Segments.end``.
+        run_starts: first row of each run among the rows of the view, and their number: ``u64[R + 1]``.
+        mask: the rows that are in the view.
+    """
+
+    rows: int
+    row_bytes: int
+    guide: Guide
+    address: NDArray[np.uint64]
+    run: NDArray[np.uint32]
+    end: NDArray[np.uint64]
+    run_starts: NDArray[np.uint64]
+    mask: RowMask
+
+    @classmethod
+    def of(cls, segments: Segments, runs: int, row_bytes: int) -> RowMap:
+        """The map of all rows of some segments; ``runs`` counts the view's runs, also those without rows."""
+        starts = np.zeros(len(segments.rows) + 1, np.int64)
+        np.cumsum(segments.rows, out=starts[1:])
+        # Modulo 2**64, as the kernel adds it again.
+        address = segments.address - starts[:-1].astype(np.uint64) * _U64(row_bytes)
+        run_starts = starts[np.searchsorted(segments.run, np.arange(runs + 1))].astype(np.uint64)
+        run = segments.run.astype(np.uint32)
+        guide = make_guide(starts)
+        return cls(int(starts[-1]), row_bytes, guide, address, run, segments.end, run_starts, NO_MASK)
+
+    @property
+    def line(self) -> int:
+        """Address of row 0 where all rows stand in one line in memory, else 0: no look-up is needed then."""
+        in_line = len(self.address) > 0 and bool((self.address == self.address[0]).all())
+        return int(self.address[0]) if in_line else 0
+
+    @property
+    def view_rows(self) -> int:
+        """Number of rows in the view, behind the mask."""
+        return int(self.run_starts[-1])
+
+
+def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
+    """The guide of adjacent ranges.
+
+    Args:
+        starts: first number of each range, the first one 0, and the end of the last: ``[S + 1]``, ascending,
+            S < 2**32.
+    """
+    starts = starts.astype(np.int64)
+    total, count = int(starts[-1]), len(starts) - 1
+    shift = min(_SHIFT_MAX, max(0, (total // max(1, count * BUCKETS_PER_SEGMENT)).bit_length() - 1))
+    size = 1 << shift
+    begins = np.arange(0, total, size)
+    place = np.searchsorted(starts, begins, "right") - 1
+    # Two more ends, so that the range after the last one begins beyond every bucket.
+    padded = np.append(starts, [total + size, total + size])
+    boundary = np.minimum(padded[place + 1] - begins, size)
+    walks = padded[place + 2] < begins + size
+    entries = place.astype(np.uint64) | (boundary.astype(np.uint64) << _U64(32))
+    entries |= walks.astype(np.uint64) << _U64(63)
+    return Guide(starts.astype(np.uint64), entries, _U64(shift))

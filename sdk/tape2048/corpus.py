@@ -1,0 +1,477 @@
+"""Many sessions as one sequence of rows and one table of runs; filters make views of it.
+
+A **view** is which runs count and, if asked, which part of each game. It holds arrays over its runs
+and segments (see ``_rowmap``), and no row and no index of rows. Its rows are numbered run after run, each
+in step order.
+
+Parts of games work without an index of rows, too. ``steps`` and ``fraction`` select a range of each run's
+rows, which stand in step order, so that they only cut its segments. ``empties`` depends on each
+board: it reads all rows once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for
+1e9 rows, beside 28 GB); the k-th row of the view is found by counting. So every row that holds is served
+exactly once an epoch, as without the filter, and the number of batches is known beforehand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from tape2048 import _corpus_rows as corpus_rows
+from tape2048._fields import check_fields
+from tape2048._filters import choose_runs
+from tape2048._phase import ALL, Phase, cut, make_phase
+from tape2048._rowmap import RowMap
+from tape2048._store import check_corpus_load, gather_runs, open_store
+from tape2048.errors import EmptyCorpusError
+from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.splits import assign, check_parts, positive_weights, prevalence
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tape2048._fields import LabelDtype
+    from tape2048._gathering import Gatherer
+    from tape2048._rowmap import Segments
+    from tape2048._store import CorpusLoad, Store
+    from tape2048.batches import Batches
+    from tape2048.errors import TapeError
+    from tape2048.session import Rows, Session
+
+__all__ = ["Capped", "Corpus"]
+
+
+class Skipped(NamedTuple):
+    """A session that was left out because it is damaged."""
+
+    path: Path
+    error: TapeError
+
+
+class Corpus:
+    """Rows and runs of many sessions, or a part of them; see :meth:`open`.
+
+    A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views share the
+    rows. Pickling sends paths and the choice of runs, and opens them again there.
+
+    Attributes:
+        store: what all views of these sessions share.
+        game_phase: which part of each game counts.
+        skipped: sessions that :meth:`open` left out with ``damaged="skip"``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        chosen: NDArray[np.int64] | None = None,
+        phase: Phase = ALL,
+        skipped: tuple[Skipped, ...] = (),
+    ) -> None:
+        """Make a view of a store: the runs with these ordinals (None: all), and these parts of them."""
+        self.store = store
+        self.game_phase = phase
+        self.skipped = skipped
+        self._chosen = chosen
+
+    @classmethod
+    def open(
+        cls,
+        root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        where: str | NDArray[np.bool_] | None = None,
+        *,
+        load: CorpusLoad = "auto",
+        ram_budget: int | None = None,
+        damaged: Literal["raise", "skip"] = "raise",
+        progress: bool | Callable[[int, int], object] | None = None,
+        **filters: Any,
+    ) -> Corpus:
+        """Open sessions: time and memory grow with their runs, unless their rows are read into memory.
+
+        Args:
+            root: a directory of sessions, one session, or several of either.
+            where: as for :meth:`where`; with ``load="ram"`` only rows of the chosen runs are read.
+            load: ``"mmap"`` leaves rows in the page cache; ``"ram"`` reads them into one array; ``"auto"``
+                does so where they fit ``ram_budget``.
+            ram_budget: bytes that ``"auto"`` may take; by default half of what the machine or its
+                cgroup has free.
+            damaged: what to do with a session that cannot be opened: raise its error, or leave it out and
+                name it in :attr:`skipped`.
+            progress: called with the bytes read and all bytes; True for a bar, None for a bar on a
+                terminal.
+            **filters: as for :meth:`where`.
+
+        Raises:
+            EmptyCorpusError: no session, or a filter leaves nothing.
+            MixedRowsError: rows with the action in some sessions, and without it in others.
+            FilterError: see :meth:`where`.
+            CorpusError: one session is named twice.
+            FormatError: one of the classes below it, for a damaged session.
+            StorageError: the operating system could not read something.
+            ValueError: a wrong argument.
+        """
+        check_corpus_load(load)
+        named = corpus_rows.named_filters(filters)
+        opened, damage = corpus_rows.open_sessions(root, damaged)
+        runs = gather_runs(opened)
+        chosen = None
+        if where is not None or filters:
+            chosen = choose_runs(where, named, runs, opened)
+            corpus_rows.check_some(runs, chosen, "the filter")
+        elif not len(runs) or not runs["rows"].any():
+            raise EmptyCorpusError(f"{len(opened)} sessions, {len(runs)} runs, and not one row")
+        with corpus_rows.progress_bar(progress) as report:
+            store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
+        return cls(store, skipped=tuple(Skipped(*pair) for pair in damage))
+
+    # -------------------------------------------------------------------------------- what is in it
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """All sessions that were opened, whether or not the view has runs of them."""
+        return self.store.sessions
+
+    @property
+    def load(self) -> Literal["mmap", "ram"]:
+        """How the rows are held."""
+        return self.store.load
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of a row: ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
+        return self.store.row_dtype
+
+    @cached_property
+    def runs(self) -> NDArray[np.void]:
+        """One row for each run of the view, ``CORPUS_RUN_DTYPE[R]``, read-only.
+
+        ``session`` counts :attr:`sessions`; the other columns are the session's own, so ``first_row`` and
+        ``rows`` say where the whole run lies in its session, and :attr:`row_counts` how many rows the
+        view has of it.
+        """
+        if self._chosen is None:
+            return self.store.runs
+        runs = self.store.runs[self._chosen]
+        runs.flags.writeable = False
+        return runs
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The stretches of rows of the view's runs, before ``empties``; for the kernels."""
+        segments = self.store.segments
+        if self._chosen is not None:
+            ordinal = np.full(len(self.store.runs), -1, np.int64)
+            ordinal[self._chosen] = np.arange(len(self._chosen))
+            segments = segments.take(ordinal[segments.run] >= 0)
+            segments = segments._replace(run=ordinal[segments.run])
+        return cut(segments, self.game_phase, self.runs, self.sessions)
+
+    @cached_property
+    def rowmap(self) -> RowMap:
+        """Where the view's rows are; for the kernels."""
+        rows = RowMap.of(self.segments, len(self.runs), self.dtype.itemsize)
+        if self.game_phase.empties is not None:
+            from tape2048._masks import mask_empties
+
+            rows = mask_empties(rows, *self.game_phase.empties)
+        return rows
+
+    @cached_property
+    def gatherer(self) -> Gatherer:
+        """What gathers whole rows; for the kernels."""
+        from tape2048._gathering import record_gatherer
+
+        return record_gatherer(self)
+
+    @cached_property
+    def row_starts(self) -> NDArray[np.int64]:
+        """First row of each run in the view, and the number of rows: ``i8[R + 1]``."""
+        return self.rowmap.run_starts.astype(np.int64)
+
+    @property
+    def row_counts(self) -> NDArray[np.int64]:
+        """How many rows the view has of each run: ``i8[R]``."""
+        return np.diff(self.row_starts)
+
+    @cached_property
+    def identity(self) -> str:
+        """What the view serves, as 64 hexadecimal digits: equal if and only if rows and order are.
+
+        SHA-256 over the chosen runs, how many rows each has, the phase, and the checksums of the sessions'
+        rows. Paths and other sessions do not count. Where a session of others has no checksums, its run
+        table alone stands for its rows.
+        """
+        return corpus_rows.identity(self)
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+        return self.rowmap.view_rows
+
+    def __repr__(self) -> str:
+        named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
+        return f"<Corpus: {named}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
+        paths = [str(session.path) for session in self.sessions]
+        ids = self.runs[["session", "id"]]
+        return corpus_rows.reopen, (paths, self.load, ids, self.game_phase, self.identity)
+
+    # ------------------------------------------------------------------------------------- filters
+
+    def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Any) -> Corpus:
+        """The view of those runs for which a condition and all named filters hold.
+
+        Args:
+            where: SQL, such as ``"max_score >= 50000 AND highest_tile >= 8192"``, over the run's ``id``,
+                ``seed`` (signed, as in ``metadata.db``), ``steps``, ``max_score``, ``highest_tile`` and
+                ``rows``, and its session's ``session`` (name), ``model`` and ``started`` (such as
+                ``2026-11-21T06:00:00Z``); or a mask ``bool[R]``.
+            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
+                (bounds that are in), ``model`` (a tag, or several), ``since`` and ``until`` (the session's
+                start, ISO 8601, UTC; ``until`` itself is out).
+
+        Raises:
+            EmptyCorpusError: no row is left; says how many runs and rows there were.
+            FilterError: SQL that SQLite refuses, or that would do more than read the run table.
+            ValueError: an unknown filter, a date that is none, a mask of another length.
+        """
+        chosen = choose_runs(where, corpus_rows.named_filters(filters), self.runs, self.sessions)
+        return self._of_runs(chosen, "the filter")
+
+    def phase(
+        self,
+        *,
+        steps: tuple[int | None, int | None] | None = None,
+        fraction: tuple[float | None, float | None] | None = None,
+        empties: tuple[int | None, int | None] | None = None,
+    ) -> Corpus:
+        """The view of a part of each game. Ranges are half open, ``(first, end)``; None leaves a side open.
+
+        Args:
+            steps: range of ``step_idx``.
+            fraction: range of ``step_idx / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
+            empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once.
+
+        Given again, a range replaces the one before.
+
+        Raises:
+            EmptyCorpusError: no row is left.
+            ValueError: a range that is none.
+        """
+        view = Corpus(
+            self.store, self._chosen, make_phase(self.game_phase, steps, fraction, empties), self.skipped
+        )
+        if not len(view):
+            raise EmptyCorpusError(
+                f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(self.runs):,} runs"
+            )
+        return view
+
+    def capped(self, per_run: int, spread: Literal["stratified", "even"] = "stratified") -> Capped:
+        """At most ``per_run`` rows of each run in each epoch, others each time; see :class:`Capped`."""
+        return Capped(self, per_run, spread)
+
+    def split(self, *, salt: str = "", **parts: float) -> dict[str, Corpus]:
+        """Parts by a hash of the run's identity: ``split(train=0.9, val=0.1)``.
+
+        A run's identity is (``player_sha256`` of its session, ``seed``): the same game stands in the same
+        part wherever it was recorded or merged to, and whatever sessions are added later. A session of
+        others that does not name its player counts as one of a player without a name.
+
+        Args:
+            salt: another one makes another split.
+            **parts: name and share of each; together 1.
+
+        Returns:
+            The views by name, in the order given.
+
+        Raises:
+            EmptyCorpusError: a part has no row.
+            ValueError: no parts, a share that is not positive, or shares that are not 1 together.
+        """
+        check_parts(parts)
+        owner = assign(self.runs, self.sessions, list(parts.values()), salt)
+        return {
+            name: self._of_runs(owner == i, f"the split's part {name}={share}")
+            for i, (name, share) in enumerate(parts.items())
+        }
+
+    def _of_runs(self, chosen: NDArray[np.bool_], what: str) -> Corpus:
+        corpus_rows.check_some(self.runs, chosen, what, self.row_counts if self.game_phase != ALL else None)
+        ordinals = np.flatnonzero(chosen)
+        if self._chosen is not None:
+            ordinals = self._chosen[ordinals]
+        return Corpus(self.store, ordinals, self.game_phase, self.skipped)
+
+    # ---------------------------------------------------------------------------------------- rows
+
+    def __getitem__(self, row: int | slice) -> Any:
+        """A row, or the rows of a slice: a read-only view where they stand together, else a copy.
+
+        Raises:
+            IndexError: no such row.
+        """
+        if isinstance(row, slice):
+            first, end, step = row.indices(len(self))
+            if step == 1 and first < end:
+                together = corpus_rows.view(self, first, end)
+                if together is not None:
+                    return together
+            return self.get_batch(np.arange(first, end, step))
+        number = row + len(self) if row < 0 else row
+        if not 0 <= number < len(self):
+            raise IndexError(f"row {row}; the corpus has {len(self)}")
+        return self.get_batch([number])[0]
+
+    def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
+        """Whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
+
+        Raises:
+            IndexError: a number outside [0, N); a negative one is no position to count back from.
+            TypeError: not integers of one dimension.
+        """
+        return corpus_rows.records(self, corpus_rows.row_numbers(self, indices))
+
+    def fetch(
+        self,
+        rows: Rows,
+        fields: Sequence[str] = ("tokens", "labels"),
+        *,
+        thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
+        label_dtype: LabelDtype = "bool",
+    ) -> dict[str, NDArray[Any]]:
+        """Fields of any rows, as :meth:`batches` has them.
+
+        Args:
+            rows: a slice, row numbers, or a mask ``bool[N]``.
+            fields: see :meth:`batches`.
+            thresholds: tiles of the labels.
+            label_dtype: ``"bool"`` or ``"float32"``.
+
+        Returns:
+            New arrays by field.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: neither of these.
+            ValueError: an unknown field, or thresholds that are no tiles.
+            CorpusError: a field that these sessions do not have.
+        """
+        names = check_fields(fields)
+        numbers = corpus_rows.row_numbers(self, rows)
+        return corpus_rows.fetch(self, numbers, names, check_thresholds(thresholds), label_dtype)
+
+    def tokens(self, rows: Rows) -> NDArray[np.uint8]:
+        """Boards of any rows as exponents, ``u8[n, 16]``; arguments and errors as for :meth:`fetch`."""
+        return self.fetch(rows, ("tokens",))["tokens"]
+
+    def rows_of(self, run: int) -> NDArray[np.void]:
+        """The view's rows of one run, in step order; without a copy where they stand together.
+
+        Raises:
+            IndexError: no such run.
+        """
+        if not 0 <= run < len(self.runs):
+            raise IndexError(f"run ordinal {run}; expected 0 <= ordinal < {len(self.runs)}")
+        rows: NDArray[np.void] = self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
+        return rows
+
+    def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
+        """All rows in order, as read-only arrays of at most ``rows_max``; without copies where they can.
+
+        Rows that stand together in memory come together, whichever runs they belong to.
+        """
+        return corpus_rows.pieces(self, rows_max)
+
+    # -------------------------------------------------------------------------------------- labels
+
+    def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
+        """Whether each run reached each tile: ``bool[R, T]``; ValueError as for ``Session.run_labels``."""
+        reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
+        return reached
+
+    def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
+        """The share of the view's rows whose label is true, for each tile: ``f64[T]``; no row is read."""
+        return prevalence(self.run_labels(thresholds), self.row_counts)
+
+    def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
+        """Rows whose label is false for each whose label is true: ``f64[T]``, no row is read.
+
+        What ``BCEWithLogitsLoss(pos_weight=...)`` takes. 1 where all labels are the same: no weight of the
+        true ones could balance them.
+        """
+        return positive_weights(self.run_labels(thresholds), self.row_counts)
+
+    # ------------------------------------------------------------------------------------- batches
+
+    def batches(self, batch_size: int = 4096, **options: Any) -> Batches:
+        """Batches of all rows, epoch after epoch; see :class:`tape2048.batches.Batches` for the options."""
+        from tape2048.batches import Batches
+
+        return Batches(self, batch_size, **options)
+
+
+class Capped:
+    """A corpus of which each epoch has at most so many rows of each run.
+
+    Positions of one game are alike, and long games have many: practitioners take some hundreds of each.
+    A run of at most ``per_run`` rows is served whole. Of a longer one, of m rows, each epoch draws K =
+    ``per_run`` different ones, by arithmetic from (seed, epoch, run) alone:
+
+    - ``"stratified"``: the run, as a ring turned by a random offset, is cut into K stretches of m / K
+      rows, and one row of each is drawn;
+    - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
+
+    Either way each row of the run comes up with probability K / m in each epoch (in the second because
+    the K m numbers ``i m + u`` hit each row K times; in the first because the ring's offset is uniform).
+
+    Which rows a number stands for depends on the epoch, so there is no access by number; that is for
+    :attr:`corpus`.
+
+    Attributes:
+        corpus: all the rows.
+        per_run: K.
+        spread: ``"stratified"`` or ``"even"``.
+
+    Raises:
+        ValueError: ``per_run`` below 1, or another spread.
+    """
+
+    def __init__(self, corpus: Corpus, per_run: int, spread: Literal["stratified", "even"]) -> None:
+        if per_run < 1:
+            raise ValueError(f"per_run={per_run}; expected at least 1")
+        if spread not in {"stratified", "even"}:
+            raise ValueError(f"spread={spread!r}; expected 'stratified' or 'even'")
+        self.corpus = corpus
+        self.per_run = per_run
+        self.spread = spread
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """First number of each run's rows of an epoch, and how many an epoch has: ``i8[R + 1]``."""
+        taken = np.minimum(self.corpus.row_counts, self.per_run)
+        return np.concatenate((np.zeros(1, np.int64), np.cumsum(taken)))
+
+    @property
+    def identity(self) -> str:
+        """As :attr:`Corpus.identity`, with the cap."""
+        text = f"{self.corpus.identity} capped {self.per_run} {self.spread}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        return int(self.starts[-1])
+
+    def __repr__(self) -> str:
+        return f"<Capped: {len(self):,} of {len(self.corpus):,} rows, at most {self.per_run:,} a run>"
+
+    def batches(self, batch_size: int = 4096, **options: Any) -> Batches:
+        """As :meth:`Corpus.batches`."""
+        from tape2048.batches import Batches
+
+        return Batches(self, batch_size, **options)

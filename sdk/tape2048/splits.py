@@ -1,0 +1,95 @@
+"""Parts of a corpus by what its runs are, and how its labels are balanced: all from the run table.
+
+A run's identity is the SHA-256 of what played it and its seed, wherever it is recorded, copied or merged to.
+Which part it belongs to is decided by a hash of that alone, so that no game ever stands in two parts, and
+none moves when sessions are added::
+
+    key  = the first 8 bytes of SHA-256("tape2048 split 1" NUL salt NUL player_sha256), as a little-endian u64
+    u    = mix64(mix64(seed + key)) / 2**64
+    part = the first one whose cumulated share exceeds u
+
+(sums modulo 2**64; ``mix64`` is SplitMix64's finalizer.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tape2048._mix import mix64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.session import Session
+
+__all__ = ["assign", "check_parts", "positive_weights", "prevalence", "run_hash"]
+
+#: How far the shares' sum may be from 1: 0.7 + 0.2 + 0.1 is not 1 in floating point.
+SHARES_TOLERANCE = 1e-6
+
+
+def check_parts(parts: Mapping[str, float]) -> None:
+    """Raise ValueError unless the shares are positive and make 1 together."""
+    shares = list(parts.values())
+    if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > SHARES_TOLERANCE:
+        raise ValueError(f"shares {dict(parts)}; expected positive ones that are 1 together")
+
+
+def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = "") -> NDArray[np.uint64]:
+    """A number for each run that only its identity and the salt decide: ``u64[R]``, uniform.
+
+    Args:
+        runs: ``CORPUS_RUN_DTYPE[R]``.
+        sessions: which ``runs["session"]`` counts.
+        salt: any text.
+    """
+    keys = np.array([_player_key(session, salt) for session in sessions], np.uint64)
+    # Twice: seeds often follow one another, and keys of salts may be close.
+    hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))
+    return hashed
+
+
+def assign(
+    runs: NDArray[np.void], sessions: Sequence[Session], shares: Sequence[float], salt: str = ""
+) -> NDArray[np.int64]:
+    """The part of each run, as an index into the shares: ``i8[R]``; see the module."""
+    # The upper 53 bits are what a double holds exactly.
+    position = (run_hash(runs, sessions, salt) >> np.uint64(11)).astype(np.float64) / 2**53
+    ends = np.cumsum(np.asarray(shares, np.float64))
+    ends[-1] = 1.0
+    return np.searchsorted(ends, position, "right")
+
+
+def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The share of rows whose label is true: ``f64[T]``.
+
+    Args:
+        run_labels: ``bool[R, T]``.
+        row_counts: rows of each run, ``i64[R]``, not all 0.
+    """
+    shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
+    return shares
+
+
+def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """False rows for each true one, 1 where all are the same: ``f64[T]``; arguments as :func:`prevalence`."""
+    true = _true_rows(run_labels, row_counts)
+    false = row_counts.sum() - true
+    one_kind = (true == 0) | (false == 0)
+    return np.where(one_kind, 1.0, false / np.where(one_kind, 1, true))
+
+
+def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    # Not a matrix product, which for integers has no fast form in NumPy.
+    return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)
+
+
+def _player_key(session: Session, salt: str) -> int:
+    player = session.meta.get("player_sha256")
+    text = "\0".join(("tape2048 split 1", salt, player if isinstance(player, str) else ""))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

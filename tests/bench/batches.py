@@ -1,0 +1,233 @@
+"""Batches of a corpus in memory against the C loop and NumPy; opening many sessions; labels of many rows.
+
+::
+
+    python -m tests.bench.batches [--rows 20000000] [--large 200000000] [--batch 4096] [--rounds 9]
+
+Everything takes turns in one process and one thread, with rows that no call has touched before; a sample is
+the median of 32 calls. ``--large 0`` leaves out the second corpus, which needs 6 GB. Rows are noise made in
+memory; the 1,000 sessions are written to a directory in memory and opened with a warm cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tape2048 import Corpus, Session
+from tape2048._gathering import Gatherer, gather
+from tape2048._ram import allocate
+from tape2048._rowmap import Segments
+from tape2048._store import CORPUS_RUN_DTYPE, Store
+from tape2048.formats.session import STEP_DTYPE
+
+from . import corpora
+from .figures import ROUNDS_MIN, Figure, machine, median_of, report
+from .floor import Floor, load_floor
+from .gathering import take_turns
+from .recording import memory_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+ROWS = 20_000_000
+LARGE_ROWS = 200_000_000
+BATCH = 4096
+GAME_ROWS = 2_500
+LABEL_ROWS = 1_000_000_000
+SESSIONS = 1_000
+SESSION_GAMES = 800
+THRESHOLDS = (8192, 16384, 32768)
+
+_FILL_ROWS = 1 << 20
+
+
+class _Memory:
+    """What a store needs of a session whose rows were never in a file."""
+
+    def __init__(self, steps: NDArray[np.void]) -> None:
+        self.steps = steps
+        self.load = "ram"
+        self.manifest = None
+        self.meta: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus:
+    """A corpus of games of half to one and a half times ``game_rows``; without ``touch``, of no rows."""
+    rng = np.random.default_rng(3)
+    counts = rng.integers(max(1, game_rows // 2), 3 * game_rows // 2 + 1, 2 + 2 * rows // game_rows)
+    counts = counts[: int(np.searchsorted(np.cumsum(counts), rows))]
+    counts = np.append(counts, rows - counts.sum())
+    starts = np.cumsum(counts) - counts
+    memory = allocate(rows * STEP_DTYPE.itemsize if touch else STEP_DTYPE.itemsize)
+    if touch:
+        _fill(memory.view(STEP_DTYPE))
+    runs = np.zeros(len(counts), CORPUS_RUN_DTYPE)
+    runs["id"] = np.arange(len(counts))
+    runs["first_row"], runs["rows"], runs["steps"] = starts, counts, counts
+    runs["highest_tile"] = 1 << rng.integers(10, 16, len(counts))
+    begin = np.uint64(memory.ctypes.data)
+    segments = Segments(
+        address=begin + starts.astype(np.uint64) * np.uint64(28), rows=counts, run=np.arange(len(counts)),
+        end=np.full(len(counts), begin + np.uint64(memory.size)), place=starts,
+        session=np.zeros(len(counts), np.int64),
+    )  # fmt: skip
+    session = cast("Session", _Memory(memory.view(STEP_DTYPE)))
+    return Corpus(Store((session,), runs, segments, (memory,), "ram"))
+
+
+def _fill(steps: NDArray[np.void]) -> None:
+    rng = np.random.default_rng(1)
+    noise = rng.integers(0, 12, (_FILL_ROWS, 28), dtype=np.uint8).view(STEP_DTYPE).reshape(-1)
+    for first in range(0, len(steps), _FILL_ROWS):
+        part = steps[first : first + _FILL_ROWS]
+        part[:] = noise[: len(part)]
+
+
+def fills(corpus: Corpus, batch: int, **options: Any) -> Callable[[object], object]:
+    """A function that makes the next batch, in epochs without end."""
+    batches = corpus.batches(batch, thresholds=THRESHOLDS, drop_last=True, **options)
+    buffer = batches.buffer()
+    places = itertools.cycle((epoch, index) for epoch in range(2) for index in range(len(batches)))
+
+    def fill(_: object) -> None:
+        epoch, index = next(places)
+        batches.fill(buffer, epoch=epoch, index=index)
+
+    fill(None)  # compiles
+    return fill
+
+
+def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Figure]:
+    """Whole rows, and tokens with labels in shuffled order, against the floor and NumPy."""
+    corpus = corpus_in_memory(rows, GAME_ROWS)
+    records = np.empty((batch, 28), np.uint8)
+    gatherer = corpus.gatherer
+    steps = corpus[:]
+    contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
+        "rows": lambda numbers: gather(corpus, numbers.view(np.int64), records=records, gatherer=gatherer),
+        "rows, structured array, a[indices]": lambda numbers: steps[numbers],
+        "tokens, labels, shuffled": fills(corpus, batch),
+        "tokens, labels, shuffled, d4": fills(corpus, batch, augment="d4"),
+        "tokens, labels of half the runs, shuffled": fills(corpus.where("id % 2 = 0"), batch),
+        "tokens, labels, at most 512 a run": fills(cast("Corpus", corpus.capped(512)), batch),
+        "tokens, labels, in order": fills(corpus, batch, shuffle=False),
+    }
+    if load_floor() is not None:
+        floor, out = Floor(steps.view("V28")), np.empty(batch * 28, np.uint8)
+        contenders["C loop with prefetch"] = lambda numbers: floor(numbers, out)
+    found = take_turns(contenders, rows=rows, batch=batch, rounds=rounds)
+    group = f"{batch} rows of {rows:,}"
+    figures = [median_of(samples, group=group, name=name, unit="ms") for name, samples in found.items()]
+
+    def ratio(name: str, one: str, other: str, **target: Any) -> None:
+        if other in found:
+            samples = [a / b for a, b in zip(found[one], found[other], strict=True)]
+            figures.append(median_of(samples, group=group, name=name, unit="ratio", **target))
+
+    fused, c_loop = "tokens, labels, shuffled", "C loop with prefetch"
+    ratio("a[indices], of rows", "rows, structured array, a[indices]", "rows", target=10.0)
+    ratio("rows, of the C loop", "rows", c_loop, target=1.5, at_least=False)
+    ratio(f"{fused}, of the C loop", fused, c_loop, target=2.0, at_least=False)
+    ratio("d4, of without", f"{fused}, d4", fused, target=1.3, at_least=False)
+    rates = [batch / ms / 1e3 for ms in found[fused]]
+    figures.append(median_of(rates, group=group, name=f"{fused}, a core", unit="M rows/s", target=40.0))
+    if large:
+        figures += _large_figures(corpus, corpus_in_memory(large, GAME_ROWS), batch, rounds)
+    return figures
+
+
+def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> list[Figure]:
+    """The same batches of a corpus past all caches and most of the TLB; and what that does to the floor."""
+    group = f"{batch} rows of {len(large):,}"
+    name = "tokens, labels, shuffled"
+    pairs = {name: (fills(corpus, batch), fills(large, batch))}
+    if load_floor() is not None:
+        out = np.empty(batch * 28, np.uint8)
+        floors = [Floor(each[:].view("V28")) for each in (corpus, large)]
+        pairs["C loop with prefetch"] = (
+            lambda numbers: floors[0](numbers % np.uint64(len(corpus)), out),
+            lambda numbers: floors[1](numbers, out),
+        )
+    contenders = {(each, i): work for each, works in pairs.items() for i, work in enumerate(works)}
+    found = take_turns(
+        cast("dict[str, Callable[[NDArray[np.uint64]], object]]", contenders),
+        rows=len(large), batch=batch, rounds=rounds,
+    )  # fmt: skip
+    figures = []
+    for each in pairs:
+        small, more = (found[cast("str", (each, i))] for i in (0, 1))
+        ratios = [b / a for a, b in zip(small, more, strict=True)]
+        target = 1.6 if each == name else None
+        figures += [
+            median_of(more, group=group, name=each, unit="ms"),
+            median_of(
+                ratios, group=group, name=f"{each}, of {len(corpus):,} rows", unit="ratio", target=target,
+                at_least=False,
+            ),
+        ]  # fmt: skip
+    return figures
+
+
+def label_figures(*, rows: int, rounds: int) -> list[Figure]:
+    """Everything that labels take before the first batch: the map of the rows and each segment's label."""
+    corpus = corpus_in_memory(rows, GAME_ROWS, touch=False)
+    times = []
+    for _ in range(rounds):
+        view = Corpus(corpus.store)
+        begin = time.perf_counter()
+        Gatherer(view, ("labels",), np.array(THRESHOLDS))
+        view.pos_weight(THRESHOLDS)
+        times.append(time.perf_counter() - begin)
+    name = f"{rows:,} rows, {len(corpus.runs):,} runs"
+    return [median_of(times, group="labels", name=name, unit="s", target=1.0, at_least=False)]
+
+
+def opening_figures(directory: Path, *, sessions: int, games: int, rounds: int) -> list[Figure]:
+    """Opening a corpus of many sessions, and a condition on its runs."""
+    for number in range(sessions):
+        corpora._make_session(directory / f"20260101T{number:06}Z_model=noise", number, games * 3, 3)
+    opened, filtered = [], []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        corpus = Corpus.open(directory, load="mmap")
+        assert len(corpus) == sessions * games * 3
+        opened.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        assert len(corpus.where("max_score >= 50000 AND highest_tile >= 8192"))
+        filtered.append(time.perf_counter() - begin)
+    group = f"{sessions:,} sessions of {games} runs"
+    return [
+        median_of(opened, group=group, name="open", unit="s", target=2.0, at_least=False),
+        median_of(filtered, group=group, name="where, two columns", unit="s"),
+    ]
+
+
+def main() -> None:
+    """Measure, print, write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--large", type=int, default=LARGE_ROWS)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 4)
+    args = parser.parse_args()
+    before = machine()
+    figures = batch_figures(rows=args.rows, large=args.large, batch=args.batch, rounds=args.rounds)
+    figures += label_figures(rows=LABEL_ROWS, rounds=args.rounds)
+    with memory_dir() as directory:
+        figures += opening_figures(directory, sessions=SESSIONS, games=SESSION_GAMES, rounds=args.rounds)
+    report("batches", figures, before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+/* The floor of a random batch: copy rows of a fixed size from given places, asking for each 32 rows ahead.
+ * Nothing is checked and nothing is made of the rows. Compiled and called by floor.py. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { AHEAD = 32 };
+
+/* A constant size makes memcpy a few moves. A row that crosses a cache line needs both. */
+#define GATHER(BYTES)                                                                                  \
+    void gather##BYTES(const uint8_t *rows, const uint64_t *indices, size_t count, uint8_t *out)       \
+    {                                                                                                  \
+        for (size_t i = 0; i < count; i++) {                                                           \
+            if (i + AHEAD < count) {                                                                   \
+                const uint8_t *next = rows + indices[i + AHEAD] * BYTES;                               \
+                __builtin_prefetch(next);                                                              \
+                if (64 % BYTES)                                                                        \
+                    __builtin_prefetch(next + BYTES - 1);                                              \
+            }                                                                                          \
+            memcpy(out + i * BYTES, rows + indices[i] * BYTES, BYTES);                                 \
+        }                                                                                              \
+    }
+
+GATHER(28)
+GATHER(32)

@@ -1,0 +1,107 @@
+"""Rows from cold files into memory, against ``cat`` of the same files.
+
+::
+
+    python -m tests.bench.loading [--files 4] [--megabytes 280] [--rounds 7] [--directory .]
+
+Cold: their pages are dropped from the cache before each turn (``posix_fadvise``, which needs no rights). A
+virtual disk may be cached by its host, for both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tape2048._ram import Part, read_rows
+
+from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TARGET = 0.9
+FILES = 4
+MEGABYTES = 280  # a session of ten million rows
+
+
+def make_files(directory: Path, count: int, size: int) -> list[Path]:
+    """Files of noise, on the disk."""
+    paths = [directory / f"rows-{i}" for i in range(count)]
+    rng = np.random.default_rng(3)
+    for path in paths:
+        path.write_bytes(rng.bytes(size))
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    return paths
+
+
+def drop_from_cache(paths: Sequence[Path]) -> None:
+    """Forget the pages of these files; they are clean."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cat_s(paths: Sequence[Path]) -> float:
+    """Seconds that ``cat`` takes to read them all."""
+    drop_from_cache(paths)
+    begin = time.perf_counter()
+    subprocess.run(["cat", *map(str, paths)], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - begin
+
+
+def read_s(paths: Sequence[Path], size: int) -> float:
+    """Seconds that reading them into one array takes."""
+    drop_from_cache(paths)
+    begin = time.perf_counter()
+    rows = read_rows([Part(path, 0, size) for path in paths])
+    found = time.perf_counter() - begin
+    assert len(rows) == size * len(paths)
+    return found
+
+
+def loading_figures(*, files: int, size: int, rounds: int, directory: Path) -> list[Figure]:
+    """Both speeds, and ours of cat's."""
+    paths = make_files(directory, files, size)
+    total = files * size / 1e9
+    try:
+        ours, cats, ratios = alternate(
+            lambda: total / read_s(paths, size), lambda: total / cat_s(paths), rounds
+        )
+    finally:
+        for path in paths:
+            path.unlink()
+    group = f"{total:.2g} GB of cold files"
+    return [
+        median_of(ours, group=group, name="into one array in memory", unit="GB/s"),
+        median_of(cats, group=group, name="`cat`", unit="GB/s"),
+        median_of(ratios, group=group, name="into memory, of `cat`", unit="ratio", target=TARGET),
+    ]
+
+
+def main() -> None:
+    """Measure, print, write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--files", type=int, default=FILES)
+    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN + 2)
+    parser.add_argument("--directory", type=Path, default=Path(), help="where the files are made: a disk")
+    args = parser.parse_args()
+    before = machine()
+    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+        figures = loading_figures(
+            files=args.files, size=args.megabytes * 10**6, rounds=args.rounds, directory=Path(directory)
+        )
+    report("loading", figures, before)
+
+
+if __name__ == "__main__":
+    main()

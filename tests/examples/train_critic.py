@@ -1,0 +1,79 @@
+"""From sessions to a critic, cell by cell: will this game reach these tiles?
+
+Run it whole, or cell by cell in an editor that knows ``# %%``, where ``tape2048 record`` has left sessions::
+
+    python tests/examples/train_critic.py [SESSIONS]
+
+It is made for some hundred games of the ``greedy`` player, which reach 256 often and 512 now and then; for a
+critic of real use, record ``expectimax`` for hours and ask for the default thresholds.
+"""
+
+# %% A corpus: every session of a directory, and what is in it
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+
+from tape2048 import Corpus
+from tape2048.torch import CriticLoader
+
+THRESHOLDS = (256, 512)
+STEPS = 200
+
+root = sys.argv[1] if len(sys.argv) > 1 else "selfplay"
+corpus = Corpus.open(root)
+print(corpus)
+print(
+    "share of rows whose game reached",
+    dict(zip(THRESHOLDS, corpus.prevalence(THRESHOLDS).tolist(), strict=True)),
+)
+
+# %% Two parts by game, and at most 128 positions of each game in an epoch
+parts = corpus.where("steps >= 20").split(train=0.8, val=0.2)
+train = parts["train"].capped(per_run=128)
+loader = CriticLoader(
+    train, 1024, seed=1, thresholds=THRESHOLDS, label_dtype="float32", augment="d4", prefetch=4
+)
+print(train, "->", len(loader), "batches an epoch")
+
+# %% A critic as small as can be: a layer over the tiles' kinds
+torch.manual_seed(0)
+critic = torch.nn.Sequential(
+    torch.nn.Linear(16 * 16, 64), torch.nn.ReLU(), torch.nn.Linear(64, len(THRESHOLDS))
+)
+optimizer = torch.optim.Adam(critic.parameters(), lr=3e-3)
+weight = torch.from_numpy(parts["train"].pos_weight(THRESHOLDS)).float()
+
+
+def loss_of(tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Weighted cross-entropy of the critic's logits."""
+    logits = critic(one_hot(tokens.long(), 16).flatten(1).float())
+    return binary_cross_entropy_with_logits(logits, labels, pos_weight=weight)
+
+
+# %% Some steps; the state is kept as a checkpoint would keep it
+steps = 0
+state = loader.state_dict()
+while steps < STEPS:
+    for batch in loader:
+        loss = loss_of(batch["tokens"], batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        state = loader.state_dict()
+        steps += 1
+        if steps == STEPS:
+            break
+
+# %% What it learned, on games it has never seen
+validation = parts["val"].fetch(slice(None), thresholds=THRESHOLDS, label_dtype="float32")
+tokens, labels = (torch.from_numpy(validation[name]) for name in ("tokens", "labels"))
+with torch.no_grad():
+    found = float(loss_of(tokens, labels))
+    for parameter in critic.parameters():
+        parameter.zero_()
+    chance = float(loss_of(tokens, labels))
+print(f"validation loss {found:.3f}; of a critic that knows nothing {chance:.3f}")
+print("to go on from:", {name: state[name] for name in ("seed", "epoch", "position")})

@@ -1,0 +1,502 @@
+"""Corpora against the plain definition: sessions by name, runs in the table's order, rows in step order."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests import reference
+
+from tape2048 import Corpus, Session, errors
+from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
+
+from .builders import Game, Spec, change_database, open_files, write_foreign, write_manifest, write_ours
+from .corpora import OURS, THEIRS, Built, build, games
+from .row_source_contract import RowSourceContract
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+LOADS = ("mmap", "ram")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(params=LOADS)
+def load(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def corpus(built: Built, load: Any) -> Corpus:
+    return Corpus.open(built.root, load=load)
+
+
+class TestWhole(RowSourceContract):
+    @pytest.fixture
+    def source(self, corpus: Corpus) -> Corpus:  # type: ignore[override]
+        return corpus
+
+    @pytest.fixture
+    def expected(self, built: Built) -> NDArray[np.void]:
+        return built.rows
+
+
+class TestFiltered(RowSourceContract):
+    @pytest.fixture
+    def source(self, corpus: Corpus) -> Corpus:  # type: ignore[override]
+        return corpus.where("id % 3 <> 0 AND steps > 1")
+
+    @pytest.fixture
+    def expected(self, built: Built) -> NDArray[np.void]:
+        return built.of_runs(np.array([game.id % 3 != 0 and game.steps > 1 for game in built.games]))
+
+
+class TestFilteredWhenOpened(TestFiltered):
+    """In memory, only the rows of these runs were read."""
+
+    @pytest.fixture
+    def source(self, built: Built, load: Any) -> Corpus:  # type: ignore[override]
+        return Corpus.open(built.root, "id % 3 <> 0", load=load, min_steps=2)
+
+
+class TestPartOfEachGame(RowSourceContract):
+    @pytest.fixture
+    def source(self, corpus: Corpus) -> Corpus:  # type: ignore[override]
+        return corpus.phase(steps=(2, 30)).phase(empties=(6, 12))
+
+    @pytest.fixture
+    def expected(self, built: Built) -> NDArray[np.void]:
+        empty = (built.rows["exps"] == 0).sum(axis=1)
+        step = built.rows["step_idx"]
+        return built.rows[(step >= 2) & (step < 30) & (empty >= 6) & (empty < 12)]
+
+
+class TestSession(RowSourceContract):
+    """One session of others, whose runs take turns: a corpus puts each run together."""
+
+    @pytest.fixture
+    def source(self, built: Built, load: Any) -> Corpus:  # type: ignore[override]
+        return Corpus.open(built.root / THEIRS, load=load)
+
+    @pytest.fixture
+    def expected(self, built: Built) -> NDArray[np.void]:
+        return built.of_runs(np.array(built.session) == 3)
+
+
+class TestOpen:
+    def test_runs(self, built: Built, corpus: Corpus, load: Any) -> None:
+        assert [session.name for session in corpus.sessions] == [*OURS, THEIRS]
+        assert corpus.runs["id"].tolist() == [game.id for game in built.games]
+        assert corpus.runs["seed"].tolist() == [game.seed for game in built.games]
+        assert corpus.runs["session"].tolist() == built.session
+        np.testing.assert_array_equal(corpus.row_counts, np.bincount(built.run))
+        assert corpus.load == load
+        assert corpus.dtype == STEP_DTYPE
+        assert not corpus.runs.flags.writeable
+        assert repr(corpus) == f"<Corpus: {len(built.rows):,} rows, 43 runs, 4 sessions, {load}>"
+
+    def test_everything_is_what_the_sessions_say(self, corpus: Corpus) -> None:
+        first = 0
+        for session in corpus.sessions:
+            rows = corpus[first : first + len(session)]
+            assert sorted(row.tobytes() for row in rows) == sorted(row.tobytes() for row in session.steps)
+            first += len(session)
+
+    def test_paths(self, built: Built) -> None:
+        one = built.root / OURS[1]
+        assert len(Corpus.open(one).sessions) == 1
+        assert [s.name for s in Corpus.open([one, str(built.root / OURS[0])]).sessions] == [OURS[1], OURS[0]]
+
+    def test_rows_with_the_action(self, tmp_path: Path, load: Any) -> None:
+        built = build(tmp_path, action=True)
+        corpus = Corpus.open(tmp_path, load=load)
+        assert corpus.dtype == ACTION_STEP_DTYPE
+        np.testing.assert_array_equal(corpus[:], built.rows)
+        found = corpus.fetch(slice(None), ("action", "move"))
+        np.testing.assert_array_equal(found["action"], built.rows["action"])
+
+    def test_auto_takes_memory_where_the_rows_fit(self, built: Built) -> None:
+        ours = [built.root / name for name in OURS]
+        rows = sum(len(Session.open(path)) for path in ours)
+        assert Corpus.open(ours, ram_budget=28 * rows).load == "ram"
+        assert Corpus.open(ours, ram_budget=28 * rows - 1).load == "mmap"
+        assert Corpus.open(ours, ram_budget=28 * rows - 28, max_steps=80).load == "ram"
+
+    def test_progress(self, built: Built) -> None:
+        seen: list[tuple[int, int]] = []
+        Corpus.open(built.root, load="ram", progress=lambda done, total: seen.append((done, total)))
+        in_files = 28 * sum(len(Session.open(built.root / name)) for name in OURS)
+        assert seen[-1] == (in_files, in_files)
+
+    def test_progress_bar(self, built: Built, capsys: pytest.CaptureFixture[str]) -> None:
+        Corpus.open(built.root, load="ram", progress=True)
+        Corpus.open(built.root, load="ram")
+        assert capsys.readouterr().out == ""
+
+    def test_holds_no_file_open(self, built: Built, load: Any) -> None:
+        before = open_files()
+        corpus = Corpus.open(built.root, load=load)
+        assert open_files() == before
+        assert len(corpus)
+
+    def test_pickled_by_path(self, corpus: Corpus) -> None:
+        view = corpus.where(min_steps=10).phase(fraction=(0.25, None))
+        again = pickle.loads(pickle.dumps(view))  # noqa: S301  (our own bytes)
+        np.testing.assert_array_equal(again[:], view[:])
+        assert (again.load, again.identity) == (view.load, view.identity)
+        assert len(pickle.dumps(corpus)) < 5000
+
+    def test_pickled_and_then_changed(self, tmp_path: Path) -> None:
+        build(tmp_path, theirs=False)
+        sent = pickle.dumps(Corpus.open(tmp_path))
+        change_database(tmp_path / OURS[0] / "metadata.db", "UPDATE runs SET highest_tile = 4")
+        (tmp_path / OURS[0] / "manifest.json").unlink()
+        with pytest.raises(errors.CorpusError, match="not those that were pickled"):
+            pickle.loads(sent)  # noqa: S301
+
+
+class TestBadInput:
+    def test_empty_root(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.EmptyCorpusError, match="no session") as caught:
+            Corpus.open(tmp_path)
+        assert caught.value.path == str(tmp_path)
+        with pytest.raises(errors.EmptyCorpusError, match="empty list"):
+            Corpus.open([])
+
+    def test_missing_root(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.OutDirError, match="nothing stands"):
+            Corpus.open(tmp_path / "no")
+
+    def test_no_rows(self, tmp_path: Path) -> None:
+        write_ours(tmp_path / OURS[0], Spec(games=[]))
+        with pytest.raises(errors.EmptyCorpusError, match="1 sessions, 0 runs"):
+            Corpus.open(tmp_path)
+
+    def test_session_named_twice(self, built: Built, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(built.root / OURS[0])
+        with pytest.raises(errors.CorpusError, match="twice"):
+            Corpus.open([built.root / OURS[0], tmp_path / "link"])
+
+    def test_rows_of_two_types(self, tmp_path: Path, load: Any) -> None:
+        write_ours(tmp_path / OURS[0])
+        write_ours(tmp_path / OURS[1], Spec(action=True))
+        with pytest.raises(errors.MixedRowsError, match="rows of 29 bytes") as caught:
+            Corpus.open(tmp_path, load=load)
+        assert caught.value.path == str(tmp_path / OURS[1])
+
+    def test_damaged_session(self, tmp_path: Path) -> None:
+        built = build(tmp_path)
+        (tmp_path / OURS[1] / "metadata.db").write_bytes(b"nothing")
+        with pytest.raises(errors.FormatError):
+            Corpus.open(tmp_path)
+        corpus = Corpus.open(tmp_path, damaged="skip")
+        assert [skipped.path.name for skipped in corpus.skipped] == [OURS[1]]
+        assert corpus.where(min_steps=2).skipped == corpus.skipped
+        np.testing.assert_array_equal(corpus[:], built.of_runs(np.array(built.session) != 1))
+        for name in (OURS[0], OURS[2], THEIRS):
+            shutil.rmtree(tmp_path / name)
+        with pytest.raises(errors.EmptyCorpusError, match="all 1 sessions are damaged"):
+            Corpus.open(tmp_path, damaged="skip")
+
+    @pytest.mark.parametrize(
+        "arguments", [{"load": "disk"}, {"damaged": "mend"}, {"min_sore": 3}, {"min_score": "many"}]
+    )
+    def test_wrong_argument(self, built: Built, arguments: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=str(next(iter(arguments.values())))):
+            Corpus.open(built.root, **arguments)
+
+    @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
+    def test_session_that_goes_away_while_it_is_open_in_memory(self, tmp_path: Path, change: str) -> None:
+        built = build(tmp_path)
+        corpus = Corpus.open(tmp_path, load="ram")
+        damage(tmp_path / OURS[0], change)
+        np.testing.assert_array_equal(corpus[:], built.rows)
+        assert sum(len(rows) for rows in ([*corpus.batches(100)][:1], [0])) == 2
+
+    def test_mapped_session_that_is_truncated(self, tmp_path: Path) -> None:
+        build(tmp_path)
+        corpus = Corpus.open(tmp_path, load="mmap")
+        batches = corpus.batches(100)
+        size = (tmp_path / OURS[0] / "steps.npy").stat().st_size
+        damage(tmp_path / OURS[0], "truncate")
+        with pytest.raises(errors.RowsGoneError, match=f"{size} when") as caught:
+            next(iter(batches))
+        assert caught.value.path == str(tmp_path / OURS[0] / "steps.npy")
+
+    @pytest.mark.parametrize("change", ["delete", "replace"])
+    def test_mapped_session_whose_name_goes_is_still_whole(self, tmp_path: Path, change: str) -> None:
+        built = build(tmp_path)
+        corpus = Corpus.open(tmp_path, load="mmap")
+        damage(tmp_path / OURS[0], change)
+        for batch in corpus.batches(1000, fields=("row", "tokens")):
+            np.testing.assert_array_equal(batch.tokens, built.rows["exps"][batch.row])
+
+    def test_session_that_is_cut_between_opening_and_reading(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        build(tmp_path)
+        from tape2048 import corpus as module
+
+        def cut_first(*args: Any, **kwargs: Any) -> Any:
+            damage(tmp_path / OURS[0], "truncate")
+            return original(*args, **kwargs)
+
+        original = module.open_store
+        monkeypatch.setattr(module, "open_store", cut_first)
+        with pytest.raises(errors.TruncatedError):
+            Corpus.open(tmp_path, load="ram")
+
+
+def damage(session: Path, change: str) -> None:
+    rows = session / "steps.npy"
+    if change == "truncate":
+        with rows.open("r+b") as file:
+            file.truncate(rows.stat().st_size // 2)
+    else:
+        shutil.rmtree(session)
+    if change == "replace":
+        write_ours(session, Spec(games=[Game(1, 1)]))
+
+
+class TestPhase:
+    @pytest.mark.parametrize("steps", [(0, 1), (2, 9), (10, None), (None, 17), (39, 41)])
+    @pytest.mark.parametrize("sample_rate", [1, 3])
+    def test_steps(self, tmp_path: Path, load: Any, steps: Any, sample_rate: int) -> None:
+        built = build(tmp_path, sample_rate=sample_rate)
+        view = Corpus.open(tmp_path, load=load).phase(steps=steps)
+        step = built.rows["step_idx"]
+        chosen = (step >= (steps[0] or 0)) & (step < (steps[1] or 2**31))
+        np.testing.assert_array_equal(view[:], built.rows[chosen])
+        np.testing.assert_array_equal(view.row_counts, np.bincount(built.run[chosen], minlength=43))
+
+    @pytest.mark.parametrize("fraction", [(0, 0.5), (0.5, None), (1 / 3, 2 / 3), (0.9, 1)])
+    def test_fraction(self, built: Built, corpus: Corpus, fraction: Any) -> None:
+        length = np.array([game.steps for game in built.games], float)[built.run]
+        low, high = fraction[0], fraction[1] or 1
+        step = built.rows["step_idx"]
+        chosen = (step >= low * length) & (step < high * length)
+        np.testing.assert_array_equal(corpus.phase(fraction=fraction)[:], built.rows[chosen])
+
+    def test_parts_of_a_game_make_it_whole(self, corpus: Corpus) -> None:
+        thirds = [corpus.phase(fraction=(i / 3, (i + 1) / 3)) for i in range(3)]
+        np.testing.assert_array_equal(sum(part.row_counts for part in thirds), corpus.row_counts)
+
+    @pytest.mark.parametrize("empties", [(0, 5), (5, 6), (14, None), (None, 13)])
+    def test_empties(self, built: Built, corpus: Corpus, empties: Any) -> None:
+        empty = (built.rows["exps"] == 0).sum(axis=1)
+        chosen = (empty >= (empties[0] or 0)) & (empty < (empties[1] or 17))
+        view = corpus.phase(empties=empties)
+        np.testing.assert_array_equal(view[:], built.rows[chosen])
+        np.testing.assert_array_equal(view.row_counts, np.bincount(built.run[chosen], minlength=43))
+        np.testing.assert_array_equal(view.rows_of(2), built.rows[chosen & (built.run == 2)])
+
+    def test_any_order_of_filters(self, corpus: Corpus) -> None:
+        one = corpus.where(min_steps=17).phase(steps=(3, None)).phase(empties=(3, 9))
+        other = corpus.phase(empties=(3, 9)).where("steps >= 17").phase(steps=(3, None))
+        np.testing.assert_array_equal(one[:], other[:])
+        assert one.identity == other.identity
+
+    def test_nothing_left(self, corpus: Corpus) -> None:
+        with pytest.raises(errors.EmptyCorpusError, match=r"phase 500 <= steps < .* of 1,\d{3}, in 43 runs"):
+            corpus.phase(steps=(500, None))
+
+    @pytest.mark.parametrize(
+        "ranges",
+        [{"steps": (3, 3)}, {"steps": (-1, 4)}, {"fraction": (0, 1.5)}, {"empties": (0, 18)}, {"steps": 4},
+         {"fraction": (float("nan"), 1)}],
+    )  # fmt: skip
+    def test_no_range(self, corpus: Corpus, ranges: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=next(iter(ranges))):
+            corpus.phase(**ranges)
+
+    def test_many_rows_of_few(self, tmp_path: Path) -> None:
+        """Masks beyond one block of 512 rows and one sample, dense and sparse."""
+        rng = np.random.default_rng(1)
+
+        def boards(rows: NDArray[np.void]) -> None:
+            rows["exps"] = 1
+            rows["exps"][rng.random(len(rows)) < 0.002] = 0
+
+        write_ours(
+            tmp_path / OURS[0], Spec(games=[Game(1, 20_000), Game(2, 7), Game(3, 9_000)], change_rows=boards)
+        )
+        corpus = Corpus.open(tmp_path)
+        full = (corpus[:]["exps"] != 0).all(axis=1)
+        for view, chosen in ((corpus.phase(empties=(0, 1)), full), (corpus.phase(empties=(16, 17)), ~full)):
+            np.testing.assert_array_equal(
+                view.fetch(slice(None), ("step",))["step"], corpus[:]["step_idx"][chosen]
+            )
+            np.testing.assert_array_equal(view[:], corpus[:][chosen])
+
+
+class TestFields:
+    def test_all_of_them(self, built: Built, corpus: Corpus) -> None:
+        numbers = np.random.default_rng(0).permutation(len(corpus))
+        fields = ("tokens", "labels", "row", "run", "step", "legal", "move", "symmetry")
+        found = corpus.fetch(numbers, fields, thresholds=(512, 16384))
+        rows, run = built.rows[numbers], built.run[numbers]
+        np.testing.assert_array_equal(found["tokens"], rows["exps"])
+        np.testing.assert_array_equal(found["row"], numbers)
+        np.testing.assert_array_equal(found["run"], run)
+        np.testing.assert_array_equal(found["step"], rows["step_idx"])
+        np.testing.assert_array_equal(found["labels"], built.highest[run][:, None] >= [512, 16384])
+        np.testing.assert_array_equal(found["move"], built.moves[numbers])
+        legal = [sum(1 << move for move in reference.legal_moves(row["exps"].tolist())) for row in rows]
+        np.testing.assert_array_equal(found["legal"], legal)
+        assert not found["symmetry"].any()
+        assert {name: array.dtype.str for name, array in found.items()} == {
+            "tokens": "|u1", "labels": "|b1", "row": "<i8", "run": "<u4", "step": "<u4", "legal": "|u1",
+            "move": "|u1", "symmetry": "|u1",
+        }  # fmt: skip
+
+    def test_runs_and_labels_of_views(self, corpus: Corpus) -> None:
+        """Against the rows themselves, which name their runs."""
+        for view in (
+            corpus.where("id % 3 <> 0"),
+            corpus.phase(steps=(3, 20)),
+            corpus.phase(empties=(6, 11)),
+            corpus.where(min_steps=17).phase(fraction=(0.3, 0.9), empties=(3, 12)),
+        ):
+            found = view.fetch(slice(None), ("run", "labels", "step"), thresholds=(2048, 32768))
+            rows = view[:]
+            assert view.runs["id"][found["run"]].tolist() == rows["run_id"].tolist()
+            np.testing.assert_array_equal(found["step"], rows["step_idx"])
+            np.testing.assert_array_equal(
+                found["labels"], view.runs["highest_tile"][found["run"]][:, None] >= [2048, 32768]
+            )
+            np.testing.assert_array_equal(
+                np.bincount(found["run"], minlength=len(view.runs)), view.row_counts
+            )
+
+    def test_labels_as_numbers(self, corpus: Corpus) -> None:
+        as_bool = corpus.fetch(slice(None))["labels"]
+        as_float = corpus.fetch(slice(None), label_dtype="float32")["labels"]
+        assert as_float.dtype == np.float32
+        np.testing.assert_array_equal(as_bool.astype(float), as_float)
+
+    def test_moves_at_the_edge_of_a_phase(self, built: Built, corpus: Corpus) -> None:
+        """The row after the phase's last one is recorded, and says what the move was."""
+        ours = Corpus.open([built.root / name for name in OURS])
+        view = ours.phase(steps=(2, 12))
+        step = built.rows["step_idx"]
+        expected = built.moves[(step >= 2) & (step < 12) & (np.array(built.session)[built.run] < 3)]
+        np.testing.assert_array_equal(view.fetch(slice(None), ("move",))["move"], expected)
+
+    def test_mask_and_slice(self, built: Built, corpus: Corpus) -> None:
+        mask = built.rows["step_idx"] == 2
+        np.testing.assert_array_equal(corpus.tokens(mask), built.rows["exps"][mask])
+        np.testing.assert_array_equal(corpus.tokens(slice(5, 50, 7)), built.rows["exps"][5:50:7])
+        with pytest.raises(IndexError, match="a mask of 3"):
+            corpus.tokens(np.ones(3, np.bool_))
+
+    @pytest.mark.parametrize("fields", [(), ("tokens", "tokens"), ("board",), "lables"])
+    def test_no_such_fields(self, corpus: Corpus, fields: Any) -> None:
+        with pytest.raises(ValueError, match="fields="):
+            corpus.fetch([0], fields)
+
+    def test_no_action(self, corpus: Corpus) -> None:
+        with pytest.raises(errors.CorpusError, match="no action"):
+            corpus.fetch([0], ("action",))
+
+    @pytest.mark.parametrize("thresholds", [(), (3,), (8, 8), (1,), (2.0,)])
+    def test_no_tiles(self, corpus: Corpus, thresholds: Any) -> None:
+        with pytest.raises(ValueError, match="thresholds"):
+            corpus.fetch([0], thresholds=thresholds)
+
+
+class TestPieces:
+    @pytest.mark.parametrize("rows_max", [1, 7, 1000, 10**6])
+    def test_all_rows_in_order(self, built: Built, corpus: Corpus, rows_max: int) -> None:
+        for view, expected in (
+            (corpus, built.rows),
+            (corpus.where("id <> 3"), built.of_runs(np.array([game.id != 3 for game in built.games]))),
+            (corpus.phase(empties=(8, 12)), corpus.phase(empties=(8, 12))[:]),
+        ):
+            pieces = list(view.pieces(rows_max))
+            assert max(map(len, pieces)) <= rows_max
+            np.testing.assert_array_equal(np.concatenate(pieces), expected)
+
+    def test_rows_are_not_copied(self, built: Built, load: Any) -> None:
+        corpus = Corpus.open([built.root / name for name in OURS], load=load)
+        piece = next(corpus.pieces())
+        assert piece.base is not None
+        assert not piece.flags.writeable
+        assert len(piece) == (len(corpus) if load == "ram" else len(corpus.sessions[0]))
+        assert any(np.shares_memory(piece, held) for held in corpus.store.memory)
+        run = corpus.rows_of(3)
+        assert any(np.shares_memory(run, held) for held in corpus.store.memory)
+        assert any(np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in corpus.store.memory)
+
+    def test_no_such_run(self, corpus: Corpus) -> None:
+        for run in (-1, 43):
+            with pytest.raises(IndexError, match=f"run ordinal {run}"):
+                corpus.rows_of(run)
+
+
+class TestIdentity:
+    def test_of_the_same_rows(self, built: Built, tmp_path: Path) -> None:
+        """Wherever they lie, however they are held, and whatever else was opened with them."""
+        corpus = Corpus.open(built.root, load="mmap")
+        assert corpus.identity == Corpus.open(built.root, load="ram").identity
+        shutil.copytree(built.root, tmp_path / "copy")
+        assert corpus.identity == Corpus.open(tmp_path / "copy").identity
+        alone = Corpus.open(built.root / OURS[1])
+        assert alone.identity == corpus.where(f"session = '{OURS[1]}'").identity
+        assert corpus.where("id > 0").identity == corpus.identity
+
+    def test_of_others(self, built: Built, tmp_path: Path) -> None:
+        corpus = Corpus.open(built.root)
+        views = [
+            corpus, corpus.where("id <> 4"), corpus.where("id <> 5"), corpus.phase(steps=(1, None)),
+            corpus.phase(steps=(2, None)), corpus.phase(empties=(0, 17)),
+            Corpus.open([built.root / name for name in (OURS[1], OURS[0])]),
+            Corpus.open([built.root / name for name in (OURS[0], OURS[1])]),
+        ]  # fmt: skip
+        found = [view.identity for view in views]
+        found += [corpus.capped(3).identity, corpus.capped(4).identity, corpus.capped(3, "even").identity]
+        assert len(set(found)) == len(found)
+        assert all(len(identity) == 64 for identity in found)
+
+    def test_other_bytes_under_the_same_run_table(self, tmp_path: Path) -> None:
+        for name, tile in (("a", 1), ("b", 2)):
+
+            def boards(rows: NDArray[np.void], tile: int = tile) -> None:
+                rows["exps"] = tile
+
+            write_ours(tmp_path / name / OURS[0], Spec(change_rows=boards))
+        assert Corpus.open(tmp_path / "a").identity != Corpus.open(tmp_path / "b").identity
+
+
+def test_sessions_of_many_shapes_in_one_corpus(tmp_path: Path, load: Any) -> None:
+    """Without a manifest, without rows, with runs without rows, with signed ids."""
+    write_ours(tmp_path / "20250101T000000Z_model=x", Spec(games=[]))
+    write_ours(
+        tmp_path / "20250102T000000Z_model=x",
+        Spec(games=[Game(3, 0), Game(4, 2), Game(5, 0)], manifest=False),
+    )
+    write_foreign(tmp_path / "a", Spec(games=[Game(2**63 - 1, 3), Game(7, 0)], signed_ids=True))
+    corpus = Corpus.open(tmp_path, load=load)
+    assert corpus.row_counts.tolist() == [0, 2, 0, 3, 0]
+    assert corpus[:]["run_id"].tolist() == [4, 4] + [2**63 - 1] * 3
+    assert corpus.fetch(slice(None), ("run",))["run"].tolist() == [1, 1, 3, 3, 3]
+    assert len(corpus.rows_of(0)) == 0
+
+
+def test_manifest_of_others_is_not_needed(tmp_path: Path) -> None:
+    path = write_ours(tmp_path / OURS[0])
+    whole = Corpus.open(path)[:]
+    write_manifest(path, rows=20, runs=5)
+    np.testing.assert_array_equal(Corpus.open(path)[:], whole)
+
+
+def test_games_have_what_the_tests_need() -> None:
+    assert any(game.steps > 80 for name in (*OURS, THEIRS) for game in games(name))

@@ -1,0 +1,329 @@
+"""What is exported is what the sessions hold, by whoever reads it."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048 import _tables, export
+from tape2048._tables import make_table
+from tape2048.corpus import Corpus
+from tape2048.errors import DiskFullError, MissingPackageError, NameTakenError
+from tape2048.export import COMPRESSIONS, default_path
+
+from .builders import GAMES, Game, Spec, rows_of, write_foreign, write_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tape2048.export import Format
+
+pa = pytest.importorskip("pyarrow")
+
+NAMES = ("20250102T030405Z_model=toy", "20250103T030405Z_model=toy")
+OTHER_GAMES = (Game(3, 6, 16384, seed=5, max_score=2**31), Game(4, 2, 64, seed=6))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two sessions: 20 rows of 5 games, and 8 rows of 2."""
+    write_ours(tmp_path / "sessions" / NAMES[0])
+    write_ours(tmp_path / "sessions" / NAMES[1], Spec(games=OTHER_GAMES))
+    return tmp_path / "sessions"
+
+
+@pytest.fixture
+def corpus(root: Path) -> Corpus:
+    return Corpus.open(root, load="mmap")
+
+
+def expected_rows(thresholds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    """The rows as they were written, record by record."""
+    found = []
+    for name, games in zip(NAMES, (GAMES, OTHER_GAMES), strict=True):
+        tile = {game.id: game.highest_tile for game in games}
+        for row in rows_of(Spec(games=games)):
+            record = {
+                "session": name,
+                "run_id": int(row["run_id"]),
+                "step_idx": int(row["step_idx"]),
+                "exps": row["exps"].tolist(),
+            }
+            labels = {f"reached_{least}": tile[record["run_id"]] >= least for least in thresholds}
+            found.append(record | labels)
+    return found
+
+
+def expected_runs(thresholds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    found = []
+    for name, games in zip(NAMES, (GAMES, OTHER_GAMES), strict=True):
+        for game in games:
+            record = {
+                "session": name,
+                "run_id": game.id,
+                "seed": game.seed,
+                "steps": game.steps,
+                "max_score": game.max_score,
+                "highest_tile": game.highest_tile,
+                "rows": game.steps,
+            }
+            found.append(record | {f"reached_{least}": game.highest_tile >= least for least in thresholds})
+    return found
+
+
+EXPECTED: dict[str, Callable[..., list[dict[str, Any]]]] = {"rows": expected_rows, "runs": expected_runs}
+
+
+def read(path: Path, format_: str) -> list[dict[str, Any]]:
+    """The records of a file, by readers that are not ours."""
+    if format_ == "jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    if format_ == "parquet":
+        from pyarrow import parquet
+
+        table = parquet.read_table(path)
+    else:
+        table = pa.ipc.open_file(path).read_all()
+    records: list[dict[str, Any]] = table.to_pylist()
+    return records
+
+
+@pytest.mark.parametrize("table", ["rows", "runs"])
+@pytest.mark.parametrize(
+    ("format_", "compression"), [(name, one) for name, all_ in COMPRESSIONS.items() for one in (None, *all_)]
+)
+def test_files_hold_every_record(
+    corpus: Corpus, tmp_path: Path, format_: Format, compression: str | None, table: Any
+) -> None:
+    path = tmp_path / "out"
+    count = export.export(
+        corpus, path, format=format_, table=table, thresholds=(8192, 16384), compression=compression
+    )
+    expected = EXPECTED[table]((8192, 16384))
+    assert count == len(expected)
+    assert read(path, format_) == expected
+
+
+def test_types_stay_what_they_are(corpus: Corpus, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    export.export(corpus, tmp_path / "rows", format="parquet", thresholds=(8192,))
+    schema = parquet.read_schema(tmp_path / "rows")
+    assert schema.field("exps").type == pa.list_(pa.uint8(), 16)
+    assert schema.field("run_id").type == pa.uint64()
+    assert schema.field("step_idx").type == pa.uint32()
+    assert schema.field("reached_8192").type == pa.bool_()
+    export.export(corpus, tmp_path / "runs", format="arrow", table="runs")
+    runs = pa.ipc.open_file(tmp_path / "runs").read_all()
+    assert runs.schema.field("seed").type == pa.uint64()
+    assert runs["seed"].to_pylist()[0] == 2**64 - 1
+    assert runs.schema.field("session").type == pa.dictionary(pa.int32(), pa.string())
+
+
+@pytest.mark.parametrize("stretch", [1, 3, 7, 100])
+def test_stretches_make_the_whole(corpus: Corpus, stretch: int) -> None:
+    from tape2048.arrow import record_batches
+
+    for table in ("rows", "runs"):
+        batches = list(record_batches(corpus, table, thresholds=(4096,), records=stretch))  # type: ignore[arg-type]
+        expected = EXPECTED[table]((4096,))
+        assert all(batch.num_rows <= stretch for batch in batches)
+        assert pa.Table.from_batches(batches).to_pylist() == expected
+
+
+@given(first=st.integers(0, 27), count=st.integers(1, 28))
+def test_rows_know_their_runs(first: int, count: int) -> None:
+    sizes = [game.steps for game in (*GAMES, *OTHER_GAMES)]
+    last = min(28, first + count)
+    found = _tables._runs_between(np.cumsum([0, *sizes]), first, last)
+    assert found.tolist() == np.repeat(np.arange(len(sizes)), sizes)[first:last].tolist()
+
+
+def test_a_view_gives_its_own_rows_and_runs(corpus: Corpus, tmp_path: Path) -> None:
+    view = corpus.where("highest_tile >= 16384").phase(steps=(1, 4))
+    keep = {13, 15, 3}
+    rows = [r for r in expected_rows() if r["run_id"] in keep and 1 <= r["step_idx"] < 4]
+    assert export.export(view, tmp_path / "rows", format="jsonl") == len(rows)
+    assert read(tmp_path / "rows", "jsonl") == rows
+    runs = [r | {"rows": min(r["steps"], 4) - 1} for r in expected_runs() if r["run_id"] in keep]
+    export.export(view, tmp_path / "runs", format="parquet", table="runs")
+    assert read(tmp_path / "runs", "parquet") == runs
+
+
+def test_actions_come_along(tmp_path: Path) -> None:
+    write_ours(tmp_path / NAMES[0], Spec(action=True))
+    corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
+    export.export(corpus, tmp_path / "out", format="arrow")
+    found = read(tmp_path / "out", "arrow")
+    assert [r["action"] for r in found] == [r["step_idx"] % 4 for r in expected_rows()[:20]]
+
+
+def test_interleaved_runs_come_run_by_run(tmp_path: Path) -> None:
+    write_foreign(tmp_path / NAMES[0], Spec(interleaved=True))
+    corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
+    export.export(corpus, tmp_path / "out", format="jsonl", thresholds=(8192,))
+    found = read(tmp_path / "out", "jsonl")
+    key = lambda record: (record["run_id"], record["step_idx"])  # noqa: E731 - used twice, here
+    assert sorted(found, key=key) == sorted(expected_rows((8192,))[:20], key=key)
+    ids = [record["run_id"] for record in found]
+    assert len([i for i in range(1, len(ids)) if ids[i] != ids[i - 1]]) == len(GAMES) - 1
+
+
+def test_progress_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_ours(tmp_path / NAMES[0], Spec(games=(Game(1, 40_000), Game(2, 20_000))))
+    corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(export, "JSONL_RECORDS", 1000)
+    tracemalloc.start()
+    try:
+        export.export(
+            corpus, tmp_path / "out", format="jsonl", progress=lambda done, total: seen.append((done, total))
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert seen == [(done, 60_000) for done in range(1000, 60_001, 1000)]
+    assert peak < 5_000_000, "60,000 rows as Python's objects would be forty megabytes"
+
+
+# --- other people's readers
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+def test_duckdb_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / f"rows.{format_}"
+    export.export(corpus, path, format=format_, thresholds=(8192,))
+    query = f"select session, count(*), sum(exps[1]), max(step_idx) from '{path}' group by all order by 1"
+    records = expected_rows()
+    expected = [
+        (
+            name,
+            sum(r["session"] == name for r in records),
+            sum(r["exps"][0] for r in records if r["session"] == name),
+            max(r["step_idx"] for r in records if r["session"] == name),
+        )
+        for name in NAMES
+    ]
+    assert duckdb.sql(query).fetchall() == expected
+    reached = duckdb.sql(f"select count(*) from '{path}' where reached_8192").fetchall()
+    assert reached == [(sum(r["reached_8192"] for r in expected_rows((8192,))),)]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
+def test_polars_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
+    polars = pytest.importorskip("polars")
+    path = tmp_path / f"rows.{format_}"
+    export.export(corpus, path, format=format_, thresholds=(8192,))
+    reader = {"parquet": polars.read_parquet, "arrow": polars.read_ipc, "jsonl": polars.read_ndjson}[format_]
+    frame = reader(path)
+    assert frame.to_dicts() == expected_rows((8192,))
+    if format_ != "jsonl":
+        assert frame.schema["exps"] == polars.Array(polars.UInt8, 16)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_pandas_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / f"runs.{format_}"
+    export.export(corpus, path, format=format_, table="runs")
+    frame = (pandas.read_parquet if format_ == "parquet" else pandas.read_feather)(path)
+    assert frame["seed"].dtype == np.uint64
+    assert frame.to_dict("records") == expected_runs()
+
+
+def test_hugging_face_datasets_reads_it(corpus: Corpus, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = tmp_path / "rows.parquet"
+    export.export(corpus, path, format="parquet", thresholds=(8192,))
+    found = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
+    assert found.to_list() == expected_rows((8192,))
+    boards = found.with_format("numpy", dtype=None)[:]["exps"]
+    assert (boards.dtype, boards.shape) == (np.uint8, (28, 16))
+
+
+# --- what is refused, and what happens when it fails
+
+
+def test_an_existing_file_stays_unless_it_is_to_be_replaced(corpus: Corpus, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("mine")
+    with pytest.raises(NameTakenError):
+        export.export(corpus, path, format="jsonl")
+    assert path.read_text() == "mine"
+    export.export(corpus, path, format="jsonl", replace=True)
+    assert read(path, "jsonl") == expected_rows()
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
+def test_a_full_disk_leaves_nothing(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Format
+) -> None:
+    def full(_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tape2048._durable.os.fsync", full)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DiskFullError):
+        export.export(corpus, tmp_path / "out" / "rows", format=format_)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_an_interrupt_leaves_nothing(corpus: Corpus, tmp_path: Path) -> None:
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "out").mkdir()
+    for format_ in COMPRESSIONS:
+        with pytest.raises(KeyboardInterrupt):
+            export.export(corpus, tmp_path / "out" / "rows", format=format_, progress=interrupt)  # type: ignore[arg-type]
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "csv"}, "format 'csv'; expected one of"),
+        ({"format": "parquet", "compression": "lz4"}, "compression 'lz4' of parquet"),
+        ({"format": "jsonl", "compression": "zstd"}, "compression 'zstd' of jsonl"),
+        ({"format": "jsonl", "table": "games"}, "table 'games'"),
+        ({"format": "jsonl", "thresholds": (3,)}, "thresholds"),
+    ],
+)
+def test_wrong_arguments(corpus: Corpus, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        export.export(corpus, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_pyarrow(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tape2048.export.importlib.util.find_spec", lambda _: None)
+    for format_ in ("parquet", "arrow"):
+        with pytest.raises(MissingPackageError, match="pyarrow") as caught:
+            export.export(corpus, tmp_path / "out", format=format_)  # type: ignore[arg-type]
+        assert "tape2048[arrow]" in str(caught.value.hint)
+    export.export(corpus, tmp_path / "out", format="jsonl")
+
+
+def test_names_of_files(tmp_path: Path) -> None:
+    assert default_path(Path("selfplay/"), "rows", "parquet") == Path("selfplay.rows.parquet")
+    assert default_path(tmp_path / NAMES[0], "runs", "jsonl") == Path(f"{NAMES[0]}.runs.jsonl")
+
+
+def test_columns_of_a_table(corpus: Corpus) -> None:
+    table = make_table(corpus, "rows", (8192,))
+    assert [column.name for column in table.columns] == [
+        "session",
+        "run_id",
+        "step_idx",
+        "exps",
+        "reached_8192",
+    ]
+    assert table.records == 28

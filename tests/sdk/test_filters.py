@@ -1,0 +1,289 @@
+"""Conditions on runs: SQL that may only read, masks, named filters; parts and weights from the run table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tape2048 import Corpus, errors
+from tape2048._mix import mix64
+from tape2048.splits import assign, positive_weights, prevalence, run_hash
+
+from .builders import NAME, Game, Spec, write_foreign, write_ours
+from .corpora import OURS, Built, build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("filters"))
+
+
+@pytest.fixture(scope="module")
+def corpus(built: Built) -> Corpus:
+    return Corpus.open(built.root)
+
+
+def ids(view: Corpus) -> list[tuple[int, int]]:
+    return view.runs[["session", "id"]].tolist()
+
+
+def expected(built: Built, holds: Callable[[Game], bool]) -> list[tuple[int, int]]:
+    return [(owner, game.id) for owner, game in zip(built.session, built.games, strict=True) if holds(game)]
+
+
+class TestSql:
+    @pytest.mark.parametrize(
+        ("condition", "holds"),
+        [
+            ("max_score >= 5000 AND highest_tile >= 8192",
+             lambda game: game.max_score >= 5000 and game.highest_tile >= 8192),
+            ("id IN (3, 4) OR steps = 1", lambda game: game.id in {3, 4} or game.steps == 1),
+            ("NOT id % 2", lambda game: game.id % 2 == 0),
+            ("seed < 0", lambda game: game.seed >= 2**63),
+            ("rows = steps -- a comment", lambda game: True),
+            ("id BETWEEN 4 AND 9", lambda game: 4 <= game.id <= 9),
+            ("max_score = (SELECT max(max_score) FROM runs)", lambda game: game.max_score == 21002),
+            ("abs(id - 5) < 2", lambda game: abs(game.id - 5) < 2),
+            ("id = 4) OR (id = 5", lambda game: game.id in {4, 5}),
+        ],
+    )  # fmt: skip
+    def test_conditions(
+        self, built: Built, corpus: Corpus, condition: str, holds: Callable[[Game], bool]
+    ) -> None:
+        assert ids(corpus.where(condition)) == expected(built, holds)
+
+    def test_facts_of_the_session(self, corpus: Corpus) -> None:
+        weak = corpus.where("model = 'weak'")
+        assert {owner for owner, _ in ids(weak)} == {1}
+        assert {owner for owner, _ in ids(corpus.where("model LIKE 'weak%'"))} == {1, 2}
+        assert {owner for owner, _ in ids(corpus.where("started >= '2025-01-03'"))} == {1, 2}
+        assert {owner for owner, _ in ids(corpus.where("session = 'theirs'"))} == {3}
+        assert {owner for owner, _ in ids(corpus.where("started IS NULL"))} == {3}
+
+    def test_one_after_another(self, built: Built, corpus: Corpus) -> None:
+        view = corpus.where("id > 3").where("steps > 1").where("id % 2 = 0")
+        assert ids(view) == expected(built, lambda game: game.id > 3 and game.steps > 1 and game.id % 2 == 0)
+
+    @pytest.mark.parametrize(
+        ("condition", "message", "hint"),
+        [
+            ("max_scor > 3", "no such column", "did you mean max_score?"),
+            ("", "syntax error", "columns: id"),
+            ("id >", "syntax error", None),
+            ("id = 1; DROP TABLE runs", "syntax error", None),
+            ("id = 1); DELETE FROM runs; --", "one statement", None),
+            ("id IN (SELECT name FROM sqlite_master)", "prohibited", "only compare"),
+            ("id IN (SELECT 1 FROM pragma_database_list)", "refused", None),
+            ("load_extension('x')", "refused", None),
+            ("id = ?", "binding", None),
+            ("id = 1 UNION SELECT 3", "refused", None),
+            (
+                "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c)",
+                "refused",
+                None,
+            ),
+            (
+                "id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c)",
+                "not authorized",
+                "only compare",
+            ),
+            ("length(zeroblob(1000000000))", "too big", None),
+            ("id = 1\0", "null", None),
+            ("ordinal = '\ud800'", "refused", None),
+        ],
+    )
+    def test_refused(self, corpus: Corpus, condition: str, message: str, hint: str | None) -> None:
+        with pytest.raises(errors.FilterError, match=message) as caught:
+            corpus.where(condition)
+        assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
+
+    def test_more_work_than_a_condition_needs(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tape2048._filters.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048._filters.OPERATIONS_PER_RUN", 1)
+        monkeypatch.setattr("tape2048._filters._OPERATIONS_PER_CALLBACK", 100)
+        with pytest.raises(errors.FilterError, match="more work"):
+            corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
+
+    def test_nothing_is_written(self, built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        corpus = Corpus.open(built.root)
+        for condition in ("ATTACH 'x' AS y", "1) ; ATTACH 'x' AS y; --", "VACUUM INTO 'x'"):
+            with pytest.raises(errors.FilterError):
+                corpus.where(condition)
+        assert not list(tmp_path.iterdir())
+
+    def test_nothing_left(self, corpus: Corpus) -> None:
+        with pytest.raises(errors.EmptyCorpusError, match="leaves 0 of 43 runs and 0 of 1,293 rows"):
+            corpus.where("max_score > 1000000")
+        with pytest.raises(errors.EmptyCorpusError, match=r"leaves 0 of \d runs"):
+            corpus.where("id < 3").where(np.zeros(len(corpus.where("id < 3").runs), np.bool_))
+
+    def test_nothing_left_when_opened(self, built: Built) -> None:
+        with pytest.raises(errors.EmptyCorpusError, match="0 of 43 runs"):
+            Corpus.open(built.root, "id > 500")
+
+
+class TestNamed:
+    @pytest.mark.parametrize(
+        ("filters", "holds"),
+        [
+            ({"min_score": 5001}, lambda game: game.max_score >= 5001),
+            ({"max_score": 5001}, lambda game: game.max_score <= 5001),
+            ({"min_steps": 17, "max_steps": 40}, lambda game: 17 <= game.steps <= 40),
+            ({"min_tile": 8192}, lambda game: game.highest_tile >= 8192),
+            ({"max_tile": 2048, "min_steps": 2}, lambda game: game.highest_tile <= 2048 and game.steps > 1),
+            ({"min_score": None, "min_steps": 90}, lambda game: game.steps >= 90),
+        ],
+    )
+    def test_bounds(
+        self, built: Built, corpus: Corpus, filters: dict[str, Any], holds: Callable[[Game], bool]
+    ) -> None:
+        assert ids(corpus.where(**filters)) == expected(built, holds)
+
+    @pytest.mark.parametrize(
+        ("filters", "sessions"),
+        [
+            ({"model": "weak"}, {1}),
+            ({"model": ["weak", "strong"]}, {0, 1}),
+            ({"since": "2025-01-03"}, {1, 2}),
+            ({"until": "2025-01-03T04:04:05"}, {0, 1}),
+            ({"since": "2025-01-03T03:04:05Z", "until": "2025-01-03T03:04:06+00:00"}, {1}),
+            ({"since": "2025-01-03T05:04:05+02:00"}, {1, 2}),
+            ({"since": dt.datetime(2025, 1, 3, 4, tzinfo=dt.UTC)}, {2}),
+            ({"until": dt.date(2025, 1, 3)}, {0}),
+        ],
+    )
+    def test_sessions(self, corpus: Corpus, filters: dict[str, Any], sessions: set[int]) -> None:
+        assert {owner for owner, _ in ids(corpus.where(**filters))} == sessions
+
+    def test_facts_count_before_the_name(self, tmp_path: Path) -> None:
+        facts = {"sample_rate": 1, "model_tag": "x", "started_at": "2024-05-06T07:08:09Z"}
+        write_ours(tmp_path / f"{NAME}-2", Spec(facts=facts))
+        corpus = Corpus.open(tmp_path)
+        assert len(corpus.where(model="x", until="2024-05-07").runs) == 5
+
+    def test_condition_and_names_together(self, built: Built, corpus: Corpus) -> None:
+        view = corpus.where("id > 3", min_steps=17)
+        assert ids(view) == expected(built, lambda game: game.id > 3 and game.steps >= 17)
+
+    @pytest.mark.parametrize(
+        "filters", [{"since": "soon"}, {"min_store": 3}, {"min_steps": "3"}, {"model": 3}, {"min_steps": 3.5}]
+    )
+    def test_wrong(self, corpus: Corpus, filters: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=next(iter(filters))):
+            corpus.where(**filters)
+
+    @pytest.mark.parametrize(
+        "mask", [np.ones(42, np.bool_), np.ones(43, np.int64), np.ones((43, 1), np.bool_)]
+    )
+    def test_wrong_mask(self, corpus: Corpus, mask: Any) -> None:
+        with pytest.raises(ValueError, match="one for each run"):
+            corpus.where(mask)
+
+
+class TestSplit:
+    def test_parts_make_the_whole(self, corpus: Corpus) -> None:
+        parts = corpus.split(train=0.5, val=0.3, test=0.2)
+        assert list(parts) == ["train", "val", "test"]
+        assert sum(len(part) for part in parts.values()) == len(corpus)
+        runs = [run for part in parts.values() for run in ids(part)]
+        assert sorted(runs) == sorted(ids(corpus))
+
+    def test_no_game_on_both_sides(self, tmp_path: Path) -> None:
+        """The same games recorded twice, under other ids and in other company, stay on their sides."""
+        games = [Game(i, 3, seed=i * 31) for i in range(1, 101)]
+        again = [Game(1000 - i, 3, seed=i * 31) for i in range(50, 101)]
+        facts = {"sample_rate": 1, "player_sha256": "c" * 64}
+        write_ours(tmp_path / "a" / OURS[0], Spec(games=games, facts=facts))
+        write_ours(tmp_path / "b" / OURS[1], Spec(games=again, facts=facts))
+        before = Corpus.open(tmp_path / "a").split(train=0.6, val=0.4)
+        after = Corpus.open([tmp_path / "a", tmp_path / "b"]).split(train=0.6, val=0.4)
+        for name in before:
+            assert set(before[name].runs["seed"].tolist()) <= set(after[name].runs["seed"].tolist())
+        assert not set(after["train"].runs["seed"].tolist()) & set(after["val"].runs["seed"].tolist())
+
+    def test_of_a_view_is_the_view_of_the_split(self, corpus: Corpus) -> None:
+        one = corpus.where(min_steps=17).phase(steps=(1, 12)).split(train=0.5, val=0.5)["val"]
+        other = corpus.split(train=0.5, val=0.5)["val"].where(min_steps=17).phase(steps=(1, 12))
+        assert one.identity == other.identity
+
+    def test_a_boundary_moves_games_one_way_only(self, corpus: Corpus) -> None:
+        small = set(ids(corpus.split(train=0.3, val=0.7)["train"]))
+        large = set(ids(corpus.split(train=0.6, val=0.4)["train"]))
+        assert small < large
+
+    def test_shares_and_salts(self) -> None:
+        runs = np.zeros(20_000, [("session", "<u4"), ("seed", "<u8")])
+        runs["seed"] = np.arange(20_000)  # the closest that seeds can be
+        sessions: Any = [type("S", (), {"meta": {"player_sha256": "d" * 64}})]
+        counts = [np.bincount(assign(runs, sessions, (0.7, 0.2, 0.1), salt)) for salt in ("", "x")]
+        for found in counts:
+            # 5 standard deviations of 0.9, 0.8 and 0.6 percent of the larger share.
+            np.testing.assert_allclose(found / 20_000, (0.7, 0.2, 0.1), atol=0.02)
+        one, other = (assign(runs, sessions, (0.5, 0.5), salt) for salt in ("", "x"))
+        assert abs((one == other).mean() - 0.5) < 0.02
+
+    def test_the_hash_is_what_the_docs_say(self) -> None:
+        """Worked out apart, with Python's integers: a split of today must be the same in years."""
+        runs = np.zeros(2, [("session", "<u4"), ("seed", "<u8")])
+        runs["seed"] = [5, 2**64 - 1]
+        sessions: Any = [type("S", (), {"meta": {"player_sha256": "ab" * 32}})]
+        assert run_hash(runs, sessions, "s").tolist() == [7636083798376214910, 18240852848132515359]
+
+    @pytest.mark.parametrize(
+        "parts", [{}, {"a": 0.5}, {"a": 0.5, "b": 0.6}, {"a": 1.5, "b": -0.5}, {"a": 1.0, "b": 0.0}]
+    )
+    def test_shares_that_are_none(self, corpus: Corpus, parts: dict[str, float]) -> None:
+        with pytest.raises(ValueError, match="together"):
+            corpus.split(**parts)
+
+    def test_part_without_rows(self, tmp_path: Path) -> None:
+        write_ours(tmp_path / OURS[0], Spec(games=[Game(1, 4)]))
+        with pytest.raises(errors.EmptyCorpusError, match=r"split's part (train|val)"):
+            Corpus.open(tmp_path).split(train=0.5, val=0.5)
+
+    def test_sessions_of_others_split_by_seed(self, tmp_path: Path) -> None:
+        write_foreign(tmp_path / "theirs", Spec(games=[Game(i, 2, seed=i) for i in range(100)]))
+        parts = Corpus.open(tmp_path).split(train=0.5, val=0.5)
+        assert 20 < len(parts["train"].runs) < 80
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_mixing_function(value: int) -> None:
+    """Against Vigna's splitmix64.c, in Python's integers."""
+    z = value
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    assert int(mix64(np.array([value], np.uint64))[0]) == z ^ z >> 31
+
+
+class TestWeights:
+    def test_from_the_rows(self, built: Built, corpus: Corpus) -> None:
+        for view in (corpus, corpus.where(min_steps=4), corpus.phase(empties=(5, 12))):
+            labels = view.fetch(slice(None), ("labels",), thresholds=(512, 4096, 32768))["labels"]
+            np.testing.assert_allclose(view.prevalence((512, 4096, 32768)), labels.mean(axis=0))
+            np.testing.assert_allclose(
+                view.pos_weight((512, 4096, 32768)), (~labels).sum(axis=0) / labels.sum(axis=0)
+            )
+
+    def test_where_all_labels_are_the_same(self, corpus: Corpus) -> None:
+        assert corpus.pos_weight((2, 65536)).tolist() == [1.0, 1.0]
+        assert corpus.prevalence((2, 65536)).tolist() == [1.0, 0.0]
+
+    def test_run_labels(self, built: Built, corpus: Corpus) -> None:
+        np.testing.assert_array_equal(corpus.run_labels((4096,))[:, 0], built.highest >= 4096)
+
+    def test_more_rows_than_32_bits_hold(self) -> None:
+        labels = np.array([[True, False], [False, True], [True, True]])
+        rows = np.array([2**40, 2**41, 2**40])
+        np.testing.assert_array_equal(prevalence(labels, rows), [0.5, 0.75])
+        np.testing.assert_array_equal(positive_weights(labels, rows), [1, 1 / 3])

@@ -1,0 +1,74 @@
+"""Moves recovered from boards, against every move and spawn that could be."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import reference
+
+from tape2048.moves import AMBIGUOUS, UNKNOWN, recover_moves
+
+from .corpora import boards, move_between
+
+
+def recovered(before: list[int], after: list[int]) -> int:
+    return int(recover_moves(reference.pack(before), reference.pack(after)))
+
+
+def test_whole_games() -> None:
+    for seed in range(6):
+        cells, made = boards(seed)
+        packed = np.array([reference.pack(board) for board in cells], np.uint64)
+        found = recover_moves(packed[:-1], packed[1:]).tolist()
+        assert found == [move_between(*pair) for pair in itertools.pairwise(cells)]
+        certain = [(a, b) for a, b in zip(found, made, strict=False) if a < 4]
+        assert all(a == b for a, b in certain)
+        assert len(certain) > 0.9 * len(found)
+
+
+def test_any_two_boards() -> None:
+    """Boards of few tiles, where two moves can lead to the same one, and boards that do not follow."""
+    rng = random.Random(1)
+    seen = set()
+    for _ in range(1500):
+        before = rng.choices(rng.choice([[0, 0, 0, 0, 1, 2, 15], [0] * 12 + [1, 2]]), k=16)
+        after = rng.choices([0, 1, 2], k=16)
+        legal = reference.legal_moves(before)
+        if legal and rng.random() < 0.9:
+            after = reference.slide(before, rng.choice(legal))[0]
+            if empty := reference.empty_cells(after):
+                after[rng.choice(empty)] = rng.choice([1, 1, 2, 3])
+        expected = move_between(before, after)
+        assert recovered(before, after) == expected, (before, after)
+        seen.add(expected)
+    assert seen == {0, 1, 2, 3, AMBIGUOUS, UNKNOWN}
+
+
+def test_two_moves_for_one_pair() -> None:
+    """A lone 2 slides to either end of its row, and the spawn takes the other end."""
+    before = [0, 1, 0, 0] + [0] * 12
+    assert recovered(before, [1, 0, 0, 1] + [0] * 12) == AMBIGUOUS
+    assert recovered(before, [1, 0, 0, 2] + [0] * 12) == 2
+    assert recovered(before, [2, 0, 0, 1] + [0] * 12) == 3
+
+
+def test_boards_that_do_not_follow() -> None:
+    full = [1, 2, 1, 2, 2, 1, 2, 1, 1, 2, 1, 2, 2, 1, 2, 1]
+    assert recovered(full, full) == UNKNOWN
+    one = [1] + [0] * 15
+    assert recovered(one, one) == UNKNOWN
+    assert recovered(one, [0, 0, 0, 1] + [0] * 12) == UNKNOWN  # slid, and nothing spawned
+    assert recovered(one, [0, 0, 0, 1, 3] + [0] * 11) == UNKNOWN  # an 8 never spawns
+
+
+def test_shapes() -> None:
+    assert recover_moves(np.zeros((2, 3), np.uint64), np.zeros((2, 3), np.uint64)).shape == (2, 3)
+    assert recover_moves([], []).shape == (0,)
+    wrong: list[tuple[Any, Any]] = [(np.zeros(2, np.uint64), np.zeros(3, np.uint64)), ([1.5], [2.5])]
+    for before, after in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            recover_moves(before, after)

@@ -1,0 +1,445 @@
+"""Batches as tensors: the same rows as without torch, in the same order, however made and resumed."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.corpus import Corpus
+from tape2048.errors import LoaderStateError, RankError
+
+from .builders import Game, Spec, write_ours
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402 - after the skip
+
+from tape2048.torch import CriticDataset, CriticLoader, RowBatch, as_torch_dataset, collate  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = 1000
+BATCH = 64
+#: 15 whole batches, and one of 40 rows.
+BATCHES = 16
+FIELDS = ("tokens", "labels", "row", "run", "step", "legal", "symmetry")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sessions of 1,000 rows together."""
+    root = tmp_path_factory.mktemp("corpus")
+    tiles = itertools.cycle((2048, 8192, 16384, 32768))
+    for name, steps in (
+        ("20250102T030405Z_model=a", (300, 200, 100)),
+        ("20250103T030405Z_model=a", (350, 50)),
+    ):
+        games = [Game(i, count, next(tiles), seed=count) for i, count in enumerate(steps, start=1)]
+        write_ours(root / name, Spec(games=games))
+    return root
+
+
+@pytest.fixture(scope="module")
+def corpus(root: Path) -> Corpus:
+    return Corpus.open(root)
+
+
+def loader_of(corpus: Corpus, **options: Any) -> CriticLoader:
+    return CriticLoader(corpus, **{"batch_size": BATCH, "seed": 7, "fields": FIELDS, **options})
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    return [batch["row"].tolist() for batch in batches]
+
+
+def take(loader: CriticLoader, count: int) -> list[list[int]]:
+    """Row numbers of the next batches, whatever epochs they are of."""
+    found: list[list[int]] = []
+    while len(found) < count:
+        found += rows_of(itertools.islice(loader, count - len(found)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def epochs(corpus: Corpus) -> list[list[list[int]]]:
+    """Row numbers of each batch of two epochs, without torch."""
+    batches = corpus.batches(BATCH, seed=7, fields=("row",))
+    return [rows_of(batches) for _ in range(2)]
+
+
+def threads_of_ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tape2048-ahead")]
+
+
+# --- the same batches
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"label_dtype": "float32"}, {"augment": "d4"}, {"drop_last": True}])
+def test_tensors_hold_what_the_batches_hold(corpus: Corpus, threads: int, options: dict[str, Any]) -> None:
+    plain = corpus.batches(BATCH, seed=7, fields=FIELDS, **options)
+    loader = loader_of(corpus, threads=threads, **options)
+    assert len(loader) == len(plain)
+    for _ in range(2):
+        count = 0
+        for batch, expected in zip(loader, plain, strict=True):
+            assert list(batch) == list(FIELDS)
+            for field in FIELDS:
+                assert np.array_equal(batch[field].numpy(), expected[field]), field
+            count += 1
+        assert count == len(plain)
+    assert loader.epoch == 2
+    assert not threads_of_ours()
+
+
+def test_types_and_shapes(corpus: Corpus) -> None:
+    batch = next(iter(loader_of(corpus, thresholds=(8192, 16384))))
+    found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in batch.items()}
+    assert found == {
+        "tokens": (torch.uint8, (BATCH, 16)),
+        "labels": (torch.bool, (BATCH, 2)),
+        "row": (torch.int64, (BATCH,)),
+        "run": (torch.int32, (BATCH,)),
+        "step": (torch.int32, (BATCH,)),
+        "legal": (torch.uint8, (BATCH,)),
+        "symmetry": (torch.uint8, (BATCH,)),
+    }
+    floats = next(iter(loader_of(corpus, fields=("labels",), label_dtype="float32")))
+    assert floats["labels"].dtype == torch.float32
+    assert all(tensor.is_contiguous() for tensor in batch.values())
+
+
+def test_the_last_batch_is_short(corpus: Corpus) -> None:
+    sizes = [len(batch["tokens"]) for batch in loader_of(corpus)]
+    assert sizes == [BATCH] * 15 + [40]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_batches_stay_valid_while_the_next_ones_are_made(corpus: Corpus, threads: int, keep: int) -> None:
+    loader = loader_of(corpus, threads=threads, keep=keep, prefetch=2)
+    held: list[tuple[Any, Any]] = []
+    places = set()
+    for batch in loader:
+        held.append((batch, {name: tensor.clone() for name, tensor in batch.items()}))
+        held = held[-keep:]
+        places.add(batch["tokens"].data_ptr())
+        for views, copies in held:
+            assert all(torch.equal(views[name], copies[name]) for name in FIELDS)
+    assert len(places) <= keep + (2 if threads else 0), "a ring, and no new memory for each batch"
+
+
+def test_the_ring_serves_every_epoch(corpus: Corpus) -> None:
+    loader = loader_of(corpus)
+    places = [{batch["tokens"].data_ptr() for batch in loader} for _ in range(3)]
+    assert places[0] == places[1] == places[2]
+
+
+def test_a_capped_corpus(corpus: Corpus) -> None:
+    capped = corpus.capped(30)
+    expected = rows_of(capped.batches(BATCH, seed=7, fields=("row",)))
+    assert rows_of(loader_of(capped, fields=("row",))) == expected  # type: ignore[arg-type]
+
+
+# --- state
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_resuming_gives_the_very_same_rows(
+    corpus: Corpus, root: Path, epochs: list[list[list[int]]], threads: int
+) -> None:
+    # Twice within the first epoch, once in the second, each time in a new loader over a corpus opened anew.
+    seen: list[list[int]] = []
+    state: dict[str, Any] | None = None
+    for count in (5, 6, 9, 2, 10):
+        loader = loader_of(
+            Corpus.open(root), fields=("row",), threads=threads, seed=7 if state is None else 1
+        )
+        if state is not None:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        seen += take(loader, count)
+        state = loader.state_dict()
+        assert state == loader.state_dict()
+    assert seen == epochs[0] + epochs[1]
+    assert state is not None
+    assert (state["epoch"], state["position"]) in {(1, BATCHES), (2, 0)}
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_what_was_made_ahead_does_not_count(corpus: Corpus, threads: int) -> None:
+    loader = loader_of(corpus, threads=threads, prefetch=8)
+    iterator = iter(loader)
+    for taken in range(1, 4):
+        next(iterator)
+        assert loader.state_dict()["position"] == taken
+    del iterator
+    gc.collect()
+    assert not threads_of_ours()
+    assert loader.state_dict()["position"] == 3
+
+
+def test_going_on_after_a_break(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
+    loader = loader_of(corpus)
+    first = rows_of(itertools.islice(loader, 4))
+    assert first + rows_of(loader) == epochs[0]
+    assert rows_of(loader) == epochs[1]
+
+
+def test_epochs_by_number(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
+    loader = loader_of(corpus)
+    loader.set_epoch(1)
+    assert rows_of(loader) == epochs[1]
+    loader.set_epoch(0)
+    assert rows_of(loader) == epochs[0]
+    for epoch in (-1, 2**64):
+        with pytest.raises(ValueError, match="epoch="):
+            loader.set_epoch(epoch)
+    assert rows_of(loader) == epochs[1], "what is refused changes nothing"
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_iteration_ends_when_the_loader_is_moved(corpus: Corpus, threads: int) -> None:
+    loader = loader_of(corpus, threads=threads)
+    state = loader.state_dict()
+    moves: list[Any] = [lambda: loader.load_state_dict(state), lambda: loader.set_epoch(0)]
+    moves.append(lambda: next(iter(loader)))
+    for move in moves:
+        iterator = iter(loader)
+        next(iterator)
+        move()
+        with pytest.raises(RuntimeError, match="moved, or iterated over again"):
+            next(iterator)
+    assert not threads_of_ours()
+
+
+def test_a_state_of_something_else_is_refused(corpus: Corpus) -> None:
+    state = loader_of(corpus).state_dict()
+    with pytest.raises(LoaderStateError, match="batch_size 64, not 65"):
+        loader_of(corpus, batch_size=65).load_state_dict(state)
+    with pytest.raises(LoaderStateError, match="corpus"):
+        loader_of(corpus.where("highest_tile >= 8192")).load_state_dict(state)
+
+
+def test_ranks_share_an_epoch(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = [rows_of(loader_of(corpus, rank=rank, world_size=3)) for rank in range(3)]
+    assert len({len(share) for share in shares}) == 1
+    rows = [row for share in shares for batch in share for row in batch]
+    assert len(set(rows)) == len(rows) >= ROWS - 2
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert rows_of(loader_of(corpus)) == shares[1]
+    with pytest.raises(RankError):
+        loader_of(corpus, rank=3)
+
+
+# --- through torch's DataLoader
+
+# Newer Pythons warn of forks in a process with threads; those of torch and pyarrow are there, and idle.
+forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_data_loader_gives_the_same_batches(
+    corpus: Corpus, epochs: list[list[list[int]]], workers: int
+) -> None:
+    loader = loader_of(corpus, fields=("row", "tokens"))
+    through = DataLoader(loader, batch_size=None, num_workers=workers)
+    assert len(through) == BATCHES
+    for batch, expected in zip(loader.counting(through), epochs[0], strict=True):
+        assert batch["row"].tolist() == expected
+        assert np.array_equal(batch["tokens"].numpy(), corpus.tokens(batch["row"].numpy()))
+    assert rows_of(loader.counting(through)) == epochs[1]
+    assert loader.epoch == 2
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_data_loader_resumes_in_the_middle(
+    corpus: Corpus, epochs: list[list[list[int]]], workers: int
+) -> None:
+    seen: list[list[int]] = []
+    state: dict[str, Any] | None = None
+    for count in (5, 6, 5):
+        loader = loader_of(corpus, fields=("row",))
+        if state is not None:
+            loader.load_state_dict(state)
+        batches = loader.counting(DataLoader(loader, batch_size=None, num_workers=workers))
+        seen += rows_of(itertools.islice(batches, count))
+        state = loader.state_dict()
+    assert seen == epochs[0]
+
+
+@forks
+def test_persistent_workers_go_through_the_epochs(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    assert [rows_of(loader.counting(through)) for _ in range(2)] == epochs
+
+
+def test_a_pickled_loader_goes_on(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
+    loader = loader_of(corpus)
+    first = rows_of(itertools.islice(loader, 3))
+    copy = pickle.loads(pickle.dumps(loader))  # noqa: S301 - our own
+    assert first + rows_of(copy) == epochs[0]
+
+
+@forks
+def test_workers_do_not_copy_to_a_device(corpus: Corpus) -> None:
+    loader = loader_of(corpus, device="meta")
+    with pytest.raises(ValueError, match="worker"):
+        next(iter(DataLoader(loader, batch_size=None, num_workers=1)))
+
+
+# --- devices
+
+
+def test_batches_on_a_device_are_the_callers(corpus: Corpus) -> None:
+    # "meta" is a device without memory: what is on it shows that it was sent there.
+    batches = list(loader_of(corpus, device="meta"))
+    assert all(tensor.device.type == "meta" for batch in batches for tensor in batch.values())
+    assert [len(batch["tokens"]) for batch in batches] == [BATCH] * 15 + [40]
+    on_cpu = next(iter(loader_of(corpus, device="cpu")))
+    assert on_cpu["tokens"].device.type == "cpu"
+
+
+def test_a_buffer_is_filled_only_after_the_copy_from_it(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Copy:
+        def synchronize(self) -> None:
+            done.append("copied")
+
+    loader = loader_of(corpus, threads=0, keep=1)
+    real = loader.batches.fill
+
+    def fill(batch: Any, *, epoch: int, index: int) -> int:
+        done.append("filled")
+        return real(batch, epoch=epoch, index=index)
+
+    monkeypatch.setattr(loader.batches, "fill", fill)
+    for _ in itertools.islice(loader, 3):
+        loader._ring[0].copied = Copy()  # type: ignore[assignment]
+    assert done == ["filled", "copied", "filled", "copied", "filled"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_batches_on_a_gpu(corpus: Corpus, epochs: list[list[list[int]]], threads: int) -> None:
+    loader = loader_of(corpus, device="cuda", threads=threads, prefetch=1, keep=1, label_dtype="float32")
+    assert loader.pin_memory
+    batches = []
+    for batch in loader:
+        # A long queue before each copy is read: a buffer that is filled too soon would show in it.
+        torch.cuda._sleep(20_000_000)
+        batches.append({name: tensor + 0 for name, tensor in batch.items() if name != "labels"})
+    assert all(slot.tensors["tokens"].is_pinned() for slot in loader._ring)
+    assert rows_of(batches) == epochs[0]
+    for batch in batches:
+        assert np.array_equal(batch["tokens"].cpu().numpy(), corpus.tokens(batch["row"].cpu().numpy()))
+
+
+# --- rows by number
+
+
+def test_rows_by_number(corpus: Corpus) -> None:
+    data_set = as_torch_dataset(corpus, fields=("tokens", "labels", "run"), thresholds=(8192,))
+    assert isinstance(data_set, CriticDataset)
+    assert len(data_set) == ROWS
+    row = data_set[700]
+    expected = corpus.fetch([700], ("tokens", "labels", "run"), thresholds=(8192,))
+    assert row["tokens"].tolist() == expected["tokens"][0].tolist()
+    assert row["labels"].tolist() == expected["labels"][0].tolist()
+    assert (row["run"].dtype, int(row["run"])) == (torch.int32, int(expected["run"][0]))
+    many = data_set.__getitems__([5, 999, 5])
+    assert isinstance(many, RowBatch)
+    assert torch.equal(many.tensors["tokens"], torch.from_numpy(corpus.tokens([5, 999, 5])))
+    assert torch.equal(many[1]["tokens"], data_set[999]["tokens"])
+    with pytest.raises(IndexError):
+        data_set[ROWS]
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_loader_shuffles_rows_by_number(corpus: Corpus, workers: int) -> None:
+    data_set = as_torch_dataset(corpus, fields=("tokens", "row"))
+    through = DataLoader(
+        data_set,  # type: ignore[arg-type]
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        collate_fn=collate,
+        generator=torch.Generator().manual_seed(1),
+    )
+    rows = []
+    for batch in through:
+        assert np.array_equal(batch["tokens"].numpy(), corpus.tokens(batch["row"].numpy()))
+        rows += batch["row"].tolist()
+    assert sorted(rows) == list(range(ROWS))
+    assert rows != sorted(rows)
+
+
+def test_torchs_own_collation_works_too(corpus: Corpus) -> None:
+    data_set = as_torch_dataset(corpus, fields=("tokens", "labels"), label_dtype="float32")
+    batch = next(iter(DataLoader(data_set, batch_size=10)))  # type: ignore[arg-type]
+    assert torch.equal(batch["tokens"], torch.from_numpy(corpus.tokens(slice(0, 10))))
+    assert batch["labels"].dtype == torch.float32
+
+
+def test_batches_as_a_data_set(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
+    loader = as_torch_dataset(corpus, map_style=False, batch_size=BATCH, seed=7, fields=("row",))
+    assert isinstance(loader, CriticLoader)
+    assert rows_of(loader) == epochs[0]
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": -1}, "threads=-1; expected at least 0"),
+        ({"prefetch": 0}, "prefetch=0; expected at least 1"),
+        ({"keep": 0}, "keep=0; expected at least 1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"fields": ("boards",)}, "boards"),
+    ],
+)
+def test_wrong_arguments(corpus: Corpus, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loader_of(corpus, **options)
+    assert not threads_of_ours()
+
+
+def test_wrong_arguments_of_a_data_set(corpus: Corpus) -> None:
+    for options in ({"fields": ("boards",)}, {"label_dtype": "int8"}, {"thresholds": (3,)}):
+        with pytest.raises(ValueError, match=r"boards|int8|3"):
+            CriticDataset(corpus, **options)  # type: ignore[arg-type]
+
+
+def test_an_error_in_a_thread_comes_out_of_the_loop(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(corpus, threads=2)
+    real = loader.batches.fill
+
+    def fail_at_five(batch: Any, *, epoch: int, index: int) -> int:
+        if index == 5:
+            raise OSError("the disk is gone")
+        return real(batch, epoch=epoch, index=index)
+
+    monkeypatch.setattr(loader.batches, "fill", fail_at_five)
+    seen: list[list[int]] = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        seen.extend(batch["row"].tolist() for batch in loader)
+    assert len(seen) == 5
+    assert loader.state_dict()["position"] == 5
+    assert not threads_of_ours()

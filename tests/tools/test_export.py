@@ -1,0 +1,121 @@
+"""``tape2048 export``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of its own to write to."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
+def test_a_file_named_after_its_source(tape: Tape, root: Path, elsewhere: Path, format_: str) -> None:
+    if format_ != "jsonl":
+        pytest.importorskip("pyarrow")
+    outcome = tape("export", root, "--format", format_, "--labels", "8192,16384")
+    path = elsewhere / f"{root.name}.rows.{format_}"
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"{path.name}: 300 rows, ")
+    assert outcome.err == ""
+    assert path.stat().st_size > 1000
+    document = tape("export", root, "--format", format_, "--runs", "--json").json
+    assert document == {
+        "path": f"{root.name}.runs.{format_}",
+        "format": format_,
+        "table": "runs",
+        "records": 6,
+        "bytes": (elsewhere / f"{root.name}.runs.{format_}").stat().st_size,
+    }
+
+
+def test_runs_as_lines(tape: Tape, session: Path) -> None:
+    out = tape("export", session, "--runs", "--format", "jsonl", "--output", "-", "--labels", "8192").out
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["run_id"] for record in records] == [1, 2, 3, 4]
+    assert records[1] == {
+        "session": session.name,
+        "run_id": 2,
+        "seed": 2**63 + 5,
+        "steps": 60,
+        "max_score": 180_000,
+        "highest_tile": 8192,
+        "rows": 60,
+        "reached_8192": True,
+    }
+
+
+def test_where_chooses_runs(tape: Tape, session: Path) -> None:
+    out = tape("export", session, "--format", "jsonl", "-o", "-", "--where", "max_score >= 180000").out
+    assert {json.loads(line)["run_id"] for line in out.splitlines()} == {2, 3}
+    assert len(out.splitlines()) == 110
+    nothing = tape("export", session, "--format", "jsonl", "-o", "-", "--where", "max_score > 1e9")
+    assert nothing.code == errors.EmptyCorpusError.exit_code
+    bad = tape("export", session, "--format", "jsonl", "-o", "-", "--where", "DROP TABLE runs")
+    assert bad.code == errors.FilterError.exit_code
+
+
+def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhere: Path) -> None:
+    path = elsewhere / "rows.jsonl"
+    path.write_text("mine")
+    outcome = tape("export", session, "--format", "jsonl", "--output", path)
+    assert outcome.code == errors.NameTakenError.exit_code
+    assert "--force" in outcome.err
+    assert path.read_text() == "mine"
+    assert tape("export", session, "--format", "jsonl", "--output", path, "--force", "--quiet").out == ""
+    assert len(path.read_text().splitlines()) == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "csv"], "'csv' is not one of"),
+        ([], "--format"),
+        (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
+        (["--format", "jsonl", "--labels", "many"], "write them as 8192,16384"),
+        (["--format", "parquet", "--output", "-"], "only jsonl can go to a pipe"),
+        (["--format", "jsonl", "--compression", "zstd"], "jsonl has none"),
+    ],
+)
+def test_wrong_usage(tape: Tape, session: Path, elsewhere: Path, arguments: list[str], message: str) -> None:
+    outcome = tape("export", session, *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert not list(elsewhere.iterdir())
+
+
+def test_sources_that_are_none(tape: Tape, tmp_path: Path) -> None:
+    assert tape("export", "--format", "jsonl").code == 2
+    (tmp_path / "empty").mkdir()
+    outcome = tape("export", tmp_path / "empty", "--format", "jsonl")
+    assert outcome.code == errors.EmptyCorpusError.exit_code
+
+
+def test_a_closed_pipe_is_no_error(session: Path, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "tape2048_tools.cli", "export", session, "--format", "jsonl", "-o", "-"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(60) == 141

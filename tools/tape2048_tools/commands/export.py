@@ -1,0 +1,135 @@
+"""``tape2048 export``: rows or runs as one file for other tools."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.display import number, size
+from tape2048_tools.output import EXIT_PIPE_CLOSED, cell, print_human, print_json
+from tape2048_tools.progress import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape2048._tables import TableName
+    from tape2048.corpus import Corpus
+    from tape2048.export import Format
+
+__all__ = ["command"]
+
+#: What ``--output`` is given for standard output.
+_STDOUT = "-"
+
+
+def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """``8192,16384`` as numbers; whether these are tiles is for the export to say."""
+    from tape2048.session import check_thresholds
+
+    if value is None:
+        return ()
+    try:
+        return tuple(check_thresholds([int(word) for word in value.split(",")]).tolist())
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write them as 8192,16384") from error
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
+        'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .seed',
+        "tape2048 export selfplay/20260101T000000Z_model=expectimax --format arrow --output rows.arrow",
+    ],
+)
+@click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["parquet", "arrow", "jsonl"]),
+    required=True,
+    help="Parquet and Arrow (an IPC file, Feather version 2) need the extra [arrow]; jsonl: JSON lines.",
+)
+@click.option("--rows/--runs", default=True, help="One record for each position (default), or each game.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="The file to write; - is standard output (jsonl). [default: <source>.<rows|runs>.<format>]",
+)
+@click.option("--labels", metavar="TILES", callback=_tiles, help="Add reached_<tile> for these: 8192,16384.")
+@click.option("--where", metavar="SQL", help="Only runs for which this holds: max_score >= 50000.")
+@click.option(
+    "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON document.")
+@click.option("--quiet", is_flag=True, help="Say nothing; no progress bar.")
+def command(
+    *,
+    sources: Sequence[Path],
+    format_: Format,
+    rows: bool,
+    output: Path | None,
+    labels: tuple[int, ...],
+    where: str | None,
+    compression: str | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write the rows or runs of sessions to one file for other tools.
+
+    Each of SOURCES is a session, or a directory of sessions. The file appears when it is whole.
+    """
+    from tape2048.corpus import Corpus
+    from tape2048.export import COMPRESSIONS, default_path, export
+
+    if compression is not None and compression not in COMPRESSIONS[format_]:
+        raise click.UsageError(
+            f"--compression {compression}: {format_} has {', '.join(COMPRESSIONS[format_])}"
+        )
+    to_stdout = output is not None and str(output) == _STDOUT
+    if to_stdout and format_ != "jsonl":
+        raise click.UsageError(f"--output -: {format_} is written to a file; only jsonl can go to a pipe")
+    table: TableName = "rows" if rows else "runs"
+    corpus = Corpus.open(sources, where, load="mmap")
+    if to_stdout:
+        _to_stdout(corpus, table, labels)
+        return
+    path = default_path(sources[0], table, format_) if output is None else output
+    with progress_bar(f"writing {path.name}", quiet=quiet) as progress:
+        records = export(
+            corpus,
+            path,
+            format=format_,
+            table=table,
+            thresholds=labels,
+            compression=compression,
+            replace=force,
+            progress=progress,
+        )
+    written = path.stat().st_size
+    if as_json:
+        print_json(
+            {"path": str(path), "format": format_, "table": table, "records": records, "bytes": written}
+        )
+    elif not quiet:
+        print_human(cell(f"{path}: {number(records)} {table}, {size(written)}"))
+
+
+def _to_stdout(corpus: Corpus, table: TableName, labels: tuple[int, ...]) -> None:
+    from tape2048._tables import make_table
+    from tape2048.export import write_jsonl
+
+    try:
+        write_jsonl(make_table(corpus, table, labels), sys.stdout.buffer, lambda _done, _total: None)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
