@@ -17,11 +17,19 @@
     │   ├── ManifestError          19   manifest.json is malformed or disagrees with the directory
     │   ├── ChecksumError          20   bytes changed after they were written
     │   ├── BookkeepingError       21   runs, blocks and rows disagree
-    │   └── ReplayError            22   a run comes out differently when it is played again
+    │   ├── ReplayError            22   a run comes out differently when it is played again
+    │   ├── MagicError             23   another kind of file, or none that is known here
+    │   ├── VersionError           24   a version, byte order or flag that this release cannot read
+    │   ├── FieldError             25   a field's value is impossible, or two fields disagree
+    │   ├── EncodingError          26   bytes that no encoder of the format writes
+    │   ├── LayoutError            27   parts of a file overlap, or lie where they may not
+    │   ├── CompressionError       28   a compressed entry cannot be unpacked
+    │   └── RecoveryError          29   boards that no single move and spawn explain
     ├── StorageError               30   the operating system said no
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
     │   └── NameTakenError         33   the target of a publishing rename exists
+    ├── MissingExtraError          34   an optional package is needed and not installed
     └── RecorderError              40   the recorder cannot go on
         ├── AlreadyRunningError    41   another recorder holds this directory and instance
         ├── WorkerStartError       42   a worker could not start
@@ -43,10 +51,16 @@ __all__ = [
     "AlreadyRunningError",
     "BookkeepingError",
     "ChecksumError",
+    "CompressionError",
     "ConfigError",
     "DiskFullError",
+    "EncodingError",
+    "FieldError",
     "FormatError",
+    "LayoutError",
+    "MagicError",
     "ManifestError",
+    "MissingExtraError",
     "NameTakenError",
     "NotASessionError",
     "NotSqliteError",
@@ -55,6 +69,7 @@ __all__ = [
     "ObjectDtypeError",
     "OutDirError",
     "RecorderError",
+    "RecoveryError",
     "ReplayError",
     "SchemaError",
     "StorageError",
@@ -62,6 +77,7 @@ __all__ = [
     "TrailingBytesError",
     "TruncatedError",
     "UnknownKeyError",
+    "VersionError",
     "WorkerStartError",
     "WorkersDiedError",
 ]
@@ -187,6 +203,48 @@ class ReplayError(FormatError):
     exit_code = 22
 
 
+class MagicError(FormatError):
+    """The first bytes are not those of this format."""
+
+    exit_code = 23
+
+
+class VersionError(FormatError):
+    """A version, byte order or flag that this release cannot read."""
+
+    exit_code = 24
+
+
+class FieldError(FormatError):
+    """A field's value is impossible (a move of 7, a name that is not UTF-8), or two fields disagree."""
+
+    exit_code = 25
+
+
+class EncodingError(FormatError):
+    """Bytes that no encoder of the format writes: an over-long varint, an unknown variant."""
+
+    exit_code = 26
+
+
+class LayoutError(FormatError):
+    """Parts of a file overlap, are out of order, or lie outside the region that holds them."""
+
+    exit_code = 27
+
+
+class CompressionError(FormatError):
+    """A compressed entry cannot be unpacked, or unpacks to another length than it claims."""
+
+    exit_code = 28
+
+
+class RecoveryError(FormatError):
+    """Two boards that no single move and spawn explain: they are not consecutive."""
+
+    exit_code = 29
+
+
 class StorageError(TapeError):
     """The operating system refused something that has to work."""
 
@@ -209,6 +267,12 @@ class NameTakenError(StorageError):
     """The target of a publishing rename exists already; nothing was replaced."""
 
     exit_code = 33
+
+
+class MissingExtraError(TapeError):
+    """An optional package is needed for this and is not installed; the hint names the extra."""
+
+    exit_code = 34
 
 
 class RecorderError(TapeError):
