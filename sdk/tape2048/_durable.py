@@ -8,21 +8,26 @@ kernel has dropped).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _typeshed import ReadableBuffer
 
 __all__ = [
     "fsync_dir",
     "fsync_path",
+    "new_file",
     "rename_noreplace",
     "replace_file",
     "storage_error",
@@ -99,6 +104,40 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
     write_file(draft, data)
     draft.replace(target)
     fsync_dir(target.parent)
+
+
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
+    """A file that appears at ``path`` whole when the block is left, or not at all.
+
+    Yields:
+        A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a
+        dot. At the end it is flushed and renamed, and the directory is flushed. After an error the
+        draft is removed.
+
+    Raises:
+        NameTakenError: something stands at ``path``; nothing is replaced.
+        StorageError: the operating system refused something, within the block too.
+    """
+    target = Path(path)
+    if os.path.lexists(target):  # said before gigabytes are written, and again by the rename
+        raise NameTakenError("the name is taken; nothing was replaced", path=target)
+    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            yield fd
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        rename_noreplace(draft, target)
+        fsync_dir(target.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise storage_error(error, target, "writing it") from error
+        raise
 
 
 @functools.cache

@@ -24,7 +24,8 @@
     │   ├── EncodingError          26   bytes that no encoder of the format writes
     │   ├── LayoutError            27   parts of a file overlap, or lie where they may not
     │   ├── CompressionError       28   a compressed entry cannot be unpacked
-    │   └── RecoveryError          29   boards that no single move and spawn explain
+    │   ├── RecoveryError          29   boards that no single move and spawn explain
+    │   └── NoRunsError            50   a directory that holds no run file
     ├── StorageError               30   the operating system said no
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
@@ -62,6 +63,7 @@ __all__ = [
     "ManifestError",
     "MissingExtraError",
     "NameTakenError",
+    "NoRunsError",
     "NotASessionError",
     "NotSqliteError",
     "NpyDtypeError",
@@ -243,6 +245,12 @@ class RecoveryError(FormatError):
     """Two boards that no single move and spawn explain: they are not consecutive."""
 
     exit_code = 29
+
+
+class NoRunsError(FormatError):
+    """A directory in which no file of a run stands."""
+
+    exit_code = 50
 
 
 class StorageError(TapeError):

@@ -8,22 +8,32 @@ All run formats decode into this: A2T1 (:mod:`tape2048.formats.a2t1`), a2run2
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from tape2048.errors import FieldError
 from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 
 if TYPE_CHECKING:
+    import os
     from typing import Any, Self
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["STEPS_MAX", "Run", "RunMeta", "RunRows"]
+__all__ = ["Run", "RunMeta", "RunRows", "check_meta"]
 
-#: Every run format counts steps in 32 bits.
-STEPS_MAX = 2**32 - 1
+#: What the fields of every run format hold at most.
+_UNSIGNED_MAX = {
+    "steps": 2**32 - 1,
+    "start_unix_s": 2**64 - 1,
+    "max_score": 2**64 - 1,
+    "highest_tile": 2**32 - 1,
+}
+_U64, _U8, _F32, _BOOL = (np.dtype(kind) for kind in (np.uint64, np.uint8, np.float32, np.bool_))
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class RunMeta(msgspec.Struct, frozen=True):
@@ -32,7 +42,7 @@ class RunMeta(msgspec.Struct, frozen=True):
     Attributes:
         steps: moves made.
         start_unix_s: start, seconds since 1970 (UTC); 0 where unknown.
-        elapsed_s: wall time in seconds, a value that fits a float32 exactly.
+        elapsed_s: wall time in seconds; files hold it as a float32.
         max_score: the score at the end; some foreign files carry the board score here.
         highest_tile: the tile's value (8192), not its exponent.
         engine: what played, or None.
@@ -44,6 +54,24 @@ class RunMeta(msgspec.Struct, frozen=True):
     max_score: int = 0
     highest_tile: int = 0
     engine: str | None = None
+
+
+def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> None:
+    """Raise unless the fields of every run format can hold these facts.
+
+    Args:
+        meta: the facts.
+        path: named in errors.
+
+    Raises:
+        FieldError: a count does not fit its field, or ``elapsed_s`` is not a finite float32.
+    """
+    for name, highest in _UNSIGNED_MAX.items():
+        value = getattr(meta, name)
+        if not 0 <= value <= highest:
+            raise FieldError(f"{name} is {value}; expected 0 <= {name} <= {highest}", path=path)
+    if not (math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX):
+        raise FieldError(f"elapsed_s is {meta.elapsed_s}; expected a finite float32", path=path)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -72,25 +100,13 @@ class Run(RowView):
 
     def __post_init__(self) -> None:
         steps = self.meta.steps
-        expected: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-            "states": ((steps + 1,), np.uint64),
-            "moves": ((steps,), np.uint8),
-        }
-        parts = (self.branch_values, self.branch_legal, self.has_branches)
-        if any(part is not None for part in parts):
-            expected |= {
-                "branch_values": ((steps, 4), np.float32),
-                "branch_legal": ((steps,), np.uint8),
-                "has_branches": ((steps,), np.bool_),
-            }
-        for name, (shape, dtype) in expected.items():
-            array = getattr(self, name)
-            if array is None:
-                raise ValueError(f"{name} is missing; branch arrays come all three or not at all")
-            if array.shape != shape or array.dtype != dtype:
-                raise ValueError(
-                    f"{name} is {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}"
-                )
+        _check_array("states", self.states, (steps + 1,), _U64)
+        _check_array("moves", self.moves, (steps,), _U8)
+        if self.branch_values is None and self.branch_legal is None and self.has_branches is None:
+            return
+        _check_array("branch_values", self.branch_values, (steps, 4), _F32)
+        _check_array("branch_legal", self.branch_legal, (steps,), _U8)
+        _check_array("has_branches", self.has_branches, (steps,), _BOOL)
 
     @classmethod
     def from_boards(
@@ -162,6 +178,13 @@ class Run(RowView):
             if mine is not None and mine.tobytes() != theirs.tobytes():
                 return False
         return True
+
+
+def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if array is None:
+        raise ValueError(f"{name} is missing; branch arrays come all three or not at all")
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}")
 
 
 class RunRows(RowView):
