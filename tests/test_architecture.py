@@ -34,6 +34,7 @@ HEAVY = {
     "numba": (
         "sdk/tape2048/_bits.py",
         "sdk/tape2048/_jit.py",
+        "sdk/tape2048/formats/_records.py",
         "sdk/tape2048/rules.py",
         "recorder/tape2048_recorder/engine.py",
         "recorder/tape2048_recorder/game_loop.py",

@@ -25,12 +25,14 @@
     │   ├── LayoutError            27   parts of a file overlap, or lie where they may not
     │   ├── CompressionError       28   a compressed entry cannot be unpacked
     │   ├── RecoveryError          29   boards that no single move and spawn explain
-    │   └── NoRunsError            50   a directory that holds no run file
+    │   ├── NoRunsError            50   a directory that holds no run file
+    │   └── NotADatasetError       51   no data set stands at this path
     ├── StorageError               30   the operating system said no
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
     │   └── NameTakenError         33   the target of a publishing rename exists
     ├── MissingExtraError          34   an optional package is needed and not installed
+    ├── LossError              52   a conversion would lose what the target cannot hold
     └── RecorderError              40   the recorder cannot go on
         ├── AlreadyRunningError    41   another recorder holds this directory and instance
         ├── WorkerStartError       42   a worker could not start
@@ -59,11 +61,13 @@ __all__ = [
     "FieldError",
     "FormatError",
     "LayoutError",
+    "LossError",
     "MagicError",
     "ManifestError",
     "MissingExtraError",
     "NameTakenError",
     "NoRunsError",
+    "NotADatasetError",
     "NotASessionError",
     "NotSqliteError",
     "NpyDtypeError",
@@ -251,6 +255,18 @@ class NoRunsError(FormatError):
     """A directory in which no file of a run stands."""
 
     exit_code = 50
+
+
+class NotADatasetError(FormatError):
+    """No data set stands at this path: no directory, or one without rows or ``metadata.db``."""
+
+    exit_code = 51
+
+
+class LossError(TapeError):
+    """A conversion would lose something that the target cannot hold, and nobody has said that it may."""
+
+    exit_code = 52
 
 
 class StorageError(TapeError):
