@@ -19,6 +19,7 @@ from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from typing import Any, Self
 
     from numpy.typing import ArrayLike, NDArray
@@ -194,7 +195,7 @@ class RunRows(RowView):
         runs: the runs; ``run_id`` is the ordinal among them. They are held, not copied.
     """
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
         #: ``i8[R + 1]``: the first row of each run, then the number of rows.
         self.first_rows = np.cumsum([0, *(len(run) for run in runs)], dtype=np.int64)
