@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-__all__ = ["default_workers", "ordered_map"]
+__all__ = ["map_ordered", "worker_count"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -20,29 +20,40 @@ R = TypeVar("R")
 _WAITING_PER_WORKER = 2
 
 
-def default_workers() -> int:
-    """One thread for each core that this process may use."""
-    return len(os.sched_getaffinity(0))
+def worker_count(workers: int | None) -> int:
+    """The number of threads to use: as asked, or one for each core that this process may use.
+
+    Raises:
+        ValueError: less than one.
+    """
+    if workers is None:
+        return len(os.sched_getaffinity(0))
+    if workers < 1:
+        raise ValueError(f"workers={workers}; expected at least 1")
+    return workers
 
 
-def ordered_map(function: Callable[[T], R], items: Iterable[T], workers: int | None) -> Iterator[R]:
+def map_ordered(function: Callable[[T], R], items: Iterable[T], workers: int | None = None) -> Iterator[R]:
     """``function`` of each item, in order, on several threads; it should spend its time without the GIL.
 
     Args:
         function: its exceptions are raised here, in the place of the result.
         items: taken one at a time, as threads become free.
-        workers: threads; None: one for each core; 1 and less: none, the work is done here.
+        workers: threads; None: one for each core; 1: none, the work is done here.
+
+    Raises:
+        ValueError: less than one worker.
     """
-    workers = default_workers() if workers is None else workers
-    if workers <= 1:
+    count = worker_count(workers)
+    if count == 1:
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(count, thread_name_prefix="tape2048") as pool:
         waiting: deque[Future[R]] = deque()
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
-                if len(waiting) > _WAITING_PER_WORKER * workers:
+                if len(waiting) > _WAITING_PER_WORKER * count:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

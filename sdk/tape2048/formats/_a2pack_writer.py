@@ -10,7 +10,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, write_all
-from tape2048._parallel import ordered_map
+from tape2048._parallel import map_ordered
 from tape2048._reading import map_path, read_exactly
 from tape2048.errors import FieldError, FormatError, MissingExtraError, NoRunsError, StorageError
 from tape2048.formats._a2pack_layout import (
@@ -312,7 +312,7 @@ def pack_directory(
             return Skipped(path, error)
 
     with writer:
-        for done, result in enumerate(ordered_map(load, paths, workers), start=1):
+        for done, result in enumerate(map_ordered(load, paths, workers), start=1):
             if isinstance(result, Skipped):
                 skipped.append(result)
             else:

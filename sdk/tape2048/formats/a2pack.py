@@ -35,7 +35,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, storage_error, write_all
-from tape2048._parallel import ordered_map
+from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
 from tape2048.errors import ChecksumError, CompressionError, FormatError, NameTakenError, VersionError
 from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
@@ -233,7 +233,7 @@ class PackReader:
         Raises:
             IndexError, FormatError: as :meth:`decode`, for the first bad one.
         """
-        return list(ordered_map(self.decode, indices, workers))
+        return list(map_ordered(self.decode, indices, workers))
 
     def __iter__(self) -> Iterator[RunV2]:
         """Every run, in order."""
@@ -260,7 +260,7 @@ class PackReader:
             workers: threads that decode; None: one for each core.
 
         Raises:
-            ValueError: ``batch_size`` is less than 1.
+            ValueError: ``batch_size`` or ``workers`` is less than 1.
             FormatError: as :meth:`decode`, in its run's turn.
         """
         if batch_size < 1:
@@ -321,7 +321,7 @@ class PackReader:
 
         written = 0
         with new_file(path) as fd:
-            for done, part in enumerate(ordered_map(lines, range(len(self)), workers if parallel else 1), 1):
+            for done, part in enumerate(map_ordered(lines, range(len(self)), workers if parallel else 1), 1):
                 write_all(fd, part)
                 written += len(part)
                 if progress is not None:
@@ -381,7 +381,7 @@ class PackReader:
 
     def _batches(self, order: Sequence[int], size: int, workers: int | None) -> Iterator[list[RunV2]]:
         batch: list[RunV2] = []
-        for run in ordered_map(self.decode, order, workers):
+        for run in map_ordered(self.decode, order, workers):
             batch.append(run)
             if len(batch) == size:
                 yield batch
