@@ -35,6 +35,10 @@ HEAVY = {
         "sdk/tape2048/_bits.py",
         "sdk/tape2048/_jit.py",
         "sdk/tape2048/formats/_records.py",
+        "sdk/tape2048/formats/_a2run2_kernels.py",
+        "sdk/tape2048/formats/_float_text.py",
+        "sdk/tape2048/formats/_jsonl_kernels.py",
+        "sdk/tape2048/formats/recover.py",
         "sdk/tape2048/rules.py",
         "recorder/tape2048_recorder/engine.py",
         "recorder/tape2048_recorder/game_loop.py",
@@ -46,6 +50,7 @@ HEAVY = {
     "torch": ("sdk/tape2048/torch",),
     "scipy": (),
     "pyarrow": (),
+    "zstandard": (),
     "sklearn": (),
 }
 
@@ -57,6 +62,8 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.record": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.pack": ("numba", "numpy", "rich", "zstandard"),
+    "tape2048.formats.a2pack": ("numba", "rich", "zstandard"),
 }
 
 #: Past this a module is two modules.

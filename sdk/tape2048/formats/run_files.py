@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tape2048._reading import open_regular, reading
 from tape2048.errors import FormatError, NoRunsError, OutDirError, StorageError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from tape2048.formats.run import Run
 
-__all__ = ["RUN_SUFFIXES", "Found", "find_run_files", "scan_files"]
+__all__ = ["RUN_SUFFIXES", "Found", "find_run_files", "first_bytes", "read_run_file", "scan_files"]
 
 RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin")
 
@@ -58,6 +59,32 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
     if not found:
         raise NoRunsError(f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)}", path=root)
     return sorted(found, key=lambda path: [os.fsencode(part) for part in path.parts])
+
+
+def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
+    """The first bytes of a regular file; fewer where it is shorter.
+
+    Raises:
+        StorageError: it cannot be opened or read, or is not a regular file.
+    """
+    with open_regular(path) as fd, reading(path):
+        return os.pread(fd, count, 0)
+
+
+def read_run_file(path: str | os.PathLike[str]) -> Run:
+    """Read a file of one run, A2T1 or a2run2; its first bytes say which.
+
+    Raises:
+        FormatError: as :func:`tape2048.formats.a2t1.read_run` and
+            :meth:`tape2048.formats.a2run2.RunV2.load`.
+        StorageError: the operating system could not open or read it.
+    """
+    from tape2048.formats import a2t1
+    from tape2048.formats.a2run2 import RunV2
+
+    if first_bytes(path, len(a2t1.MAGIC)) == a2t1.MAGIC:
+        return a2t1.read_run(path)
+    return RunV2.load(path)
 
 
 def scan_files(paths: Iterable[Path], read: Callable[[Path], Run]) -> Iterator[Found]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,19 +12,15 @@ from tape2048.errors import NotASessionError, TapeError
 from tape2048.validation import Finding, validate_session
 from tape2048_tools._click import Command
 from tape2048_tools.display import number
-from tape2048_tools.output import cell, finding, print_human, print_json, printable
+from tape2048_tools.output import cell, finding, print_human, print_json
+from tape2048_tools.progress import progress_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape2048.validation import Progress
+    from collections.abc import Sequence
 
 __all__ = ["command"]
 
 EXIT_FINDINGS = 1
-
-#: What is done sooner needs no bar: hundreds of small sessions would only flicker.
-_BAR_AFTER_S = 0.3
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -113,7 +106,7 @@ def _expand(path: Path) -> list[Path]:
 
 
 def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
-    with _progress(f"{which} reading", quiet=quiet) as progress:
+    with progress_bar(f"{which} reading", quiet=quiet) as progress:
         report = validate_session(path, progress=progress)
     findings = report.findings
     replayed = None
@@ -136,7 +129,7 @@ def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[F
     from tape2048_recorder.replay import replay_session
 
     try:
-        with _progress(f"{which} playing again", quiet=quiet) as progress:
+        with progress_bar(f"{which} playing again", quiet=quiet) as progress:
             report = replay_session(path, progress=progress)
     except TapeError as error:  # a player that is not known here, say
         found = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
@@ -157,27 +150,3 @@ def _print(result: Checked, *, quiet: bool) -> None:
     for found in result.findings:
         text = str(TapeError(found.message, path=found.path, offset=found.offset))
         print_human(finding(found.error, text, found.hint))
-
-
-@contextlib.contextmanager
-def _progress(label: str, *, quiet: bool) -> Iterator[Progress | None]:
-    """A bar on standard error while something is read, if a person is there to see it."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    bar = Bar(console=Console(stderr=True), transient=True)
-    task = bar.add_task(printable(label), total=None)
-    begin = time.monotonic()
-
-    def update(done: int, total: int) -> None:
-        if time.monotonic() - begin > _BAR_AFTER_S and not bar.live.is_started:
-            bar.start()
-        bar.update(task, completed=done, total=total)
-
-    try:
-        yield update
-    finally:
-        bar.stop()
