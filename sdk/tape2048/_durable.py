@@ -28,6 +28,7 @@ __all__ = [
     "fsync_dir",
     "fsync_path",
     "new_file",
+    "rename_exchange",
     "rename_noreplace",
     "replace_file",
     "storage_error",
@@ -37,6 +38,7 @@ __all__ = [
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
@@ -170,3 +172,27 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
     if os.path.lexists(target):
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     Path(source).rename(target)
+
+
+def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:
+    """Swap two names in one step: at each moment both stand for something. Nothing is flushed.
+
+    Raises:
+        StorageError: the file system cannot do it (some network ones), and nothing has changed.
+        OSError: as the operating system gave it.
+    """
+    renameat2 = getattr(_libc(), "renameat2", None)
+    code = errno.ENOSYS
+    if renameat2 is not None:
+        flags = ctypes.c_uint(_RENAME_EXCHANGE)
+        result = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), flags)
+        if result == 0:
+            return
+        code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        raise StorageError(
+            "this file system cannot exchange two names, so that nothing can be replaced in one step",
+            path=other,
+            hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or build another one beside it",
+        )
+    raise OSError(code, os.strerror(code), os.fspath(one), None, os.fspath(other))
