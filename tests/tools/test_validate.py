@@ -11,7 +11,7 @@ import pytest
 
 from tape2048 import errors
 from tape2048.validation import Finding, Report
-from tape2048_tools.commands import validate
+from tape2048_tools import progress as bars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,17 +161,17 @@ def test_what_is_damaged_is_not_played_again(tape: Tape, session: Path, replay: 
 def test_a_bar_appears_on_a_terminal_for_what_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with validate._progress("reading", quiet=False) as progress:
+    with bars.progress_bar("reading") as progress:
         assert progress is None, "standard error is not a terminal here"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with validate._progress("reading", quiet=True) as progress:
+    with bars.progress_bar("reading", quiet=True) as progress:
         assert progress is None
-    with validate._progress("1/1 reading", quiet=False) as progress:
+    with bars.progress_bar("1/1 reading") as progress:
         assert progress is not None
         progress(1, 10)
     assert capsys.readouterr().err == "", "what is done at once needs no bar"
-    monkeypatch.setattr(validate, "_BAR_AFTER_S", -1.0)
-    with validate._progress("1/1 reading", quiet=False) as progress:
+    monkeypatch.setattr(bars, "_BAR_AFTER_S", -1.0)
+    with bars.progress_bar("1/1 reading") as progress:
         assert progress is not None
         progress(5, 10)
     captured = capsys.readouterr()

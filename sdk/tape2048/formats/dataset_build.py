@@ -56,14 +56,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats._dataset_files import Opened, RowsFile
+    from tape2048.formats.dataset import Dataset
     from tape2048.formats.run import Run
     from tape2048.formats.sources import SourceRun
 
-__all__ = ["Built", "append_dataset", "build_dataset"]
+__all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
 
 _RUN_ID_AT: int = STEP_DTYPE.fields["run_id"][1]  # type: ignore[index]
 
 _COPY_BYTES = 16 * 1024 * 1024
+_VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
 
 
@@ -124,7 +126,7 @@ def build_dataset(
     ):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
-        _finish(staging.path, added, None)
+        added.finish(staging.path, None)
         rename_noreplace(staging.path, target)
         staging.keep()
         fsync_dir(target.parent)
@@ -169,11 +171,60 @@ def append_dataset(
         ids = old.table.rows["id"]
         added = _Added(writer, first_id=int(ids.max()) + 1 if len(ids) else 0)
         added.add_all(opened, workers, progress)
-        _finish(staging.path, added, old)
+        added.finish(staging.path, old)
         rename_exchange(staging.path, target)
         fsync_dir(target.parent)
         # Now the staging name is that of the old data set, which goes when the block is left.
     return added.built(target)
+
+
+def write_view(
+    output: str | os.PathLike[str],
+    view: Dataset,
+    *,
+    shard_rows: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Built:
+    """Write the runs of a view (or of several data sets opened as one) as a data set of their own.
+
+    Rows stay what they are, but for ``run_id``: ids count from 0.
+
+    Args:
+        output: the directory to make; nothing may stand there.
+        view: what is written.
+        shard_rows: as for :func:`build_dataset`.
+        progress: called with the rows written and all rows.
+
+    Raises:
+        NameTakenError: something stands at ``output``.
+        StorageError: the operating system refused.
+    """
+    target = Path(os.path.abspath(output))
+    if os.path.lexists(target):
+        raise NameTakenError("something stands here; nothing was replaced", path=target)
+    steps = view.runs["steps"].astype(np.int64)
+    ends = np.cumsum(steps)
+    runs = view.runs.copy()
+    runs["id"] = np.arange(len(runs))
+    runs["first_row"] = ends - steps
+    with (
+        _writing(target),
+        Staging(target) as staging,
+        closing(RowsWriter(staging.path, shard_rows)) as writer,
+    ):
+        for first in range(0, len(view), _VIEW_ROWS):
+            rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
+            rows["run_id"] = np.searchsorted(ends, np.arange(first, first + len(rows)), side="right")
+            writer.write(rows.view(np.uint8))
+            if progress is not None:
+                progress(first + len(rows), len(view))
+        sources = [SourceCount(str(path), "dataset", len(runs), len(view), 0) for path in view.paths[:1]]
+        table = RunTable(runs, view.run_table.engines)
+        _finish(staging.path, writer, table, view.extras, _History.of(None, sources, []))
+        rename_noreplace(staging.path, target)
+        staging.keep()
+        fsync_dir(target.parent)
+    return Built(str(target), len(runs), len(view), ())
 
 
 # ------------------------------------------------------------------------------------ the new runs
@@ -286,10 +337,15 @@ class _Added:
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
 
-    def table(self) -> tuple[RunTable, Extras]:
-        """The new runs."""
+    def finish(self, directory: Path, old: Opened | None) -> None:
+        """Write what stands beside the rows, of the old runs and the new ones."""
         table = RunTable.of_metas(self._metas, first_id=self._first_id, first_row=self._first_row)
-        return table, Extras.joined(self._extras)
+        extras = Extras.joined(self._extras)
+        if old is not None:
+            table = RunTable.joined([old.table, table])
+            extras = Extras.joined([old.extras, extras])
+        before = old.manifest if old is not None else None
+        _finish(directory, self.writer, table, extras, _History.of(before, self.sources, self.skipped))
 
     def built(self, path: Path) -> Built:
         """What was added, for the caller."""
@@ -367,32 +423,39 @@ def _copy(file: RowsFile, offset: int, size: int, writer: RowsWriter | None) -> 
     return checksum
 
 
-def _finish(directory: Path, added: _Added, old: Opened | None) -> None:
+class _History(NamedTuple):
+    """What a manifest says of how its data set came to be."""
+
+    created: str | None
+    updated: str | None
+    sources: list[SourceCount]
+    skipped: list[SkippedRun]
+
+    @classmethod
+    def of(cls, before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]) -> _History:
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if before is None:
+            return cls(now, None, sources, skipped)
+        return cls(before.created or now, now, [*before.sources, *sources], [*before.skipped, *skipped])
+
+
+def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: _History) -> None:
     """Write what stands beside the rows, and flush everything."""
     from crc32c import crc32c
 
-    added.writer.finish()
-    table, extras = added.table()
-    if old is not None:
-        table = RunTable.joined([old.table, table])
-        extras = Extras.joined([old.extras, extras])
+    writer.finish()
     database = directory / METADATA_DB
     write_runs_db(database, table, extras)
     fsync_path(database)
     content = database.read_bytes()
-    before = old.manifest if old is not None else None
-    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    rows = added.writer.files.get(STEPS_NPY)
+    rows = writer.files.get(STEPS_NPY)
     manifest = Manifest(
         version=FORMAT_VERSION,
-        num_steps=added.writer.rows,
+        num_steps=writer.rows,
         num_runs=len(table),
-        created=(before.created if before is not None else None) or now,
-        updated=None if old is None else now,
         steps_crc32c=None if rows is None else rows.crc32c,
-        files={**added.writer.files, METADATA_DB: FileEntry(len(content), crc32c(content))},
-        sources=[*(before.sources if before is not None else ()), *added.sources],
-        skipped=[*(before.skipped if before is not None else ()), *added.skipped],
+        files={**writer.files, METADATA_DB: FileEntry(len(content), crc32c(content))},
+        **history._asdict(),
     )
     write_file(directory / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     fsync_dir(directory)
