@@ -35,6 +35,7 @@ HEAVY = {
         "sdk/tape2048/_bits.py",
         "sdk/tape2048/_jit.py",
         "sdk/tape2048/formats/_records.py",
+        "sdk/tape2048/formats/dataset_verify.py",
         "sdk/tape2048/formats/_a2run2_kernels.py",
         "sdk/tape2048/formats/_float_text.py",
         "sdk/tape2048/formats/_jsonl_kernels.py",

@@ -32,6 +32,12 @@ COMMANDS = {
         "tape2048_tools.commands.visualize",
         "Show a run: its facts, any board, or the whole game.",
     ),
+    "dataset": (
+        "tape2048_tools.commands.dataset",
+        "Build data sets of many runs; append to them, filter, check.",
+    ),
+    "convert": ("tape2048_tools.commands.convert", "Convert runs from one format to another."),
+    "annotate": ("tape2048_tools.commands.annotate", "Add a player's values of all four moves to runs."),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 

@@ -23,7 +23,7 @@ from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
 from tape2048.formats.run_files import find_run_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from tape2048.formats.run import Run
     from tape2048.session import Session
@@ -75,7 +75,7 @@ class Source:
     """
 
     def __init__(
-        self, path: Path, kind: str, count: int, jobs: Sequence[Any], decode: Callable[[Any], list[SourceRun]]
+        self, path: Path, kind: str, count: int, jobs: Iterable[Any], decode: Callable[[Any], list[SourceRun]]
     ) -> None:
         self.path = path
         self.kind = kind
@@ -91,6 +91,14 @@ class Source:
         """
         for found in self.map(lambda runs: runs, workers):
             yield from found
+
+    def changed(self, change: Callable[[Run], Run]) -> Source:
+        """The same source with every run changed, on the threads that decode."""
+
+        def decode(job: Any) -> list[SourceRun]:
+            return [_changed(found, change) for found in self._decode(job)]
+
+        return Source(self.path, self.kind, self.count, self._jobs, decode)
 
     def map(self, work: Callable[[list[SourceRun]], Any], workers: int | None = None) -> Iterator[Any]:
         """What ``work`` makes of each few runs, in order; it is done on the threads that decode."""
@@ -199,6 +207,13 @@ def _attempt(name: str, action: Callable[[], SourceRun]) -> SourceRun:
         return action()
     except TapeError as error:
         return SourceRun(name, None, error)
+
+
+def _changed(found: SourceRun, change: Callable[[Run], Run]) -> SourceRun:
+    if found.run is None:
+        return found
+    run = found.run
+    return _attempt(found.name, lambda: found._replace(run=change(run)))
 
 
 def _slices(count: int) -> list[range]:
