@@ -46,7 +46,7 @@ def game(seed: int, *, with_branches: bool = True, steps_max: int = 10**9, **met
     score = 0
     while len(moves) < steps_max and (move := ref.random_move(cells, generator)) is not None:
         legal = ref.legal_moves(cells)
-        values = tuple((generator.below(1000) / 1024 if m in legal else None) for m in range(4))
+        values = tuple((generator.below(64) / 64 if m in legal else None) for m in range(4))
         branches.append(values if with_branches and generator.below(4) else None)
         cells, gained = ref.slide(cells, move)
         cells, _ = ref.spawn(cells, generator)

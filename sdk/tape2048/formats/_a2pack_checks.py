@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from crc32c import crc32c
 
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError
@@ -44,11 +45,21 @@ def check_pack(
     _check_crc(
         data[layout.data_begin : layout.data_end], layout.data_crc, "the data", layout.data_begin, pack.path
     )
+    if layout.stats is not None:
+        _check_object(layout.stats, layout.data_end, pack.path)
     found = None if layout.stats is None else parse_stats(layout.stats)
     if found is not None and found != counter.result():
         raise BookkeepingError(
             f"the stats say {found}; the runs say {counter.result()}", path=pack.path, offset=layout.data_end
         )
+
+
+def _check_object(stats: bytes, offset: int, path: Path) -> None:
+    """Raise unless the stats are a JSON object, whatever it says."""
+    try:
+        msgspec.json.decode(stats, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FieldError(f"the stats are no JSON object: {error}", path=path, offset=offset) from error
 
 
 def _check_zeros(data: NDArray[np.uint8], begin: int, end: int, path: Path) -> None:
