@@ -11,6 +11,7 @@ from crc32c import crc32c
 from tape2048.errors import (
     ChecksumError,
     FieldError,
+    FormatError,
     LayoutError,
     MagicError,
     TruncatedError,
@@ -214,34 +215,28 @@ def _check_index(
     index: NDArray[np.void], index_end: int, data_end: int, path: str | os.PathLike[str]
 ) -> None:
     offsets, lengths = index["offset"], index["length"].astype(np.uint64)
-
-    def refuse(
-        bad: NDArray[np.bool_], kind: type[LayoutError | FieldError | VersionError], what: str
-    ) -> None:
+    kinds, flags, raw = index["kind"], index["flags"], index["raw_length"]
+    # An offset past the end fails by itself; of the others, adding a length stays within 64 bits.
+    ends = offsets + lengths
+    overlaps = np.zeros(len(index), np.bool_)
+    overlaps[1:] = offsets[1:] < ends[:-1]
+    most = (lengths // _ZSTD_BLOCK_BYTES_MIN + 1) * _ZSTD_BLOCK_BYTES_MAX
+    defects: list[tuple[NDArray[np.bool_], type[FormatError], str]] = [
+        (offsets > data_end, LayoutError, f"lies past the data's end at {data_end}"),
+        (offsets < index_end, LayoutError, f"lies before the index's end at {index_end}"),
+        (ends > data_end, LayoutError, f"ends past the data's end at {data_end}"),
+        (overlaps, LayoutError, "begins before the entry before it ends"),
+        ((kinds == 0) | (kinds > len(KINDS)), FieldError, f"its kind is none of {list(KINDS)}"),
+        (index["reserved"] != 0, FieldError, "its reserved field is not 0"),
+        (flags >= len(COMPRESSIONS), VersionError, "its flags are not known"),
+        ((flags == 0) & (raw != 0), FieldError, "it is not compressed and has a raw length"),
+        ((flags != 0) & (raw > most), FieldError, "its raw length is more than its bytes can hold"),
+    ]
+    for bad, kind, what in defects:
         if bad.any():
             i = int(bad.argmax())
             found = dict(zip(INDEX_DTYPE.names or (), index[i].item(), strict=True))
             raise kind(f"entry {i}: {what}; found {found}", path=path, offset=HEADER_BYTES + 32 * i)
-
-    # Offsets first: only then does adding a length to one stay within 64 bits.
-    refuse(offsets > data_end, LayoutError, f"lies past the data's end at {data_end}")
-    refuse(offsets < index_end, LayoutError, f"lies before the index's end at {index_end}")
-    refuse(offsets + lengths > data_end, LayoutError, f"ends past the data's end at {data_end}")
-    overlaps = np.zeros(len(index), np.bool_)
-    overlaps[1:] = offsets[1:] < (offsets + lengths)[:-1]
-    refuse(overlaps, LayoutError, "begins before the entry before it ends")
-    refuse(~np.isin(index["kind"], list(KINDS)), FieldError, f"its kind is none of {list(KINDS)}")
-    refuse(index["reserved"] != 0, FieldError, "its reserved field is not 0")
-    refuse(index["flags"] >= len(COMPRESSIONS), VersionError, "its flags are not known")
-    stored = index["flags"] == 0
-    raw = index["raw_length"]
-    refuse(stored & (raw != 0), FieldError, "it is not compressed and has a raw length")
-    blocks = lengths // _ZSTD_BLOCK_BYTES_MIN + 1
-    refuse(
-        ~stored & (raw > blocks * _ZSTD_BLOCK_BYTES_MAX),
-        FieldError,
-        "its raw length is more than its bytes can hold",
-    )
 
 
 def _check_crc(

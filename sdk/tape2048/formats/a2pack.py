@@ -132,7 +132,13 @@ class PackReader:
             FormatError: as the classes that :func:`~tape2048.formats._a2pack_layout.read_layout` names.
             StorageError: the operating system could not open or map it.
         """
-        data = map_path(path)
+        return cls.from_bytes(map_path(path), path, verify=verify)
+
+    @classmethod
+    def from_bytes(
+        cls, data: NDArray[np.uint8], path: str | os.PathLike[str], *, verify: bool = True
+    ) -> PackReader:
+        """A pack that stands in memory; as :meth:`open`, with ``path`` as its name in errors."""
         return cls(Path(os.path.abspath(path)), data, read_layout(data, path), verify=verify)
 
     def __len__(self) -> int:
