@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.formats._packdat_file import Header
     from tape2048.formats.npy import Load
 
 __all__ = ["HEADER_BYTES", "MAGIC", "STEP_DTYPE", "DataPack"]
@@ -114,6 +115,33 @@ class DataPack(TableRows):
                 records.flags.writeable = False
             tail = np.empty(size - header.metadata_offset, np.uint8)
             read_exactly(fd, tail, header.metadata_offset, path)
+        return cls._checked(header, records, tail, path)
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes | bytearray | memoryview, path: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """A file's content; the checks and errors are those of :meth:`load`.
+
+        Args:
+            data: the whole file; the rows stay views of it.
+            path: named in errors.
+        """
+        where = "pack.dat" if path is None else path
+        content = np.frombuffer(data, np.uint8)
+        content.flags.writeable = False
+        header = read_header(content[:HEADER_BYTES].tobytes(), len(content), where)
+        records = content[HEADER_BYTES : header.metadata_offset]
+        return cls._checked(header, records, content[header.metadata_offset :], where)
+
+    @classmethod
+    def _checked(
+        cls,
+        header: Header,
+        records: NDArray[np.uint8],
+        tail: NDArray[np.uint8],
+        path: str | os.PathLike[str],
+    ) -> Self:
         check_crc(header.packed, records, tail, path)
         table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
         table = table.check_tiles(header.steps, path)
@@ -221,37 +249,46 @@ class DataPack(TableRows):
             FieldError: more than the format's fields hold, as an engine's name of 64 KiB.
             StorageError: the operating system refused.
         """
-        from crc32c import crc32c
-
-        runs, pieces = self._file_parts()
-        steps = len(self)
-        check_fits("first_step_idx", int(np.max(_starts(self.run_table), initial=0)))
-        header = encode_header(len(self.runs), steps)
-        total = len(header) + ROW_BYTES * steps + len(runs) + CRC_BYTES
+        pieces = self._file_parts()
+        total = sum(len(piece) for piece in pieces)
         done = 0
-        checksum = 0
         with new_file(path) as fd:
-            for view in (memoryview(header), *(piece.data for piece in pieces), memoryview(runs)):
-                for begin in range(0, len(view), CHUNK_BYTES):
-                    chunk = view[begin : begin + CHUNK_BYTES]
-                    checksum = crc32c(chunk, checksum)
+            for piece in pieces:
+                for begin in range(0, len(piece), CHUNK_BYTES):
+                    chunk = piece[begin : begin + CHUNK_BYTES]
                     write_all(fd, chunk)
                     done += len(chunk)
                     if progress is not None:
                         progress(done, total)
-            write_all(fd, checksum.to_bytes(CRC_BYTES, "little"))
 
-    def _file_parts(self) -> tuple[bytes, list[NDArray[np.uint8]]]:
-        """The file's runs, encoded, and its steps; both renumbered where this is a view."""
-        if not self.is_view:
-            return encode_runs(self._table), [self._parts[0].records]
-        steps = self.runs["steps"].astype(np.int64)
-        renumbered = self.runs.copy()
-        renumbered["id"] = np.arange(len(renumbered))
-        renumbered["first_row"] = _starts(self.run_table)
-        records = self._gather(np.arange(len(self)))
-        records.view(STEP_DTYPE)["run_id"] = np.repeat(np.arange(len(steps)), steps)
-        return encode_runs(RunTable(renumbered, self._table.engines)), [records]
+    def to_bytes(self) -> bytes:
+        """The content that :meth:`save` writes."""
+        return b"".join(self._file_parts())
+
+    def _file_parts(self) -> list[memoryview]:
+        """The file in pieces; its runs renumbered where this is a view."""
+        from crc32c import crc32c
+
+        table, records = self._table, self._parts[0].records
+        if self.is_view:
+            steps = self.runs["steps"].astype(np.int64)
+            runs = self.runs.copy()
+            runs["id"] = np.arange(len(runs))
+            runs["first_row"] = np.cumsum(steps) - steps
+            table = RunTable(runs, table.engines)
+            records = self._gather(np.arange(len(self)))
+            records.view(STEP_DTYPE)["run_id"] = np.repeat(np.arange(len(steps)), steps)
+        check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
+        pieces = [
+            memoryview(encode_header(len(table), len(self))),
+            records.data,
+            memoryview(encode_runs(table)),
+        ]
+        checksum = 0
+        for piece in pieces:
+            for begin in range(0, len(piece), CHUNK_BYTES):
+                checksum = crc32c(piece[begin : begin + CHUNK_BYTES], checksum)
+        return [*pieces, memoryview(checksum.to_bytes(CRC_BYTES, "little"))]
 
     # ----------------------------------------------------------------------------------- rows
 
@@ -308,13 +345,6 @@ class DataPack(TableRows):
         if mask.any():
             branches = {"branch_values": _values(records), "branch_legal": mask, "has_branches": mask != 0}
         return Run.from_boards(records["board"], moves, final_board, self._table.meta(ordinal), **branches)
-
-
-def _starts(table: RunTable) -> NDArray[np.int64]:
-    """The first step of each run where the runs lie end to end."""
-    steps = table.rows["steps"].astype(np.int64)
-    starts: NDArray[np.int64] = np.cumsum(steps) - steps
-    return starts
 
 
 def _values(records: NDArray[np.void]) -> NDArray[np.float32]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from crc32c import crc32c
 
-from ..run_builders import PlainRun, game, ref
+from ..run_builders import PlainRun, a2run2_bytes, a2t1_bytes, game, ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,21 +88,25 @@ def packdat_step(run: PlainRun, run_id: int, i: int) -> bytes:
     return struct.pack("<QIIBB4H6x", board, run_id, i, move, mask, *levels)
 
 
-def packdat_run(run: PlainRun, run_id: int, first: int, **changes: Any) -> bytes:
+def packdat_run(run: PlainRun, run_id: int, first_step: int, changes: dict[str, Any]) -> bytes:
     engine = (run.engine or "").encode()
     fields = {
         "id": run_id,
-        "first": first,
+        "first": first_step,
         "steps": len(run.moves),
         "score": run.max_score,
         "tile": run.highest_tile,
         "engine_len": len(engine),
     } | changes
-    return struct.pack("<IIIQIH", *fields.values()) + engine + struct.pack("<Qf", run.start_unix_s, run.elapsed_s)
+    return (
+        struct.pack("<IIIQIH", *fields.values())
+        + engine
+        + struct.pack("<Qf", run.start_unix_s, run.elapsed_s)
+    )
 
 
 def packdat_bytes(
-    runs: Sequence[PlainRun] = GAMES,
+    games: Sequence[PlainRun] = GAMES,
     *,
     change: Callable[[bytearray], object] | None = None,
     run_changes: dict[str, Any] | None = None,
@@ -111,14 +115,14 @@ def packdat_bytes(
 ) -> bytes:
     """A pack.dat; whatever is changed, the checksum fits what is there."""
     steps = b"".join(
-        packdat_step(run, run_id, i) for run_id, run in enumerate(runs) for i in range(len(run.moves))
+        packdat_step(run, run_id, i) for run_id, run in enumerate(games) for i in range(len(run.moves))
     )
     count = len(steps) // 32
-    fields = {"version": 1, "runs": len(runs), "steps": count, "offset": 28 + 32 * count} | header
+    fields = {"version": 1, "runs": len(games), "steps": count, "offset": 28 + 32 * count} | header
     body = bytearray(b"2048" + struct.pack("<IIQQ", *fields.values()) + steps)
     first = 0
-    for run_id, run in enumerate(runs):
-        body += packdat_run(run, run_id, first, **(run_changes or {}))
+    for run_id, run in enumerate(games):
+        body += packdat_run(run, run_id, first, run_changes or {})
         first += len(run.moves)
     body += extra
     if change is not None:
@@ -187,8 +191,6 @@ def write_dataset(
 
 def write_runs(directory: Path, runs: Sequence[PlainRun] = GAMES) -> Path:
     """Run files, A2T1 where a game has no branch values."""
-    from ..run_builders import a2run2_bytes, a2t1_bytes
-
     directory.mkdir(parents=True)
     for number, run in enumerate(runs):
         plain = not any(run.branches)

@@ -13,7 +13,7 @@ from tape2048.formats.packdat import DataPack
 from tape2048.formats.rows import RowSource
 from tape2048.session import Session
 
-from ..builders import rows_of, write_foreign, write_ours
+from ..builders import Spec, rows_of, write_foreign, write_ours
 from ..run_builders import a2run2_bytes, a2t1_bytes
 from .row_sources import RowSourceContract, Sample, boards_of
 from .set_builders import GAMES, packdat_bytes, write_dataset
@@ -82,14 +82,10 @@ def a_view_of_a_dataset(path: Path) -> Sample:
 
 
 def a_session(path: Path) -> Sample:
-    from ..builders import Spec
-
     return Sample(Session.open(write_ours(path / "s")), boards_of(rows_of(Spec())))
 
 
 def a_foreign_session(path: Path) -> Sample:
-    from ..builders import Spec
-
     spec = Spec(interleaved=True)
     return Sample(Session.open(write_foreign(path / "s", spec)), boards_of(rows_of(spec)))
 
