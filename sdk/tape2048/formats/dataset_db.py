@@ -10,6 +10,7 @@ A file of others is read without trusting it (:mod:`tape2048._sqlite`).
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -214,7 +215,8 @@ def _column(
         text = database.execute(query).fetchone()[0]
         return msgspec.json.decode(text, type=list[kind])
     except (sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        if isinstance(error, sqlite3.OperationalError) and "BLOB" not in str(error):
+        # SQLite has one code for all of these; only its words tell a bad value from a bad file.
+        if isinstance(error, sqlite3.OperationalError) and not re.search("BLOB|UTF-8", str(error)):
             raise
         raise SchemaError(f"{expression} in {source.partition(' ')[0]}: {error}", path=path) from error
 
