@@ -11,7 +11,6 @@ from tape2048_tools._click import Group
 from tape2048_tools.output import print_human, print_json, printable
 
 if TYPE_CHECKING:
-
     from tape2048.formats.a2pack import PackReader, PackStats
 
 __all__ = ["command"]
@@ -31,20 +30,23 @@ _WORKERS = click.option(
 @click.group(
     cls=Group,
     examples=[
-        "a2pack pack --input runs/ --output runs.a2pack",
-        "a2pack validate --packfile runs.a2pack",
-        "a2pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
-        "a2pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
+        "tape2048 pack pack --input runs/ --output runs.a2pack",
+        "tape2048 pack validate --packfile runs.a2pack",
+        "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
+        "tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
     ],
 )
 def command() -> None:
-    """Pack many runs into one read-only file, and read such files."""
+    """Pack many runs into one read-only file, and read such files.
+
+    The command a2pack is the same under a name of its own: a2pack stats is tape2048 pack stats.
+    """
 
 
 @command.command(
     examples=[
-        "a2pack pack --input runs/ --output runs.a2pack",
-        "a2pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
+        "tape2048 pack pack --input runs/ --output runs.a2pack",
+        "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
     ]
 )
 @click.option(
@@ -119,7 +121,7 @@ def pack(
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
-@command.command(examples=["a2pack validate --packfile runs.a2pack && echo sound"])
+@command.command(examples=["tape2048 pack validate --packfile runs.a2pack && echo sound"])
 @_PACKFILE
 def validate(*, packfile: Path) -> None:
     """Read a pack completely: every checksum, every run, padding and statistics.
@@ -143,7 +145,9 @@ def validate(*, packfile: Path) -> None:
     print_human(f"OK: {printable(packfile)} ({len(reader):,} runs)")
 
 
-@command.command(examples=["a2pack stats --packfile runs.a2pack", "a2pack stats --packfile x.a2pack --json"])
+@command.command(
+    examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"]
+)
 @_PACKFILE
 @_JSON
 def stats(*, packfile: Path, as_json: bool) -> None:
@@ -164,8 +168,8 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 @command.command(
     "to-jsonl",
     examples=[
-        "a2pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
-        "a2pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
+        "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
+        "tape2048 pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
     ],
 )
 @_PACKFILE
@@ -187,7 +191,7 @@ def to_jsonl(*, packfile: Path, output: Path, parallel: bool, workers: int | Non
     print_human(f"{printable(output)}: {len(reader):,} runs, {written:,} bytes")
 
 
-@command.command(examples=["a2pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"])
+@command.command(examples=["tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"])
 @_PACKFILE
 @click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
 @click.option(
@@ -200,7 +204,7 @@ def extract(*, packfile: Path, indices: str, output: Path) -> None:
         print_human(printable(path))
 
 
-@command.command(examples=["a2pack inspect --packfile runs.a2pack --index 123"])
+@command.command(examples=["tape2048 pack inspect --packfile runs.a2pack --index 123"])
 @_PACKFILE
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
 @_JSON
