@@ -29,6 +29,8 @@ _WORKERS = click.option(
 
 @click.group(
     cls=Group,
+    # As those of tape2048, since a2pack is a root of its own.
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=[
         "tape2048 pack pack --input runs/ --output runs.a2pack",
         "tape2048 pack validate --packfile runs.a2pack",
