@@ -23,7 +23,7 @@ ALMOST_ONE = float(np.float32(1 - 2**-23))
 GAMES = (
     game(1, steps_max=30, engine="toy", max_score=100, highest_tile=32, start_unix_s=1000),
     game(2, steps_max=12, engine=None, max_score=900, highest_tile=64, start_unix_s=0, with_branches=False),
-    game(3, steps_max=45, engine="other é", max_score=2**40, highest_tile=32768, start_unix_s=3000),
+    game(3, steps_max=45, engine="other é", max_score=2**31 + 7, highest_tile=32768, start_unix_s=3000),
 )
 
 SEED_SCHEMA = """

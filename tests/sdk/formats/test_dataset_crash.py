@@ -138,10 +138,10 @@ class Stage:
         """What does not hold after each of the points; how many points there were; and what was found."""
         problems: list[str] = []
         found: Counter[str] = Counter()
-        points = [
-            (name, n) for name, count in self.calls().items() if name in names for n in range(1, count + 1)
-        ]
-        chosen = points if FULL else points[:: max(1, len(points) // 16)]
+        calls = {name: count for name, count in self.calls().items() if name in names}
+        points = [(name, n) for name, count in calls.items() for n in range(1, count + 1)]
+        # The last of each kind is past the exchange more often than not.
+        chosen = points if FULL else [*points[:: max(1, len(points) // 16)], *calls.items()]
         for name, n in chosen:
             inject = f"inject={name}:{how}:when={n}"
             target, answer = self.play(["-o", "/dev/null", "-e", f"trace={name}", "-e", inject])
