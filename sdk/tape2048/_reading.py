@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["map_file", "map_path", "open_regular", "read_exactly", "reading"]
+__all__ = ["map_file", "map_path", "open_regular", "read_exactly", "read_path", "reading"]
 
 #: Most bytes asked for in one read, so that a signal is seen between two of them. Linux would stop at
 #: 2 GiB anyhow.
@@ -146,6 +146,21 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
                 hint="something writes to it",
             )
         done += count
+
+
+def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Read a whole regular file: a read-only ``u8[bytes]``.
+
+    Raises:
+        StorageError: it cannot be opened or read, or is not a regular file.
+        TruncatedError: it was cut while it was read.
+    """
+    with open_regular(path) as fd:
+        with reading(path):
+            data = np.empty(os.fstat(fd).st_size, np.uint8)
+        read_exactly(fd, data, 0, path)
+    data.flags.writeable = False
+    return data
 
 
 @contextlib.contextmanager

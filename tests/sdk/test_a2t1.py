@@ -53,6 +53,16 @@ class TestReadAndWrite:
             assert not array.flags.writeable
         assert not run.states.flags.aligned
 
+    def test_reading_in_place_of_mapping(self, tmp_path: Path) -> None:
+        run = read_run(GOLDEN, load="ram")
+        assert run.equals(read_run(GOLDEN))
+        assert not run.moves.flags.writeable
+        with pytest.raises(ValueError, match="load"):
+            read_run(GOLDEN, load="disk")  # type: ignore[arg-type]
+        (tmp_path / "empty").touch()
+        with pytest.raises(errors.MagicError):
+            read_run(tmp_path / "empty", load="ram")
+
     def test_no_file_stays_open(self, tmp_path: Path) -> None:
         before = len(open_files())
         kept = [read_run(GOLDEN) for _ in range(5)]

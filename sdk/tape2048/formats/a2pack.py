@@ -188,7 +188,7 @@ class PackReader:
             MissingExtraError: it is compressed, and the package for that is not installed.
         """
         i = self._number(i)
-        offset, length, kind, flags, crc, raw_length, _ = self._index[i].item()
+        offset, length, kind, flags, crc, raw_length, _ = self._index.item(i)
         stored = self._view[offset : offset + length]
         if not self._trusted[i]:
             computed = crc32c(stored)

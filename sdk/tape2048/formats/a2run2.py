@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
@@ -32,12 +31,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 import numpy as np
 
 from tape2048._durable import new_file, write_all
-from tape2048._reading import open_regular, read_exactly, reading
+from tape2048._reading import read_path
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
 from tape2048.formats.branches import normalize
 from tape2048.formats.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
+    import os
     from typing import Self
 
     from numpy.typing import NDArray
@@ -125,11 +125,7 @@ class RunV2(Run):
             FormatError: as :meth:`from_bytes`.
             StorageError: the operating system could not open or read it.
         """
-        with open_regular(path) as fd:
-            with reading(path):
-                data = np.empty(os.fstat(fd).st_size, np.uint8)
-            read_exactly(fd, data, 0, path)
-        return cls.from_bytes(data, path)
+        return cls.from_bytes(read_path(path), path)
 
     @classmethod
     def from_bytes(

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from tape2048._durable import fsync_dir, new_file, storage_error, write_all
-from tape2048._reading import map_path
+from tape2048._reading import map_path, read_path
 from tape2048.errors import (
     ChecksumError,
     FieldError,
@@ -43,6 +43,7 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
+from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run, RunMeta, check_meta
 from tape2048.formats.run_files import find_run_files, scan_files
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tape2048.formats.npy import Load
     from tape2048.formats.run_files import Found
 
 __all__ = [
@@ -79,22 +81,26 @@ _ENGINE_BYTES_MAX = 2**16 - 1
 assert _HEADER.size == HEADER_BYTES
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
-    """Map a file and check all of it.
+def read_run(path: str | os.PathLike[str], load: Load = "mmap") -> Run:
+    """Map a file (or read it) and check all of it.
 
     Args:
         path: an A2T1 file, whatever its name.
+        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once, which is faster for a file of
+            less than a megabyte, whose pages take longer to map than to copy.
 
     Returns:
-        A run whose arrays are read-only views of the mapped file. No file stays open; the mapping goes
+        A run whose arrays are read-only views of the file's bytes. No file stays open; a mapping goes
         with the last array. A file that is cut while it is mapped ends the process with SIGBUS when the
         lost part is touched.
 
     Raises:
         FormatError: as :func:`parse_run`.
-        StorageError: the operating system could not open or map it.
+        StorageError: the operating system could not open, map or read it.
+        ValueError: ``load`` is something else.
     """
-    return parse_run(map_path(path), path)
+    check_load(load)
+    return parse_run(map_path(path) if load == "mmap" else read_path(path), path)
 
 
 def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:
