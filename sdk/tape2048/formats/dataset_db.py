@@ -172,8 +172,7 @@ def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
         if "runs" not in tables:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
         columns_of(database, "runs", _REQUIRED, (), path)
-        order = "ORDER BY first_step_idx, num_steps, id"
-        table = _read_table(database, order, path)
+        table = _read_table(database, path)
         extras = Extras.unknown(len(table))
         if _EXTRA in tables:
             columns_of(database, _EXTRA, _EXTRA_COLUMNS, (), path)
@@ -206,50 +205,78 @@ def _insert(database: sqlite3.Connection, table: str, columns: int, records: lis
 # ---------------------------------------------------------------------------------------- reading
 
 
-def _column(
-    database: sqlite3.Connection, expression: str, source: str, kind: Any, path: str | os.PathLike[str]
-) -> Any:
-    """One column as a list; strict about types, which SQLite's columns are not."""
-    query = f"SELECT json_group_array(value) FROM (SELECT {expression} AS value FROM {source})"  # noqa: S608
+def _read_columns(
+    database: sqlite3.Connection, table: str, columns: dict[str, Any], path: str | os.PathLike[str]
+) -> list[list[Any]]:
+    """Columns as lists, by one statement, so that all have one order.
+
+    Args:
+        database: the open file.
+        table: our own name of it.
+        columns: an expression for each column, and what its list decodes as; strict about types, which
+            SQLite's columns are not.
+        path: named in errors.
+    """
+    arrays = ", ".join(f"json_group_array({expression})" for expression in columns)
     try:
-        text = database.execute(query).fetchone()[0]
-        return msgspec.json.decode(text, type=list[kind])
-    except (sqlite3.OperationalError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        texts = database.execute(f"SELECT {arrays} FROM {table}").fetchone()  # noqa: S608  (our own names)
+    except (sqlite3.OperationalError, UnicodeDecodeError) as error:
         # SQLite has one code for all of these; only its words tell a bad value from a bad file.
         if isinstance(error, sqlite3.OperationalError) and not re.search("BLOB|UTF-8", str(error)):
             raise
-        raise SchemaError(f"{expression} in {source.partition(' ')[0]}: {error}", path=path) from error
+        raise SchemaError(
+            f"a value in the table {table} is no number and no text: {error}", path=path
+        ) from error
+    found = []
+    for text, (expression, kind) in zip(texts, columns.items(), strict=True):
+        try:
+            found.append(msgspec.json.decode(text, type=kind))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SchemaError(f"{table}.{expression}: {error}", path=path) from error
+    return found
 
 
-def _read_table(database: sqlite3.Connection, order: str, path: str | os.PathLike[str]) -> RunTable:
+def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> RunTable:
+    """The runs, by first row."""
+    expressions: dict[str, Any] = {name: list[int] for name in _COLUMN_OF if name != "start_time"}
+    *counts, start, elapsed, engines = _read_columns(
+        database,
+        "runs",
+        {
+            **expressions,
+            "ifnull(start_time, 0)": list[int],
+            "ifnull(elapsed_s, 0)": list[float],
+            "engine": list[str | None],
+        },
+        path,
+    )
     columns: dict[str, Any] = {}
-    source = f"runs {order}"
     rows = RunTable.of_columns({}, []).rows
-    for name, field in _COLUMN_OF.items():
-        expression = f"ifnull({name}, 0)" if name == "start_time" else name
-        values = np.array(_column(database, expression, source, int, path), np.int64)
+    for (name, field), column in zip(_COLUMN_OF.items(), [*counts, start], strict=True):
+        values = np.array(column, np.int64)
         highest = min(2**63 - 1, int(np.iinfo(rows.dtype[field]).max))
         wrong = np.flatnonzero((values < 0) | (values > highest))
         if wrong.size:
             at = int(wrong[0])
-            run = columns["id"][at] if "id" in columns else values[at]
             raise BookkeepingError(
-                f"runs.{name} is {values[at]} where id is {run}; expected 0 to {highest}", path=path
+                f"runs.{name} is {values[at]} where id is {counts[0][at]}; expected 0 to {highest}", path=path
             )
         columns[field] = values
-    elapsed = np.array(_column(database, "ifnull(elapsed_s, 0)", source, float, path), np.float64)
     with np.errstate(over="ignore"):
-        columns["elapsed_s"] = elapsed.astype(np.float32)
+        columns["elapsed_s"] = np.array(elapsed, np.float64).astype(np.float32)
     if not np.isfinite(columns["elapsed_s"]).all():
         raise SchemaError("runs.elapsed_s holds a number that is no finite float32", path=path)
-    engines = _column(database, "engine", source, str | None, path)
-    return RunTable.of_columns(columns, engines)
+    table = RunTable.of_columns(columns, engines)
+    return table.choose(np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")]))
 
 
 def _read_extras(
     database: sqlite3.Connection, table: RunTable, extras: Extras, path: str | os.PathLike[str]
 ) -> None:
-    ids = np.array(_column(database, "id", _EXTRA, int, path), np.int64)
+    numbers, *values_of = _read_columns(
+        database, _EXTRA, {"id": list[int], "final_board": list[int | None], "seed": list[int | None]}, path
+    )
+    ids = np.array(numbers, np.int64)
     if not len(ids):
         return
     by_id = np.argsort(table.rows["id"], kind="stable")
@@ -262,10 +289,7 @@ def _read_extras(
             f"{_EXTRA} has run {ids[unknown][0]}, which the table runs does not have", path=path
         )
     ordinals = by_id[place]
-    for name, values, known in (
-        ("final_board", extras.final_board, extras.has_final),
-        ("seed", extras.seed, extras.has_seed),
-    ):
-        found = _column(database, name, _EXTRA, int | None, path)
+    targets = ((extras.final_board, extras.has_final), (extras.seed, extras.has_seed))
+    for (values, known), found in zip(targets, values_of, strict=True):
         known[ordinals] = [value is not None for value in found]
         values[ordinals] = np.array([value or 0 for value in found], np.int64).astype(np.uint64)
