@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from tape2048 import errors
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.jsonl import run_line
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
 
@@ -113,6 +118,47 @@ def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
         assert tape("visualize", path, *flags).code == 2
     (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
     assert tape("visualize", tmp_path / "run", "--index", "0").code == 2
+
+
+@pytest.mark.parametrize("action", [True, False])
+def test_a_game_of_a_session(tape: Tape, tmp_path: Path, action: bool) -> None:
+    dtype = [("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]
+    rows = np.zeros(12, [*dtype, ("action", "u1")] if action else dtype)
+    rows["step_idx"] = np.arange(12)
+    rows["exps"] = [build.ref.unpack(board) for board in GAME.states[:12]]
+    if action:
+        rows["action"] = GAME.moves
+    session = tmp_path / "20260101T000000Z_model=a"
+    session.mkdir()
+    np.save(session / "steps.npy", rows)
+    with contextlib.closing(sqlite3.connect(session / "metadata.db")) as database:
+        database.executescript("""
+            CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT,
+                              highest_tile INT);
+            CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
+            INSERT INTO runs VALUES (0, 5, 12, 40, 16);
+        """)
+    found = tape("visualize", session, "--index", "0", "--json").json
+    assert (found["steps"], found["max_score"]) == (11, 40)
+    assert sum(found["moves"].values()) + found["moves_unknown"] == 11
+    for step in range(11):
+        shown = tape("visualize", session, "--index", "0", "--step", str(step), "--json").json
+        assert shown["exps"] == build.ref.unpack(GAME.states[step])
+        if shown["move"] is None:
+            assert not action
+            out = tape("visualize", session, "--index", "0", "--step", str(step)).out
+            assert "do not tell" in out
+        else:
+            assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
+    assert tape("visualize", session).code == 2
+    assert tape("visualize", session, "--index", "1").code == 2
+
+
+def test_a_run_among_lines(tape: Tape, tmp_path: Path) -> None:
+    lines = [bytes(run_line(RunV2.from_bytes(build.a2run2_bytes(GAME)), i)) for i in range(2)]
+    (tmp_path / "x.jsonl").write_bytes(b"".join(lines))
+    assert tape("visualize", tmp_path / "x.jsonl", "--index", "1", "--json").json["steps"] == 12
+    assert tape("visualize", tmp_path / "x.jsonl", "--index", "2").code == 2
 
 
 def test_a_run_that_started_in_no_calendar(tape: Tape, tmp_path: Path) -> None:

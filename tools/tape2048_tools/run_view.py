@@ -46,6 +46,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "highest_tile": meta.highest_tile,
         "engine": meta.engine,
         "moves": {move.name: int(counts[move]) for move in Move},
+        "moves_unknown": int(counts[len(Move) :].sum()),
         "steps_with_branches": None if run.has_branches is None else int(run.has_branches.sum()),
         "final_board": run.final_board,
         "final_exps": exps_of(run.final_board),
@@ -80,7 +81,7 @@ def step_document(run: Run, step: int) -> dict[str, Any]:
         step: 0 to ``len(run)``; the last one is the final board, which has no move.
     """
     from tape2048.formats.a2run2 import Move, RunV2
-    from tape2048.formats.recover import UNKNOWN, recover
+    from tape2048.formats.recover import recover
 
     exps = exps_of(int(run.states[step]))
     document: dict[str, Any] = {"step": step, "board": int(run.states[step]), "exps": exps}
@@ -88,11 +89,11 @@ def step_document(run: Run, step: int) -> dict[str, Any]:
         return document | {"move": None, "spawn": None, "branches": None}
     found = recover(run.states[step : step + 2], run.moves[step : step + 1])
     spawn = None
-    if found.moves[0] != UNKNOWN:
+    if found.moves[0] < len(Move):
         spawn = {"cell": int(found.cells[0]), "tile": 1 << int(found.exponents[0])}
-    branches = RunV2.from_run(run).steps[step].branches
+    branches = None if run.has_branches is None else RunV2.from_run(run).steps[step].branches
     return document | {
-        "move": Move(int(run.moves[step])).name,
+        "move": Move(move).name if (move := int(run.moves[step])) < len(Move) else None,
         "spawn": spawn,
         "branches": None if branches is None else [branch._asdict() for branch in branches],
     }
