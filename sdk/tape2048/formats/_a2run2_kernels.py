@@ -21,6 +21,7 @@ __all__ = [
     "OK",
     "SHORT",
     "STEP_BYTES_MAX",
+    "decode_head",
     "decode_steps",
     "encode_steps",
 ]
@@ -44,6 +45,51 @@ def _read_f32_bits(data: Any, at: Any) -> Any:
         | np.uint32(data[at + 2]) << np.uint32(16)
         | np.uint32(data[at + 3]) << np.uint32(24)
     )
+
+
+@register_jitable
+def _read_varint(data: Any, at: Any, bits: Any) -> Any:
+    """``(value, next)``: an unsigned integer of at most ``bits`` bits; ``next`` is 0 where there is none."""
+    value = U64(0)
+    shift = 0
+    while shift < bits and at < data.shape[0]:
+        byte = U64(data[at])
+        at += 1
+        value |= (byte & U64(0x7F)) << U64(shift)
+        if byte < U64(0x80):
+            # The shortest form, and nothing shifted out or past the field's width.
+            fits = shift + 7 <= bits or byte >> U64(bits - shift) == U64(0)
+            return value, at if fits and (byte != U64(0) or shift == 0) else 0
+        shift += 7
+    return value, 0
+
+
+@kernel
+def decode_head(data: Any) -> Any:
+    """Everything before the first step, where it is as it should be.
+
+    Returns:
+        ``(at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count)``: ``at`` is the first
+        step's offset, or 0 where anything is wrong (which, the caller finds out byte by byte);
+        ``engine_end`` is 0 where no engine is named.
+    """
+    failed = (0, U64(0), U64(0), 0, U64(0), U64(0), 0, 0, U64(0))
+    steps, at = _read_varint(data, 0, 32)
+    start, elapsed_at = _read_varint(data, at, 64) if at else (U64(0), 0)
+    if elapsed_at == 0 or elapsed_at + 4 > data.shape[0]:
+        return failed
+    score, at = _read_varint(data, elapsed_at + 4, 64)
+    tile, at = _read_varint(data, at, 32) if at else (U64(0), 0)
+    if at == 0 or at >= data.shape[0] or data[at] > U8(1):
+        return failed
+    engine_at, engine_end = at + 1, 0
+    if data[at] == U8(1):
+        length, engine_at = _read_varint(data, at + 1, 64)
+        if engine_at == 0 or length > U64(data.shape[0] - engine_at):
+            return failed
+        engine_end = engine_at + np.int64(length)
+    count, at = _read_varint(data, max(engine_at, engine_end), 64)
+    return at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count
 
 
 @kernel

@@ -22,6 +22,7 @@ what was decoded encodes to the same bytes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -146,14 +147,13 @@ class RunV2(Run):
             FieldError: ``steps`` is not the length of the list, ``elapsed_s`` is not finite, or the
                 engine is not UTF-8.
         """
-        from tape2048.formats._a2run2_kernels import OK, decode_steps
-
-        array = (data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)).view()
+        kernels = _kernels()
+        array = np.ascontiguousarray(
+            data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        ).view()
         array.flags.writeable = False  # kernels are compiled for each kind of array: one kind is enough
         cursor = _Cursor(array, path)
-        meta = _read_meta(cursor)
-        at = cursor.at
-        steps = cursor.varint(64)
+        meta, steps, at = _fast_head(cursor) or _slow_head(cursor)
         if steps != meta.steps:
             raise FieldError(
                 f"the list has {steps} steps; the metadata says {meta.steps}", path=path, offset=at
@@ -165,7 +165,7 @@ class RunV2(Run):
                 offset=len(array),
             )
         run = cls._allocate(meta)
-        status, at = decode_steps(
+        status, at = kernels.decode_steps(
             array,
             cursor.at,
             run.states,
@@ -174,7 +174,7 @@ class RunV2(Run):
             run.branch_legal,
             run.has_branches,
         )
-        if status != OK:
+        if status != kernels.OK:
             raise _step_error(status, array, at, path)
         cursor.at = at
         run.states[steps] = cursor.varint(64)
@@ -223,13 +223,12 @@ class RunV2(Run):
         Raises:
             FieldError: a fact does not fit its field, or a move is above 3.
         """
-        from tape2048.formats._a2run2_kernels import STEP_BYTES_MAX, encode_steps
-
+        kernels = _kernels()
         check_meta(self.meta)
         if len(self) and int(self.moves.max()) > 3:
             raise FieldError(f"a move is {self.moves.max()}; expected 0 to 3")
-        body = np.empty(len(self) * STEP_BYTES_MAX, np.uint8)
-        used = encode_steps(
+        body = np.empty(len(self) * kernels.STEP_BYTES_MAX, np.uint8)
+        used = kernels.encode_steps(
             # Copies: a mapped A2T1 file's boards are unaligned and read-only, absent values broadcast.
             self.states.copy(),
             self.moves.copy(),
@@ -269,6 +268,14 @@ class RunV2(Run):
         legal = np.where(self.has_branches, self.branch_legal & legal_masks(self.boards), 0).astype(np.uint8)
         values = normalize(self.branch_values, legal)
         return dataclasses.replace(self, branch_values=values, branch_legal=legal)
+
+
+@functools.cache
+def _kernels() -> Any:
+    """The compiled part, which loads numba: with the first run, and not with this module."""
+    from tape2048.formats import _a2run2_kernels
+
+    return _a2run2_kernels
 
 
 class _Cursor:
@@ -313,6 +320,33 @@ class _Cursor:
             path=self.path,
             offset=begin,
         )
+
+
+def _fast_head(cursor: _Cursor) -> tuple[RunMeta, int, int] | None:
+    """As :func:`_slow_head`, compiled; None where anything is wrong, with the cursor as it was."""
+    at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count = _kernels().decode_head(
+        cursor.data
+    )
+    if not at:
+        return None
+    (elapsed,) = struct.unpack_from("<f", cursor.data.data, elapsed_at)
+    engine = None
+    if engine_end:
+        try:
+            engine = cursor.data[engine_at:engine_end].tobytes().decode()
+        except UnicodeDecodeError:
+            return None
+    if not math.isfinite(elapsed):
+        return None
+    cursor.at = at
+    return RunMeta(steps, start, elapsed, score, tile, engine), count, max(engine_at, engine_end)
+
+
+def _slow_head(cursor: _Cursor) -> tuple[RunMeta, int, int]:
+    """The metadata, the length of the list of steps, and where that stands; raises where it is wrong."""
+    meta = _read_meta(cursor)
+    at = cursor.at
+    return meta, cursor.varint(64), at
 
 
 def _read_meta(cursor: _Cursor) -> RunMeta:
@@ -377,8 +411,7 @@ def _varint(value: int) -> bytes:
 def _step_error(
     status: int, data: NDArray[np.uint8], at: int, path: str | os.PathLike[str] | None
 ) -> EncodingError | TruncatedError:
-    from tape2048.formats import _a2run2_kernels as kernels
-
+    kernels = _kernels()
     if status == kernels.SHORT:
         return TruncatedError("the bytes end within a step", path=path, offset=len(data))
     found = int(data[at])
