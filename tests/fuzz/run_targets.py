@@ -46,7 +46,7 @@ def seal_a2t1(data: bytearray) -> None:
 def a2t1_fields(data: bytes) -> list[Field]:
     header = [Field(4, 1), Field(5, 1), Field(6, 4), Field(10, 8), Field(18, 4), Field(22, 8)]
     header += [Field(30, 4), Field(34, 2)]
-    engine_len = int.from_bytes(data[34:36], "little")
+    engine_len = min(int.from_bytes(data[34:36], "little"), max(0, len(data) - 36))
     moves_at = 36 + engine_len + 8 * (int.from_bytes(data[6:10], "little") + 1)
     moves = [Field(at, 1) for at in range(moves_at, len(data) - 4)]
     return [*header, *(Field(36 + i, 1) for i in range(engine_len)), *moves]
