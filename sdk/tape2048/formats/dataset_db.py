@@ -266,8 +266,7 @@ def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> R
         columns["elapsed_s"] = np.array(elapsed, np.float64).astype(np.float32)
     if not np.isfinite(columns["elapsed_s"]).all():
         raise SchemaError("runs.elapsed_s holds a number that is no finite float32", path=path)
-    table = RunTable.of_columns(columns, engines)
-    return table.choose(np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")]))
+    return RunTable.of_columns(columns, engines).ordered()
 
 
 def _read_extras(

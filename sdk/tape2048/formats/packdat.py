@@ -144,7 +144,7 @@ class DataPack(TableRows):
     ) -> Self:
         check_crc(header.packed, records, tail, path)
         table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
-        table = table.check_tiles(header.steps, path)
+        table.check_tiles(header.steps, path)
         table.check_ids(U32_MAX, path)
         check_steps(records, table, path)
         return cls([Part(records, 0, header.steps)], table)

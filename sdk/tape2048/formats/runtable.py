@@ -122,30 +122,31 @@ class RunTable:
             parts.append(part)
         return cls(np.concatenate(parts), tuple(names))
 
-    def check_tiles(self, rows: int, path: str | os.PathLike[str]) -> RunTable:
-        """The table in the order of its rows, once it is sure that the runs cover each row exactly once.
+    def ordered(self) -> RunTable:
+        """The table in the order of its rows; a run without steps comes before the one that begins there."""
+        return self.choose(np.lexsort([self.rows[name] for name in ("id", "steps", "first_row")]))
+
+    def check_tiles(self, rows: int, path: str | os.PathLike[str]) -> None:
+        """Raise unless the runs, as they stand, cover each row exactly once.
 
         Raises:
             BookkeepingError: a gap, an overlap, or ranges that do not end at ``rows``.
         """
-        order = np.lexsort((self.rows["steps"], self.rows["first_row"]))
-        table = self if bool((order == np.arange(len(order))).all()) else self.choose(order)
-        first = table.rows["first_row"]
-        ends = np.cumsum(table.rows["steps"], dtype=np.uint64)
+        first = self.rows["first_row"]
+        ends = np.cumsum(self.rows["steps"], dtype=np.uint64)
         expected = np.concatenate((np.zeros(1, np.uint64), ends))
         wrong = np.flatnonzero(first != expected[:-1])
         if wrong.size:
             at = int(wrong[0])
             raise BookkeepingError(
-                f"run {table.rows['id'][at]} begins at row {first[at]}; "
+                f"run {self.rows['id'][at]} begins at row {first[at]}; "
                 f"the runs before it end at row {expected[at]}",
                 path=path,
             )
         if int(expected[-1]) != rows:
             raise BookkeepingError(
-                f"the {len(table)} runs have {expected[-1]} rows together; the steps have {rows}", path=path
+                f"the {len(self)} runs have {expected[-1]} rows together; the steps have {rows}", path=path
             )
-        return table
 
     def check_ids(self, id_max: int, path: str | os.PathLike[str]) -> None:
         """Raise unless the ids differ from each other and are at most ``id_max``.
