@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
 import run_builders as build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     class Benchmark(Protocol):
         """The part of pytest-benchmark's fixture that is used here."""
@@ -49,6 +50,12 @@ def make_run(steps: int, seed: int) -> RunV2:
     return RunV2(states, moves, meta, values, legal, np.ones(steps, np.bool_))
 
 
+def each(work: Callable[[Any], object], items: Iterable[Any]) -> None:
+    """``work`` on each item; a result goes before the next one comes, as where runs are used up in turn."""
+    for item in items:
+        work(item)
+
+
 def rate(work: Callable[[], object], amount: float) -> float:
     """``amount`` per second of CPU time of ``work``, which is one thread's."""
     begin = time.process_time()
@@ -66,19 +73,17 @@ def test_a2run2_decoding(benchmark: Benchmark, figures: list[Figure], rounds: in
     long = make_run(500_000 if full else 20, 1).to_bytes()
 
     def decode() -> float:
-        return rate(lambda: [RunV2.from_bytes(data) for data in files], size)
+        return rate(lambda: each(RunV2.from_bytes, files), size)
 
     def decode_plainly() -> float:
-        return rate(lambda: [build.decode_a2run2(data) for data in plain], plain_size)
+        return rate(lambda: each(build.decode_a2run2, plain), plain_size)
 
     found: list[tuple[list[float], list[float], list[float]]] = []
     benchmark.pedantic(lambda: found.append(alternate(decode, decode_plainly, rounds)), rounds=1)
     ours, _, ratios = found[0]
     alone = [rate(lambda: RunV2.from_bytes(long), len(long)) for _ in range(rounds)]
     runs = [make_run(STEPS_TYPICAL if full else 20, seed) for seed in range(20)]
-    encode = [
-        rate(lambda: [run.to_bytes() for run in runs], size / len(files) * len(runs)) for _ in range(rounds)
-    ]
+    encode = [rate(lambda: each(RunV2.to_bytes, runs), size / len(files) * len(runs)) for _ in range(rounds)]
     figures += [
         median_of(ratios, group=GROUP, name="a2run2 decode / plain Python", unit="ratio", target=50),
         median_of(
@@ -109,7 +114,7 @@ def test_a2t1_open_and_checksum(
     data = paths[0].read_bytes()
 
     def read() -> float:
-        return rate(lambda: [read_run(path) for path in paths], size * len(paths))
+        return rate(lambda: each(read_run, paths), size * len(paths))
 
     def checksum() -> float:
         return rate(lambda: [crc32c(data) for _ in paths], size * len(paths))
@@ -118,7 +123,8 @@ def test_a2t1_open_and_checksum(
     benchmark.pedantic(lambda: found.append(alternate(read, checksum, rounds)), rounds=1)
     ours, _, ratios = found[0]
     in_ram = [
-        rate(lambda: [read_run(path, load="ram") for path in paths], size * len(paths)) for _ in range(rounds)
+        rate(lambda: each(lambda path: read_run(path, "ram"), paths), size * len(paths))
+        for _ in range(rounds)
     ]
     figures += [
         median_of([value / 1e9 for value in in_ram], group=GROUP, name='... with load="ram"', unit="GB/s"),
@@ -159,15 +165,15 @@ def test_pack_access(benchmark: Benchmark, figures: list[Figure], rounds: int, p
         return 1e6 * (time.process_time() - begin) / count
 
     def decode_pack() -> float:
-        return rate(lambda: [len(run) for run in pack.iter_indices(range(len(files)))], share[0])
+        return rate(lambda: each(len, pack.iter_indices(range(len(files)))), share[0])
 
     def decode_files() -> float:
-        return rate(lambda: [len(RunV2.from_bytes(data)) for data in files], share[0])
+        return rate(lambda: each(RunV2.from_bytes, files), share[0])
 
     found: list[tuple[list[float], list[float], list[float]]] = []
     benchmark.pedantic(lambda: found.append(alternate(decode_pack, decode_files, rounds)), rounds=1)
     _, _, ratios = found[0]
-    everything = [rate(lambda: [len(run) for run in pack], count) for _ in range(rounds)]
+    everything = [rate(lambda: each(len, pack), count) for _ in range(rounds)]
     later = [slices(pack) for _ in range(rounds)]
     first = [slices(PackReader.open(pack.path)) for _ in range(rounds)]
     figures += [
