@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import runpy
 import struct
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,16 @@ class TestReader:
         assert bytes(pack.get_slice(0).bytes) == (DATA / "golden.a2run").read_bytes()
         assert bytes(pack.get_slice(1).bytes) == (DATA / "golden.a2run2").read_bytes()
         pack.validate()
+
+    def test_the_script_beside_the_golden_files_makes_them(self) -> None:
+        script = runpy.run_path(str(DATA / "make_golden.py"))
+        for name, content in script["golden"]().items():
+            assert (DATA / name).read_bytes() == content
+
+    def test_threads_may_share_a_reader(self, pack: PackReader) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda i: bytes(pack.get_slice(i % 7).bytes), range(500)))
+        assert found == [PAYLOADS[i % 7] for i in range(500)]
 
     def test_runs_are_what_was_packed(self, pack: PackReader) -> None:
         assert len(pack) == 7

@@ -115,10 +115,9 @@ class PackReader:
         self._index = layout.entries
         self._stats: PackStats | None = None
         self._verify = verify
-        # 1 where a payload needs no (further) look: none is wanted or stored, or it was summed before.
-        self._trusted = bytearray((layout.entries["crc32c"] == 0).astype(np.uint8).tobytes())
-        if not verify:
-            self._trusted = bytearray(b"\1" * len(layout.entries))
+        # 1 where a payload needs no (further) look: none is wanted, none can be had, or it was summed.
+        known = self._index["crc32c"] == 0 if verify else np.ones(len(self._index), np.bool_)
+        self._trusted = bytearray(known.tobytes())
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, verify: bool = True) -> PackReader:
