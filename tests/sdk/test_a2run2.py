@@ -17,7 +17,7 @@ from tape2048 import errors
 from tape2048.formats.a2run2 import Branch, Move, RunV2
 from tape2048.formats.a2t1 import read_run
 from tape2048.formats.run import Run, RunMeta
-from tape2048.formats.run_files import read_run_file
+from tape2048.formats.run_files import read_run_file, scan_runs
 
 from . import run_builders as build
 from .builders import names
@@ -147,6 +147,22 @@ class TestReadAndWrite:
         (tmp_path / "b").write_bytes(build.a2run2_bytes(GAME))
         assert not isinstance(read_run_file(tmp_path / "a"), RunV2)
         assert isinstance(read_run_file(tmp_path / "b"), RunV2)
+
+    def test_a_directory_of_both(self, tmp_path: Path) -> None:
+        for name, content in {
+            "a.a2run2": build.a2t1_bytes(GAME),  # in older collections both have this extension
+            "b.a2run2": build.a2run2_bytes(GAME),
+            "c.a2run2": build.a2run2_bytes(GAME)[:-1],
+            "d.a2run": build.a2t1_bytes(GAME),
+        }.items():
+            (tmp_path / name).write_bytes(content)
+        found = list(scan_runs(tmp_path))
+        assert [isinstance(item.run, RunV2) for item in found] == [False, True, False, False]
+        assert [item.run is None for item in found] == [False, False, True, False]
+        assert isinstance(found[2].error, errors.TruncatedError)
+        (tmp_path / "none").mkdir()
+        with pytest.raises(errors.NoRunsError):
+            scan_runs(tmp_path / "none")
 
 
 class TestFromV1:

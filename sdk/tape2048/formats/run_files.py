@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     from tape2048.formats.run import Run
 
-__all__ = ["RUN_SUFFIXES", "Found", "find_run_files", "first_bytes", "read_run_file", "scan_files"]
+__all__ = [
+    "RUN_SUFFIXES",
+    "Found",
+    "find_run_files",
+    "first_bytes",
+    "read_run_file",
+    "scan_files",
+    "scan_runs",
+]
 
 RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin")
 
@@ -101,6 +109,22 @@ def scan_files(paths: Iterable[Path], read: Callable[[Path], Run]) -> Iterator[F
             yield Found(path, None, error)
         else:
             yield Found(path, run, None)
+
+
+def scan_runs(root: str | os.PathLike[str]) -> Iterator[Found]:
+    """Read every run file below a directory, A2T1 and a2run2 mixed, in path order.
+
+    Args:
+        root: the directory; see :func:`find_run_files`.
+
+    Yields:
+        For each file its path and either the run or the error, which names the defect.
+
+    Raises:
+        NoRunsError: no run file stands there.
+        OutDirError: the directory is missing or cannot be listed.
+    """
+    return scan_files(find_run_files(root), read_run_file)
 
 
 def _refuse(error: OSError) -> None:
