@@ -11,11 +11,13 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SECONDS = 60
 ARGS =
 MINUTES = 30
+# Formats that `make fuzz` fuzzes, MINUTES each.
+FORMATS = a2t1 a2run2 a2pack a2pack-index
 # Further arguments for pytest: make test PYTEST_ARGS="-k session -x"
 PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help record test lint types unit bench faults soak docs clean
+.PHONY: help record test lint types unit bench faults fuzz soak docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +43,11 @@ bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/
 
 faults: $(VENV)/.installed-dev ## Run the crash sweep at every point (the suite takes a sample), minutes.
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).
+	$(PIP_INSTALL) --editable '.[test,fuzz]'
+	FUZZ_CASES=200000 $(BIN)/pytest tests/fuzz $(PYTEST_ARGS)
+	for format in $(FORMATS); do $(BIN)/python -m tests.fuzz $$format --minutes $(MINUTES) || exit 1; done
 
 soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory and descriptors.
 	$(BIN)/python -m tests.bench.memory --minutes $(MINUTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def readme_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory with what ``tape2048 record`` leaves in it."""
+    """A working directory with what ``tape2048 record`` leaves in it, and a few runs."""
     directory = tmp_path_factory.mktemp("readme")
     command = [
         sys.executable,
@@ -31,6 +32,9 @@ def readme_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
         "200",
     ]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
+    (directory / "runs").mkdir()
+    for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
+        shutil.copy(golden, directory / "runs")
     before = Path.cwd()
     os.chdir(directory)
     yield directory

@@ -36,6 +36,12 @@ HEAVY = {
         "sdk/tape2048/_gather.py",
         "sdk/tape2048/_jit.py",
         "sdk/tape2048/moves.py",
+        "sdk/tape2048/formats/_records.py",
+        "sdk/tape2048/formats/dataset_verify.py",
+        "sdk/tape2048/formats/_a2run2_kernels.py",
+        "sdk/tape2048/formats/_float_text.py",
+        "sdk/tape2048/formats/_jsonl_kernels.py",
+        "sdk/tape2048/formats/recover.py",
         "sdk/tape2048/rules.py",
         "sdk/tape2048/shuffle.py",
         "recorder/tape2048_recorder/engine.py",
@@ -51,6 +57,7 @@ HEAVY = {
     "scipy": (),
     "matplotlib": (),
     "pyarrow": ("sdk/tape2048/arrow.py",),
+    "zstandard": (),
     "sklearn": (),
 }
 
@@ -67,6 +74,8 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.export": ("numba", "rich", "numpy", "pyarrow", "torch"),
     "tape2048.export": ("numba", "rich", "pyarrow", "torch"),
+    "tape2048_tools.commands.pack": ("numba", "numpy", "rich", "zstandard"),
+    "tape2048.formats.a2pack": ("numba", "rich", "zstandard"),
 }
 
 #: Past this a module is two modules.

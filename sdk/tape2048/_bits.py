@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HAS_PDEP",
     "bswap64",
+    "copy_record",
     "copy_symmetry",
     "extract_nibbles",
     "extract_nibbles_loop",
@@ -32,10 +33,12 @@ __all__ = [
     "load64",
     "popcount",
     "prefetch",
+    "prefetch_in",
     "select_bit",
     "select_bit_loop",
     "store8",
     "store8_at",
+    "store16",
     "store32",
     "store32_at",
     "store64",
@@ -180,6 +183,7 @@ def _store(bits: int) -> Any:
 
 
 store8 = _store(8)
+store16 = _store(16)
 store32 = _store(32)
 store64 = _store(64)
 
@@ -280,3 +284,45 @@ def copy_symmetry(typing_context: Any, source: Any, target: Any, k: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.uint64), codegen
+
+
+def _byte_address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    """The address of a byte of a one-dimensional ``u8`` array."""
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [offset])
+
+
+_RECORD = ir.VectorType(ir.IntType(8), 32)
+
+
+@_intrinsic
+def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any) -> Any:
+    """32 bytes from ``source[at:]`` to ``target[to:]``, both ``u8`` arrays, whatever their alignment."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        types_ = signature.args
+        read = builder.bitcast(
+            _byte_address(context, builder, types_[2], args[2], args[3]), _RECORD.as_pointer()
+        )
+        write = builder.bitcast(
+            _byte_address(context, builder, types_[0], args[0], args[1]), _RECORD.as_pointer()
+        )
+        builder.store(builder.load(read, align=1), write, align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.uint64, source, types.uint64), codegen
+
+
+@_intrinsic
+def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
+    """Ask for the cache line of ``buffer[offset]`` (a ``u8`` array) to be read soon; never a fault."""
+    word = ir.IntType(32)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _byte_address(context, builder, signature.args[0], args[0], args[1])
+        kind = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+        read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+        builder.call(function, [place, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(buffer, types.uint64), codegen

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import functools
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = [
     "fsync_dir",
     "fsync_path",
+    "new_file",
     "publishing_file",
+    "rename_exchange",
     "rename_noreplace",
     "replace_file",
     "replace_file_parts",
@@ -38,6 +41,7 @@ __all__ = [
 _FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
@@ -124,6 +128,40 @@ def replace_file_parts(path: str | os.PathLike[str], parts: Iterable[ReadableBuf
     return size
 
 
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
+    """A file that appears at ``path`` whole when the block is left, or not at all.
+
+    Yields:
+        A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a
+        dot. At the end it is flushed and renamed, and the directory is flushed. After an error the
+        draft is removed.
+
+    Raises:
+        NameTakenError: something stands at ``path``; nothing is replaced.
+        StorageError: the operating system refused something, within the block too.
+    """
+    target = Path(path)
+    if os.path.lexists(target):  # said before gigabytes are written, and again by the rename
+        raise NameTakenError("the name is taken; nothing was replaced", path=target)
+    draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            yield fd
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        rename_noreplace(draft, target)
+        fsync_dir(target.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise storage_error(error, target, "writing it") from error
+        raise
+
+
 @functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
@@ -195,3 +233,27 @@ def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> I
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:
+    """Swap two names in one step: at each moment both stand for something. Nothing is flushed.
+
+    Raises:
+        StorageError: the file system cannot do it (some network ones), and nothing has changed.
+        OSError: as the operating system gave it.
+    """
+    renameat2 = getattr(_libc(), "renameat2", None)
+    code = errno.ENOSYS
+    if renameat2 is not None:
+        flags = ctypes.c_uint(_RENAME_EXCHANGE)
+        result = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), flags)
+        if result == 0:
+            return
+        code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL):
+        raise StorageError(
+            "this file system cannot exchange two names, so that nothing can be replaced in one step",
+            path=other,
+            hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or build another one beside it",
+        )
+    raise OSError(code, os.strerror(code), os.fspath(one), None, os.fspath(other))

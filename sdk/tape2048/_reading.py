@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["map_file", "open_regular", "read_exactly", "reading"]
+__all__ = ["map_file", "map_path", "open_regular", "read_exactly", "read_path", "reading"]
 
 #: Most bytes asked for in one read, so that a signal is seen between two of them. Linux would stop at
 #: 2 GiB anyhow.
@@ -87,6 +87,27 @@ def map_file(fd: int, length: int) -> NDArray[np.uint8]:
     return np.asarray(_Mapping(fd, length))
 
 
+def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Map a whole regular file: a read-only ``u8[bytes]``; no file stays open.
+
+    Raises:
+        StorageError: it cannot be opened or mapped, or is not a regular file.
+    """
+    # Not by open_regular and reading: their frames cost as much as mapping a small run does.
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError("not a regular file", path=path)
+        return map_file(fd, status.st_size) if status.st_size else np.empty(0, np.uint8)
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
     """Open a regular file for reading; the descriptor is closed when the block is left.
@@ -125,6 +146,21 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
                 hint="something writes to it",
             )
         done += count
+
+
+def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Read a whole regular file: a read-only ``u8[bytes]``.
+
+    Raises:
+        StorageError: it cannot be opened or read, or is not a regular file.
+        TruncatedError: it was cut while it was read.
+    """
+    with open_regular(path) as fd:
+        with reading(path):
+            data = np.empty(os.fstat(fd).st_size, np.uint8)
+        read_exactly(fd, data, 0, path)
+    data.flags.writeable = False
+    return data
 
 
 @contextlib.contextmanager

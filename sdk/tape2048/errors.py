@@ -18,8 +18,17 @@
     │   ├── ChecksumError          20   bytes changed after they were written
     │   ├── BookkeepingError       21   runs, blocks and rows disagree
     │   ├── ReplayError            22   a run comes out differently when it is played again
+    │   ├── MagicError             23   another kind of file, or none that is known here
+    │   ├── VersionError           24   a version, byte order or flag that this release cannot read
+    │   ├── FieldError             25   a field's value is impossible, or two fields disagree
+    │   ├── EncodingError          26   bytes that no encoder of the format writes
+    │   ├── LayoutError            27   parts of a file overlap, or lie where they may not
+    │   ├── CompressionError       28   a compressed entry cannot be unpacked
+    │   ├── RecoveryError          29   boards that no single move and spawn explain
     │   ├── NetworkError           70   a file of weights is not a network that a player can use
-    │   └── EmbeddingsError        71   embeddings do not fit the rows they lie beside
+    │   ├── EmbeddingsError        71   embeddings do not fit the rows they lie beside
+    │   ├── NoRunsError            72   a directory that holds no run file
+    │   └── NotADatasetError       73   no data set stands at this path
     ├── StorageError               30   the operating system said no
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
@@ -35,7 +44,8 @@
     │   ├── RankError              54   a rank, or a number of ranks, that cannot be
     │   ├── LoaderStateError       55   a loader's state that belongs to something else
     │   └── RowsGoneError          56   rows went away while the corpus was open
-    └── MissingPackageError        60   an optional package is not installed
+    ├── MissingPackageError        60   an optional package is not installed
+    └── LossError                  61   a conversion would lose what the target cannot hold
 
 Exit codes are what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
 findings, 2 wrong usage). A message says what was found and what was expected; ``path`` and
@@ -53,19 +63,27 @@ __all__ = [
     "AlreadyRunningError",
     "BookkeepingError",
     "ChecksumError",
+    "CompressionError",
     "ConfigError",
     "CorpusError",
     "DiskFullError",
     "EmbeddingsError",
     "EmptyCorpusError",
+    "EncodingError",
+    "FieldError",
     "FilterError",
     "FormatError",
+    "LayoutError",
     "LoaderStateError",
+    "LossError",
+    "MagicError",
     "ManifestError",
     "MissingPackageError",
     "MixedRowsError",
     "NameTakenError",
     "NetworkError",
+    "NoRunsError",
+    "NotADatasetError",
     "NotASessionError",
     "NotSqliteError",
     "NpyDtypeError",
@@ -74,6 +92,7 @@ __all__ = [
     "OutDirError",
     "RankError",
     "RecorderError",
+    "RecoveryError",
     "ReplayError",
     "RowsGoneError",
     "SchemaError",
@@ -82,6 +101,7 @@ __all__ = [
     "TrailingBytesError",
     "TruncatedError",
     "UnknownKeyError",
+    "VersionError",
     "WorkerStartError",
     "WorkersDiedError",
 ]
@@ -207,6 +227,48 @@ class ReplayError(FormatError):
     exit_code = 22
 
 
+class MagicError(FormatError):
+    """The first bytes are not those of this format."""
+
+    exit_code = 23
+
+
+class VersionError(FormatError):
+    """A version, byte order or flag that this release cannot read."""
+
+    exit_code = 24
+
+
+class FieldError(FormatError):
+    """A field's value is impossible (a move of 7, a name that is not UTF-8), or two fields disagree."""
+
+    exit_code = 25
+
+
+class EncodingError(FormatError):
+    """Bytes that no encoder of the format writes: an over-long varint, an unknown variant."""
+
+    exit_code = 26
+
+
+class LayoutError(FormatError):
+    """Parts of a file overlap, are out of order, or lie outside the region that holds them."""
+
+    exit_code = 27
+
+
+class CompressionError(FormatError):
+    """A compressed entry cannot be unpacked, or unpacks to another length than it claims."""
+
+    exit_code = 28
+
+
+class RecoveryError(FormatError):
+    """Two boards that no single move and spawn explain: they are not consecutive."""
+
+    exit_code = 29
+
+
 class NetworkError(FormatError):
     """A file of weights that is whole and is not a network that a player can use."""
 
@@ -217,6 +279,18 @@ class EmbeddingsError(FormatError):
     """Embeddings are missing, malformed, or not those of the rows they lie beside."""
 
     exit_code = 71
+
+
+class NoRunsError(FormatError):
+    """A directory in which no file of a run stands."""
+
+    exit_code = 72
+
+
+class NotADatasetError(FormatError):
+    """No data set stands at this path: no directory, or one without rows or ``metadata.db``."""
+
+    exit_code = 73
 
 
 class StorageError(TapeError):
@@ -313,3 +387,9 @@ class MissingPackageError(TapeError):
     """What was asked for needs a package that is not installed; the hint names the extra that has it."""
 
     exit_code = 60
+
+
+class LossError(TapeError):
+    """A conversion would lose something that the target cannot hold, and nobody has said that it may."""
+
+    exit_code = 61

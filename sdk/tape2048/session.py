@@ -20,6 +20,7 @@ from tape2048._owners import from_run_table, from_scan
 from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
+from tape2048.formats.rows import RowView
 from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _PROBED_RUNS = 8
 _EXPS_OFFSET = 12
 
 
-class Session:
+class Session(RowView):
     """A finished session, checked as a whole when it is opened; see :meth:`open`.
 
     Nothing has to be closed: no file stays open, and the mapping goes with the last array that views
@@ -134,6 +135,18 @@ class Session:
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[str, str]]:
         return Session.open, (str(self.path), self.load)
+
+    def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
+        """The rows with these numbers, in this order: ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``.
+
+        Args:
+            indices: row numbers or a mask, as for :meth:`tokens`, with the same errors.
+        """
+        # Whole records through an untyped view: NumPy copies structured rows field by field. The numbers
+        # are checked, so "clip" only spares NumPy its second, slower check.
+        numbers = self._row_numbers(indices)
+        taken = np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
+        return taken.view(self.steps.dtype)
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Whether each run reached each threshold.

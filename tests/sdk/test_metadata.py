@@ -168,14 +168,14 @@ class TestWrite:
             write_metadata(path / "x", runs=some_runs(1), blocks=some_blocks(1), session={})
 
     def test_no_room(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        connect = module._connect
+        connect = module.connect
 
         def small(*args: Any) -> sqlite3.Connection:
             database = connect(*args)
             database.execute("PRAGMA max_page_count = 10")
             return database
 
-        monkeypatch.setattr(module, "_connect", small)
+        monkeypatch.setattr(module, "connect", small)
         with pytest.raises(DiskFullError):
             write_metadata(path, runs=some_runs(5000), blocks=some_blocks(1), session={})
         assert not path.exists()

@@ -21,14 +21,22 @@ CONSOLE_LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", [line for line in CONSOLE_LINES if line.startswith("tape2048 ")])
+@pytest.mark.parametrize(
+    "line", [line for line in CONSOLE_LINES if line.startswith(("tape2048 ", "a2pack "))]
+)
 def test_console_examples_parse(line: str) -> None:
-    name, *args = shlex.split(line)[1:]
-    with click.Context(cli, info_name="tape2048") as context:
-        command = cli.get_command(context, name)
+    program, *args = shlex.split(line)
+    if program == "a2pack":
+        args.insert(0, "pack")
+    command: click.Command | None = cli
+    context = click.Context(cli, info_name="tape2048")
+    while isinstance(command, click.Group):
+        name = args.pop(0)
+        command = command.get_command(context, name)
         assert command is not None, f"no command {name}"
         # Parses options and arguments, and raises a usage error at one that does not exist.
-        command.make_context(name, args, parent=context)
+        if not isinstance(command, click.Group):
+            command.make_context(name, args, parent=context)
 
 
 def test_make_targets_exist() -> None:

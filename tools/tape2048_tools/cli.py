@@ -18,7 +18,7 @@ from tape2048_tools._click import LazyGroup
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["cli", "main", "run"]
+__all__ = ["a2pack", "cli", "main", "run"]
 
 EXIT_INTERRUPTED = 130
 
@@ -30,6 +30,17 @@ COMMANDS = {
     "player": ("tape2048_tools.commands.player", "Strength, speed and networks of players."),
     "train-player": ("tape2048_tools.commands.train_player", "Train an n-tuple network."),
     "export": ("tape2048_tools.commands.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
+    "pack": ("tape2048_tools.commands.pack", "Pack many runs into one read-only file, and read such files."),
+    "visualize": (
+        "tape2048_tools.commands.visualize",
+        "Show a run: its facts, any board, or the whole game.",
+    ),
+    "dataset": (
+        "tape2048_tools.commands.dataset",
+        "Build data sets of many runs; append to them, filter, check.",
+    ),
+    "convert": ("tape2048_tools.commands.convert", "Convert runs from one format to another."),
+    "annotate": ("tape2048_tools.commands.annotate", "Add a player's values of all four moves to runs."),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 
@@ -70,26 +81,35 @@ def main() -> None:
     sys.exit(run())
 
 
-def run(args: Sequence[str] | None = None) -> int:
+def a2pack() -> None:
+    """``a2pack``: the subcommands of ``tape2048 pack`` under their own name."""
+    from tape2048_tools.commands.pack import command
+
+    sys.exit(run(command=command, name="a2pack"))
+
+
+def run(args: Sequence[str] | None = None, command: click.Command = cli, name: str = "tape2048") -> int:
     """Run the command line; errors end on standard error, the exit code is returned.
 
     Args:
-        args: what stands behind ``tape2048``; None: this process's own arguments.
+        args: what stands behind the command's name; None: this process's own arguments.
+        command: the command.
+        name: its name.
     """
     try:
         # Not standalone: click would end the process itself, with exit codes that are not ours.
-        code = cli.main(args, prog_name="tape2048", standalone_mode=False)
+        code = command.main(args, prog_name=name, standalone_mode=False)
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - told apart there; all but our own are raised again
-        return _report(error)
+        return _report(error, name)
     return code if isinstance(code, int) else 0
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, name: str) -> int:
     """Tell a known error to the user; any other one is a bug, and its traceback the report of it."""
     from tape2048.errors import TapeError
 
@@ -97,7 +117,7 @@ def _report(error: Exception) -> int:
         raise error
     from tape2048_tools.output import printable
 
-    click.echo(f"tape2048: error: {printable(str(error))}", err=True)
+    click.echo(f"{name}: error: {printable(str(error))}", err=True)
     if error.hint is not None:
         click.echo(f"hint: {printable(error.hint)}", err=True)
     return error.exit_code

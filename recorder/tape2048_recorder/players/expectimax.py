@@ -27,10 +27,10 @@ import numpy.typing as npt
 from numba.extending import overload, register_jitable
 
 from tape2048._jit import kernel
-from tape2048.rules import empty_mask, row, slide_rows, transpose
+from tape2048.rules import empty_mask, row, slide, slide_rows, transpose
 from tape2048_recorder.players._api import NO_MOVE, choose, is_player
 
-__all__ = ["WEIGHTS", "Expectimax", "Weights", "line_tables", "make"]
+__all__ = ["WEIGHTS", "Expectimax", "Weights", "line_tables", "make", "move_values"]
 
 U64 = np.uint64
 
@@ -243,3 +243,27 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         return best_move, best_after, state
 
     return choose_expectimax
+
+
+@kernel
+def _fill_values(player: Any, boards: Any, out: Any) -> None:
+    for i in range(len(boards)):
+        for move in range(4):
+            after = slide(boards[i], move)
+            out[i, move] = _value(player, after) if after != boards[i] else np.float32(0)
+
+
+def move_values(player: Expectimax, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """What the player compares when it chooses: the value of each move's afterstate.
+
+    Args:
+        player: its transposition table is written.
+        boards: ``u64[n]``.
+
+    Returns:
+        ``f32[n, 4]`` (up, down, left, right), 0 for illegal moves. The move that the player would choose
+        is the first of the greatest ones.
+    """
+    out = np.empty((len(boards), 4), np.float32)
+    _fill_values(player, np.ascontiguousarray(boards), out)
+    return out

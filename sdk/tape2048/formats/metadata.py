@@ -12,30 +12,20 @@ real tables and real columns, no locks waited for, and an end to the work they c
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from tape2048._durable import storage_error
-from tape2048._reading import open_regular, reading
-from tape2048.errors import (
-    BookkeepingError,
-    DiskFullError,
-    NameTakenError,
-    NotSqliteError,
-    SchemaError,
-    StorageError,
-    TapeError,
-)
+from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
+from tape2048.errors import BookkeepingError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import os
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -58,14 +48,9 @@ READ_OPERATIONS_PER_BYTE = 16
 _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
 _BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
+_TABLES = frozenset({"runs", "session", "blocks"})
 # Kept as bit patterns; every other column is a count.
 _BIT_PATTERNS = frozenset({"id", "seed"})
-_OPERATIONS_PER_CALLBACK = 10_000
-
-_MAGIC = b"SQLite format 3\x00"
-_WAL_VERSION = 2
-# SQLite normalises what it stores, so each real table begins like this, and no virtual table does.
-_CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
 
 
 class Metadata(NamedTuple):
@@ -115,9 +100,9 @@ def write_metadata(
     run_table = _signed_table(runs, RUN_DTYPE, (*_SEED_COLUMNS, *_ROW_COLUMNS), path)
     block_table = _signed_table(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS, path)
     facts = [(key, msgspec.json.encode(value).decode()) for key, value in session.items()]
-    _create(path)
+    create_empty(path)
     try:
-        with _write_errors(path), contextlib.closing(_connect(path, "rw")) as database:
+        with write_errors(path), contextlib.closing(connect(path, "rw")) as database:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("PRAGMA synchronous = OFF")
             database.execute("BEGIN")
@@ -143,20 +128,18 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         BookkeepingError: a count out of range, or an id that stands there twice.
         StorageError: the operating system could not read it.
     """
-    size, wal = _inspect(path)
-    with _read_errors(path), contextlib.closing(_open_to_read(path, wal=wal)) as database:
-        _restrict(database, READ_OPERATIONS_BASE + READ_OPERATIONS_PER_BYTE * size)
-        tables = _tables(database, path)
+    limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
+    with open_untrusted(path, _TABLES, limit) as (database, tables):
         if "runs" not in tables:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
-        columns = _columns(database, "runs", _SEED_COLUMNS, path)
+        columns = columns_of(database, "runs", _SEED_COLUMNS, _ROW_COLUMNS, path)
         has_rows = columns.issuperset(_ROW_COLUMNS)
         runs = _read_table(
             database, "runs", (*_SEED_COLUMNS, *_ROW_COLUMNS) if has_rows else _SEED_COLUMNS, RUN_DTYPE, path
         )
         blocks = None
         if "blocks" in tables:
-            _columns(database, "blocks", _BLOCK_COLUMNS, path)
+            columns_of(database, "blocks", _BLOCK_COLUMNS, (), path)
             blocks = _read_table(database, "blocks", _BLOCK_COLUMNS, BLOCK_DTYPE, path)
             blocks = blocks[np.argsort(blocks["first_row"], kind="stable")]
         session = _read_facts(database, path, lenient=not has_rows) if "session" in tables else {}
@@ -187,15 +170,6 @@ def _signed_table(
     return table[np.argsort(table[:, 0], kind="stable")]
 
 
-def _create(path: str | os.PathLike[str]) -> None:
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-    except FileExistsError:
-        raise NameTakenError("exists already; a metadata.db is only ever written afresh", path=path) from None
-    except OSError as error:
-        raise storage_error(error, path, "creating it") from error
-
-
 def _insert(
     database: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: NDArray[np.int64]
 ) -> None:
@@ -209,105 +183,7 @@ def _insert(
     database.executemany(begin + one_row, rows[whole:].tolist())
 
 
-@contextlib.contextmanager
-def _write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        raise BookkeepingError(f"two rows have one key: {error}", path=path) from error
-    except sqlite3.Error as error:
-        if _primary_code(error) == sqlite3.SQLITE_FULL:
-            raise DiskFullError(
-                "no room left on the device", path=path, hint="free some space, then try again"
-            ) from error
-        raise StorageError(f"SQLite could not write it: {error} ({_code_name(error)})", path=path) from error
-
-
 # ---------------------------------------------------------------------------------------- reading
-
-
-def _inspect(path: str | os.PathLike[str]) -> tuple[int, bool]:
-    """The file's size, and whether it is in WAL mode; SQLite itself only looks once it reads."""
-    with open_regular(path) as fd, reading(path):
-        size = os.fstat(fd).st_size
-        head = os.pread(fd, 20, 0)
-    if not head.startswith(_MAGIC) or len(head) < 20:
-        raise NotSqliteError(
-            f"not a SQLite file: begins with {head[:16]!r}, expected {_MAGIC!r}", path=path, offset=0
-        )
-    wal = _WAL_VERSION in {head[18], head[19]}
-    beside = Path(f"{os.fspath(path)}-wal")
-    if wal and beside.exists() and beside.stat().st_size:
-        msg = f"part of its content is still in {beside.name}"
-        hint = f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'"
-        raise NotSqliteError(msg, path=path, hint=hint)
-    return size, wal
-
-
-def _connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
-    # A URI in every case: many builds take a name that begins with "file:" for one anyway, and only
-    # a URI can say that a file must not be created. Bytes that are special in it are escaped.
-    uri = f"{Path(path).absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
-
-
-def _open_to_read(path: str | os.PathLike[str], *, wal: bool) -> sqlite3.Connection:
-    if not wal:
-        return _connect(path, "ro")
-    # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it. The WAL
-    # is empty, so the file is whole: read a copy in memory, whose header says rollback journal.
-    with reading(path):
-        content = bytearray(Path(path).read_bytes())
-    content[18:20] = b"\x01\x01"
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    database.deserialize(bytes(content))
-    return database
-
-
-def _restrict(database: sqlite3.Connection, operations_max: int) -> None:
-    calls_left = 1 + operations_max // _OPERATIONS_PER_CALLBACK
-
-    def too_long() -> bool:
-        nonlocal calls_left
-        calls_left -= 1
-        return calls_left < 0
-
-    database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
-    database.execute("PRAGMA trusted_schema = OFF")
-    database.execute("PRAGMA query_only = ON")
-
-
-def _tables(database: sqlite3.Connection, path: str | os.PathLike[str]) -> set[str]:
-    """Names of the real tables, in lower case; SchemaError where one of ours is something else."""
-    tables = set()
-    for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
-        if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
-            tables.add(str(name).lower())
-        elif kind in {"table", "view"} and str(name).lower() in {"runs", "session", "blocks"}:
-            raise SchemaError(
-                f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
-                path=path,
-                hint="views and virtual tables run code; they are never read",
-            )
-    return tables
-
-
-def _columns(
-    database: sqlite3.Connection, table: str, required: tuple[str, ...], path: str | os.PathLike[str]
-) -> set[str]:
-    """Names of the table's stored columns, in lower case; SchemaError where a required one lacks."""
-    # Hidden is not 0 for a generated column, whose value is computed by an expression in the file.
-    found = {
-        str(name).lower(): hidden
-        for _, name, _, _, _, _, hidden in database.execute(f"PRAGMA table_xinfo({table})")
-    }
-    for name in required:
-        if name not in found:
-            raise SchemaError(f"table {table} has no column {name}; it has {', '.join(found)}", path=path)
-    for name in (*required, *_ROW_COLUMNS):
-        if found.get(name):
-            raise SchemaError(f"column {table}.{name} is generated; expected a stored one", path=path)
-    return set(found)
 
 
 def _read_table(
@@ -362,7 +238,7 @@ def _read_facts(
     database: sqlite3.Connection, path: str | os.PathLike[str], *, lenient: bool
 ) -> dict[str, Any]:
     """The table ``session``. With ``lenient`` (a file of others) text that is not JSON stays text."""
-    _columns(database, "session", ("meta_key", "meta_value"), path)
+    columns_of(database, "session", ("meta_key", "meta_value"), (), path)
     facts: dict[str, Any] = {}
     for key, value in database.execute("SELECT meta_key, meta_value FROM session").fetchall():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -391,50 +267,3 @@ def _check_ids(ids: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
         raise BookkeepingError(
             f"run id {ordered[twice[0]]} stands more than once in the table runs", path=path
         )
-
-
-_LOCKED_HINT: Final = "let its writer finish, then open it again"
-_JOURNAL_HINT: Final = (
-    "a writer died in mid-transaction; open the file once with the sqlite3 shell where it can be written, "
-    "so that SQLite rolls its journal back"
-)
-
-
-@contextlib.contextmanager
-def _read_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    try:
-        yield
-    except TapeError:
-        raise
-    except UnicodeDecodeError as error:
-        # Names in a damaged schema, which SQLite quotes in its messages as they stand.
-        raise NotSqliteError(f"its schema is damaged: {error}", path=path) from error
-    except sqlite3.Error as error:
-        _raise_not_sqlite(error, path)
-
-
-def _raise_not_sqlite(error: sqlite3.Error, path: str | os.PathLike[str]) -> NoReturn:
-    code = _primary_code(error)
-    if code == sqlite3.SQLITE_IOERR:
-        raise StorageError(f"SQLite could not read it: {error} ({_code_name(error)})", path=path) from error
-    if code == sqlite3.SQLITE_INTERRUPT:
-        raise NotSqliteError(
-            "reading it takes more work than a file of its size can need: its pages are damaged", path=path
-        ) from error
-    hint = None
-    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        hint = _LOCKED_HINT
-    elif code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
-        hint = _JOURNAL_HINT
-    raise NotSqliteError(
-        f"SQLite cannot read it: {error} ({_code_name(error)})", path=path, hint=hint
-    ) from error
-
-
-def _primary_code(error: sqlite3.Error) -> int:
-    # Errors that the Python module raises itself carry no code; the low byte is the primary one.
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def _code_name(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", type(error).__name__))

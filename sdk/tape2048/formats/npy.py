@@ -52,6 +52,7 @@ __all__ = [
     "open_shards",
     "parse_header",
     "read_header",
+    "rows_header",
     "session_header",
 ]
 
@@ -88,11 +89,17 @@ class NpyHeader(msgspec.Struct, frozen=True):
 
 
 def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
-    """The header of a session's ``steps.npy``: format 1.0, always ``STEPS_HEADER_BYTES`` long.
+    """The header of a session's ``steps.npy``: :func:`rows_header`, ``STEPS_HEADER_BYTES`` long."""
+    return rows_header(dtype, rows, STEPS_HEADER_BYTES)
+
+
+def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
+    """A header of format 1.0 whose length does not depend on the number of rows.
 
     Args:
         dtype: the row type, packed.
         rows: number of rows, 0 <= rows < 2**63.
+        header_bytes: length of the whole header; a multiple of 64 aligns the rows.
 
     Raises:
         ValueError: the count is out of range, or the row type's description does not fit.
@@ -102,7 +109,7 @@ def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
     # The text NumPy itself would write, key for key, so that other strict readers take it as well.
     text = f"{{'descr': {dtype.descr!r}, 'fortran_order': False, 'shape': ({rows},), }}".encode("ascii")
     prefix = _MAGIC + b"\x01\x00"
-    room = STEPS_HEADER_BYTES - len(prefix) - 2
+    room = header_bytes - len(prefix) - 2
     if len(text) >= room:
         raise ValueError(f"the row type {dtype} needs a header text of {len(text)} bytes; {room - 1} fit")
     return prefix + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"

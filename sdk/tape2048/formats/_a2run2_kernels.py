@@ -1,0 +1,196 @@
+"""The a2run2 step list, decoded and encoded in compiled code.
+
+Bytes are looked at one by one: a varint's length is known only at its end. Floats are moved as their
+32 bits, so that no value (NaN with a payload, say) changes on its way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from tape2048._jit import kernel
+
+__all__ = [
+    "BAD_MOVE",
+    "BAD_OPTION",
+    "BAD_VARIANT",
+    "BAD_VARINT",
+    "OK",
+    "SHORT",
+    "STEP_BYTES_MAX",
+    "decode_head",
+    "decode_steps",
+    "encode_steps",
+]
+
+U8 = np.uint8
+U64 = np.uint64
+
+#: What :func:`decode_steps` found.
+OK, SHORT, BAD_VARINT, BAD_MOVE, BAD_OPTION, BAD_VARIANT = range(6)
+
+#: A board as a varint, the move, the option, and four branches of a variant and a float.
+STEP_BYTES_MAX = 10 + 1 + 1 + 4 * 5
+
+
+@register_jitable
+def _read_f32_bits(data: Any, at: Any) -> Any:
+    """Four little-endian bytes (LLVM makes one load of them)."""
+    return (
+        np.uint32(data[at])
+        | np.uint32(data[at + 1]) << np.uint32(8)
+        | np.uint32(data[at + 2]) << np.uint32(16)
+        | np.uint32(data[at + 3]) << np.uint32(24)
+    )
+
+
+@register_jitable
+def _read_varint(data: Any, at: Any, bits: Any) -> Any:
+    """``(value, next)``: an unsigned integer of at most ``bits`` bits; ``next`` is 0 where there is none."""
+    value = U64(0)
+    shift = 0
+    while shift < bits and at < data.shape[0]:
+        byte = U64(data[at])
+        at += 1
+        value |= (byte & U64(0x7F)) << U64(shift)
+        if byte < U64(0x80):
+            # The shortest form, and nothing shifted out or past the field's width.
+            fits = shift + 7 <= bits or byte >> U64(bits - shift) == U64(0)
+            return value, at if fits and (byte != U64(0) or shift == 0) else 0
+        shift += 7
+    return value, 0
+
+
+@kernel
+def decode_head(data: Any) -> Any:
+    """Everything before the first step, where it is as it should be.
+
+    Returns:
+        ``(at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count)``: ``at`` is the first
+        step's offset, or 0 where anything is wrong (which, the caller finds out byte by byte);
+        ``engine_end`` is 0 where no engine is named.
+    """
+    failed = (0, U64(0), U64(0), 0, U64(0), U64(0), 0, 0, U64(0))
+    steps, at = _read_varint(data, 0, 32)
+    start, elapsed_at = _read_varint(data, at, 64) if at else (U64(0), 0)
+    if elapsed_at == 0 or elapsed_at + 4 > data.shape[0]:
+        return failed
+    score, at = _read_varint(data, elapsed_at + 4, 64)
+    tile, at = _read_varint(data, at, 32) if at else (U64(0), 0)
+    if at == 0 or at >= data.shape[0] or data[at] > U8(1):
+        return failed
+    engine_at, engine_end = at + 1, 0
+    if data[at] == U8(1):
+        length, engine_at = _read_varint(data, at + 1, 64)
+        if engine_at == 0 or length > U64(data.shape[0] - engine_at):
+            return failed
+        engine_end = engine_at + np.int64(length)
+    count, at = _read_varint(data, max(engine_at, engine_end), 64)
+    return at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count
+
+
+@kernel
+def decode_steps(
+    data: Any, begin: Any, boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any
+) -> Any:
+    """Decode ``len(moves)`` steps from ``data[begin:]`` into the arrays.
+
+    Args:
+        data: ``u8[bytes]``, the whole file.
+        begin: where the first step starts.
+        boards: out, ``u64[n]`` or longer.
+        moves: out, ``u8[n]``.
+        value_bits: out, ``u32[n, 4]``: the values' bits, 0 where there is none.
+        legal: out, ``u8[n]``.
+        has_branches: out, ``bool[n]``.
+
+    Returns:
+        ``(status, offset)``: OK and the byte after the last step, or what is wrong and where.
+    """
+    size = data.shape[0]
+    at = begin
+    for step in range(moves.shape[0]):
+        board = U64(0)
+        shift = U64(0)
+        while True:
+            if at >= size:
+                return SHORT, at
+            byte = U64(data[at])
+            # The tenth byte has one bit left; and a last byte of 0 after others says nothing.
+            if shift == U64(63) and byte > U64(1):
+                return BAD_VARINT, at
+            board |= (byte & U64(0x7F)) << shift
+            at += 1
+            if byte < U64(0x80):
+                if byte == U64(0) and shift > U64(0):
+                    return BAD_VARINT, at - 1
+                break
+            shift += U64(7)
+        boards[step] = board
+
+        if at + 2 > size:
+            return SHORT, size
+        if data[at] > U8(3):
+            return BAD_MOVE, at
+        moves[step] = data[at]
+        option = data[at + 1]
+        if option > U8(1):
+            return BAD_OPTION, at + 1
+        at += 2
+        has_branches[step] = option == U8(1)
+        mask = U8(0)
+        for move in range(4):
+            bits = np.uint32(0)
+            if option == U8(1):
+                if at >= size:
+                    return SHORT, size
+                variant = data[at]
+                if variant > U8(1):
+                    return BAD_VARIANT, at
+                at += 1
+                if variant == U8(0):
+                    if at + 4 > size:
+                        return SHORT, size
+                    bits = _read_f32_bits(data, at)
+                    at += 4
+                    mask |= U8(1 << move)
+            value_bits[step, move] = bits
+        legal[step] = mask
+    return OK, at
+
+
+@kernel
+def encode_steps(boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any, out: Any) -> Any:
+    """Encode steps into ``out`` (``u8``, at least ``STEP_BYTES_MAX`` a step); returns the bytes used.
+
+    The arrays are those of :func:`decode_steps`; values of moves without their ``legal`` bit are left out.
+    """
+    at = 0
+    for step in range(moves.shape[0]):
+        board = boards[step]
+        while board >= U64(0x80):
+            out[at] = U8(board & U64(0x7F) | U64(0x80))
+            board >>= U64(7)
+            at += 1
+        out[at] = U8(board)
+        out[at + 1] = moves[step]
+        out[at + 2] = U8(has_branches[step])
+        at += 3
+        if not has_branches[step]:
+            continue
+        for move in range(4):
+            if not legal[step] >> U8(move) & U8(1):
+                out[at] = U8(1)
+                at += 1
+                continue
+            bits = value_bits[step, move]
+            out[at] = U8(0)
+            out[at + 1] = U8(bits & np.uint32(0xFF))
+            out[at + 2] = U8(bits >> np.uint32(8) & np.uint32(0xFF))
+            out[at + 3] = U8(bits >> np.uint32(16) & np.uint32(0xFF))
+            out[at + 4] = U8(bits >> np.uint32(24))
+            at += 5
+    return at

@@ -1,0 +1,393 @@
+"""The files of a data set directory: what stands in it, its manifest, and opening it as a whole.
+
+The layout is that of :mod:`tape2048.formats.dataset`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048._parallel import map_ordered
+from tape2048._reading import open_regular, read_exactly, reading
+from tape2048.errors import (
+    BookkeepingError,
+    ManifestError,
+    NotADatasetError,
+    StorageError,
+    TapeError,
+    TruncatedError,
+)
+from tape2048.formats.dataset_db import Extras, read_runs_db
+from tape2048.formats.npy import read_header
+from tape2048.formats.session import FileEntry
+from tape2048.formats.tablerows import ROW_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048.formats.npy import NpyHeader
+    from tape2048.formats.runtable import RunTable
+    from tape2048.formats.tablerows import Part
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEADER_BYTES",
+    "MANIFEST",
+    "METADATA_DB",
+    "RUN_ID_MAX",
+    "SHARDS",
+    "SHARD_NAME",
+    "STEPS_NPY",
+    "STEP_DTYPE",
+    "Manifest",
+    "Opened",
+    "RowsFile",
+    "SkippedRun",
+    "SourceCount",
+    "check_files",
+    "check_run_ends",
+    "find_parts",
+    "open_directory",
+    "pinned",
+    "read_manifest",
+    "read_rows",
+    "read_rows_header",
+]
+
+FORMAT_VERSION = 1
+STEPS_NPY = "steps.npy"
+METADATA_DB = "metadata.db"
+MANIFEST = "manifest.json"
+SHARDS = "shards"
+HEADER_BYTES = 256
+SHARD_NAME = re.compile(r"steps_(\d{5,})\.npy")
+
+STEP_DTYPE = np.dtype(
+    [
+        ("board", "<u8"),
+        ("move", "u1"),
+        ("ev_legal", "u1"),
+        ("ev_values", "<f4", (4,)),
+        ("run_id", "<u4"),
+        ("step_index", "<u2"),
+    ]
+)
+assert STEP_DTYPE.itemsize == ROW_BYTES
+
+RUN_ID_MAX = 2**32 - 1
+
+#: Largest manifest that is parsed: room for the names of some 100,000 skipped runs.
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+
+#: How often a data set that is exchanged while it is opened is opened again.
+OPEN_TRIES = 5
+
+#: Bytes that one thread reads at a time; 16 MiB took longer on a cold file.
+_READ_BYTES = 4 * 1024 * 1024
+
+
+class SourceCount(msgspec.Struct, frozen=True):
+    """What came from one source: its path and kind, runs and steps taken, runs skipped."""
+
+    path: str
+    kind: str
+    runs: int
+    steps: int
+    skipped: int
+
+
+class SkippedRun(msgspec.Struct, frozen=True):
+    """A run that was left out: its name, the class of the error, and what is wrong with it."""
+
+    run: str
+    error: str
+    message: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """``manifest.json``. Others write the first four alone."""
+
+    version: int
+    num_steps: int
+    num_runs: int
+    created: str | None = None
+    updated: str | None = None
+    steps_crc32c: int | None = None
+    files: dict[str, FileEntry] = {}
+    sources: list[SourceCount] = []
+    skipped: list[SkippedRun] = []
+
+
+class RowsFile(NamedTuple):
+    """A file of rows, open for reading."""
+
+    path: Path
+    fd: int
+    header: NpyHeader
+
+
+class Opened(NamedTuple):
+    """One data set whose files are open; no row has been read yet."""
+
+    path: Path
+    files: list[RowsFile]
+    table: RunTable
+    extras: Extras
+    manifest: Manifest | None
+
+
+@contextlib.contextmanager
+def pinned(directory: Path) -> Iterator[Callable[[], bool]]:
+    """Hold a directory, so that its number is not given to another one meanwhile.
+
+    Yields:
+        A function: whether the path still leads to the directory that it led to at the beginning.
+
+    Raises:
+        NotADatasetError: nothing stands at the path, or no directory.
+        StorageError: the operating system would not say.
+    """
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
+        raise NotADatasetError(found, path=directory) from None
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
+    try:
+        mine = os.fstat(fd)
+
+        def same() -> bool:
+            try:
+                now = directory.stat()
+            except OSError:
+                return False
+            return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
+
+        yield same
+    finally:
+        os.close(fd)
+
+
+def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
+    """Open a data set, and check all that costs time in proportion to its runs.
+
+    Args:
+        directory: absolute.
+        stack: closes the files.
+
+    Raises:
+        NotADatasetError: no data set stands there.
+        FormatError: one of the classes below it, for the first defect found.
+        StorageError: the operating system could not read a file.
+    """
+    for _ in range(OPEN_TRIES):
+        with pinned(directory) as same, contextlib.ExitStack() as files:
+            try:
+                opened = _open_once(directory, files)
+            except TapeError:
+                if same():
+                    raise
+            else:
+                if same():
+                    stack.enter_context(files.pop_all())
+                    return opened
+    raise StorageError(
+        f"was exchanged for another one {OPEN_TRIES} times while it was opened",
+        path=directory,
+        hint="something appends to it all the time; try again",
+    )
+
+
+def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
+    parts = find_parts(directory)
+    manifest = read_manifest(directory)
+    if manifest is not None:
+        check_files(manifest, directory)
+    table, extras = read_runs_db(directory / METADATA_DB)
+    files = []
+    for part in parts:
+        fd = stack.enter_context(open_regular(part))
+        files.append(RowsFile(part, fd, read_rows_header(fd, part)))
+    rows = sum(file.header.rows for file in files)
+    _check_counts(manifest, rows, len(table), directory / MANIFEST)
+    table.check_tiles(rows, directory / METADATA_DB)
+    table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
+    return Opened(directory, files, table, extras, manifest)
+
+
+def find_parts(directory: Path) -> list[Path]:
+    """The file or the shards that hold the rows, in order; and make sure that ``metadata.db`` is there.
+
+    Raises:
+        NotADatasetError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
+        StorageError: the directory cannot be read.
+    """
+    with reading(directory):
+        names = {entry.name for entry in directory.iterdir()}
+        shards = sorted(
+            (int(match[1]), entry)
+            for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())
+            if (match := SHARD_NAME.fullmatch(entry.name))
+        )
+    if METADATA_DB not in names:
+        raise NotADatasetError(f"no {METADATA_DB} in this directory", path=directory)
+    if STEPS_NPY in names and shards:
+        raise NotADatasetError(
+            f"{STEPS_NPY} and {SHARDS}/ both hold rows; expected one form of them", path=directory
+        )
+    if STEPS_NPY in names:
+        return [directory / STEPS_NPY]
+    if not shards:
+        raise NotADatasetError(f"no {STEPS_NPY} in this directory", path=directory)
+    for expected, (number, path) in enumerate(shards):
+        if number != expected:
+            raise NotADatasetError(
+                f"shard steps_{expected:05d}.npy is missing; {path.name} is there", path=directory
+            )
+    return [path for _, path in shards]
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest, or None where there is none.
+
+    Raises:
+        ManifestError: it is malformed, or of a version that this package does not know.
+        StorageError: the operating system could not read it.
+    """
+    path = directory / MANIFEST
+    if not os.path.lexists(path):
+        return None
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        if size > MANIFEST_BYTES_MAX:
+            raise ManifestError(f"{size} bytes; expected at most {MANIFEST_BYTES_MAX}", path=path)
+        content = np.empty(size, np.uint8)
+        read_exactly(fd, content, 0, path)
+    try:
+        manifest = msgspec.json.decode(content.tobytes(), type=Manifest)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ManifestError(f"malformed: {error}", path=path) from error
+    if manifest.version != FORMAT_VERSION:
+        raise ManifestError(
+            f"data set version {manifest.version}; expected {FORMAT_VERSION}",
+            path=path,
+            hint="a newer tape2048 may read it",
+        )
+    return manifest
+
+
+def check_files(manifest: Manifest, directory: Path) -> None:
+    """Compare sizes with those of the manifest.
+
+    Raises:
+        ManifestError: a file is missing or longer, or the name is no file of the directory's.
+        TruncatedError: a file is shorter.
+        StorageError: the operating system would not say.
+    """
+    for name, entry in manifest.files.items():
+        if not re.fullmatch(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
+            raise ManifestError(f"{name!r} is listed, which is no file of it", path=directory / MANIFEST)
+        try:
+            found = (directory / name).stat().st_size
+        except FileNotFoundError:
+            raise ManifestError(f"{name} is listed, and missing", path=directory / MANIFEST) from None
+        except OSError as error:
+            raise StorageError(f"cannot be read: {error.strerror or error}", path=directory / name) from error
+        if found < entry.bytes:
+            raise TruncatedError(
+                f"has {found} bytes; the manifest says {entry.bytes}", path=directory / name, offset=found
+            )
+        if found > entry.bytes:
+            raise ManifestError(
+                f"{name} has {found} bytes; the manifest says {entry.bytes}", path=directory / MANIFEST
+            )
+
+
+def read_rows_header(fd: int, path: Path) -> NpyHeader:
+    """The header of an open file of rows; errors as :func:`tape2048.formats.npy.read_header`."""
+    return read_header(fd, path, [STEP_DTYPE])
+
+
+def read_rows(
+    files: Sequence[RowsFile], into: NDArray[np.uint8], progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Read the rows of several files, one after the other, into one array; on all cores.
+
+    Args:
+        files: open.
+        into: ``u8[32 * rows of all]``.
+        progress: called with the bytes read and all bytes.
+
+    Raises:
+        TruncatedError: a file was cut since its length was checked.
+        StorageError: the operating system could not read one.
+    """
+    pieces = []
+    begin = 0
+    for file in files:
+        size = file.header.rows * ROW_BYTES
+        for at in range(0, size, _READ_BYTES):
+            piece = into[begin + at : begin + min(at + _READ_BYTES, size)]
+            pieces.append((file, piece, file.header.data_offset + at))
+        begin += size
+
+    def read(work: tuple[RowsFile, NDArray[np.uint8], int]) -> int:
+        file, piece, offset = work
+        read_exactly(file.fd, piece, offset, file.path)
+        return len(piece)
+
+    done = 0
+    for count in map_ordered(read, pieces):
+        done += count
+        if progress is not None:
+            progress(done, begin)
+
+
+def _check_counts(manifest: Manifest | None, rows: int, runs: int, path: Path) -> None:
+    if manifest is None:
+        return
+    for name, claimed, found in (
+        ("num_steps", manifest.num_steps, rows),
+        ("num_runs", manifest.num_runs, runs),
+    ):
+        if claimed != found:
+            raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=path)
+
+
+def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:
+    """Look at the first and the last row of runs, where they lie in a part of the rows: are they theirs?
+
+    Args:
+        part: of the rows.
+        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each; those that lie elsewhere are passed over.
+        path: of the run table, named in errors.
+
+    Raises:
+        BookkeepingError: a row is not the one that the run table says.
+    """
+    rows = part.records.view(STEP_DTYPE)
+    for last in (False, True):
+        steps = runs["steps"].astype(np.int64) - 1 if last else np.zeros(len(runs), np.int64)
+        numbers = runs["first_row"].astype(np.int64) + steps - part.first_row
+        here = (numbers >= 0) & (numbers < part.rows)
+        ids = runs["id"][here] - np.uint64(part.id_shift)
+        found, expected, numbers = rows[numbers[here]], steps[here], numbers[here]
+        bad = (found["run_id"] != ids) | (found["step_index"] != expected)
+        if bad.any():
+            at = int(bad.argmax())
+            raise BookkeepingError(
+                f"run {ids[at]} has row {part.first_row + numbers[at]} as its step {expected[at]}, "
+                f"but that row is step {found['step_index'][at]} of run {found['run_id'][at]}",
+                path=path,
+                hint="the steps belong to another data set, or one of the two files was changed",
+            )

@@ -1,0 +1,249 @@
+"""Reading and writing the parts of a pack.dat; its layout stands in :mod:`tape2048.formats.packdat`."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tape2048.errors import (
+    BookkeepingError,
+    ChecksumError,
+    FieldError,
+    MagicError,
+    TrailingBytesError,
+    TruncatedError,
+    VersionError,
+)
+from tape2048.formats.runtable import RunTable
+from tape2048.formats.tablerows import ROW_BYTES
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "CHUNK_BYTES",
+    "CRC_BYTES",
+    "HEADER_BYTES",
+    "MAGIC",
+    "STEP_DTYPE",
+    "U32_MAX",
+    "check_crc",
+    "check_fits",
+    "check_steps",
+    "encode_header",
+    "encode_runs",
+    "parse_runs",
+    "read_header",
+]
+
+MAGIC = b"2048"
+VERSION = 1
+
+#: A step as the file has it.
+STEP_DTYPE = np.dtype(
+    [
+        ("board", "<u8"),
+        ("run_id", "<u4"),
+        ("index_in_run", "<u4"),
+        ("move_dir", "u1"),
+        ("ev_mask", "u1"),
+        ("ev_q", "<u2", (4,)),
+        ("zero", "u1", (6,)),
+    ]
+)
+assert STEP_DTYPE.itemsize == ROW_BYTES
+
+_HEADER = struct.Struct("<4sIIQQ")
+HEADER_BYTES = 28
+assert _HEADER.size == HEADER_BYTES
+_RUN_HEAD = struct.Struct("<IIIQIH")
+_RUN_TAIL = struct.Struct("<Qf")
+_RUN_BYTES_MIN = _RUN_HEAD.size + _RUN_TAIL.size
+CRC_BYTES = 4
+U32_MAX = 2**32 - 1
+_ENGINE_BYTES_MAX = 2**16 - 1
+#: Bytes that are written, or checksummed, between two calls of a progress callback.
+CHUNK_BYTES = 64 * 1024 * 1024
+
+
+class Header(NamedTuple):
+    """What a file's header says, and its bytes."""
+
+    packed: bytes
+    runs: int
+    steps: int
+    metadata_offset: int
+
+
+def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
+    """Parse a header, and compare its counts with the file's size."""
+    if head[:4] != MAGIC[: len(head)] or not head:
+        raise MagicError(
+            f"begins with {head[:4]!r}; expected {MAGIC!r}", path=path, offset=0, hint="not a pack.dat"
+        )
+    if len(head) < HEADER_BYTES:
+        raise TruncatedError(
+            f"the file ends after {size} bytes, within the header of {HEADER_BYTES}", path=path, offset=size
+        )
+    _, version, runs, steps, metadata_offset = _HEADER.unpack(head)
+    if version != VERSION:
+        raise VersionError(f"pack.dat version {version}; expected {VERSION}", path=path, offset=4)
+    if metadata_offset != HEADER_BYTES + ROW_BYTES * steps:
+        raise FieldError(
+            f"metadata_offset is {metadata_offset}; expected {HEADER_BYTES + ROW_BYTES * steps} "
+            f"for {steps} steps",
+            path=path,
+            offset=20,
+        )
+    needed = metadata_offset + _RUN_BYTES_MIN * runs + CRC_BYTES
+    if size < needed:
+        raise TruncatedError(
+            f"the header claims {steps} steps and {runs} runs (at least {needed} bytes); the file has {size}",
+            path=path,
+            offset=size,
+        )
+    return Header(head, runs, steps, metadata_offset)
+
+
+def check_crc(
+    header: bytes, records: NDArray[np.uint8], tail: NDArray[np.uint8], path: str | os.PathLike[str]
+) -> None:
+    """Raise ChecksumError unless the last four bytes are the checksum of all before."""
+    from crc32c import crc32c
+
+    checksum = crc32c(header)
+    for begin in range(0, len(records), CHUNK_BYTES):
+        checksum = crc32c(records[begin : begin + CHUNK_BYTES].data, checksum)
+    checksum = crc32c(tail[:-CRC_BYTES].data, checksum)
+    stored = int.from_bytes(tail[-CRC_BYTES:].tobytes(), "little")
+    if checksum != stored:
+        raise ChecksumError(
+            f"CRC-32C of the content is {checksum:#010x}; the file says {stored:#010x}",
+            path=path,
+            offset=HEADER_BYTES + len(records) + len(tail) - CRC_BYTES,
+            hint="the file was damaged; restore it from a copy",
+        )
+
+
+def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> RunTable:
+    """The run table in the bytes between the steps and the checksum."""
+    columns: list[tuple[int, ...]] = []
+    tails: list[tuple[int, float]] = []
+    engines: list[str | None] = []
+    at = 0
+    for _ in range(header.runs):
+        head_end = at + _RUN_HEAD.size
+        if head_end > len(content):
+            raise _runs_end(path, header, at)
+        head = _RUN_HEAD.unpack_from(content, at)
+        tail_at = head_end + head[5]
+        if tail_at + _RUN_TAIL.size > len(content):
+            raise _runs_end(path, header, at)
+        try:
+            engines.append(content[head_end:tail_at].decode() or None)
+        except UnicodeDecodeError as error:
+            raise FieldError(
+                f"the engine of run {head[0]} is not UTF-8: {error.reason}",
+                path=path,
+                offset=header.metadata_offset + head_end + error.start,
+            ) from error
+        tail = _RUN_TAIL.unpack_from(content, tail_at)
+        if not math.isfinite(tail[1]):
+            raise FieldError(
+                f"elapsed_s of run {head[0]} is {tail[1]}; expected a finite number",
+                path=path,
+                offset=header.metadata_offset + tail_at + 8,
+            )
+        columns.append(head[:5])
+        tails.append(tail)
+        at = tail_at + _RUN_TAIL.size
+    if at != len(content):
+        raise TrailingBytesError(
+            f"{len(content) - at} bytes stand between the last run and the checksum",
+            path=path,
+            offset=header.metadata_offset + at,
+        )
+    names = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
+    values = zip(*(head + tail for head, tail in zip(columns, tails, strict=True)), strict=True)
+    return RunTable.of_columns(dict(zip(names, values, strict=False)), engines)
+
+
+def _runs_end(path: str | os.PathLike[str], header: Header, at: int) -> FieldError:
+    return FieldError(
+        "the runs end within one: an engine's length or the number of runs is wrong",
+        path=path,
+        offset=header.metadata_offset + at,
+    )
+
+
+def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> None:
+    """Raise for the first step that cannot be, or is not its run's."""
+    steps = records.view(STEP_DTYPE)
+    lengths = table.rows["steps"].astype(np.int64)
+    for begin in range(0, len(table), _RUNS_AT_ONCE):
+        runs = table.rows[begin : begin + _RUNS_AT_ONCE]
+        if not len(runs):
+            continue
+        first = int(runs["first_row"][0])
+        counts = lengths[begin : begin + _RUNS_AT_ONCE]
+        rows = steps[first : first + int(counts.sum())]
+        numbers = np.arange(len(rows)) - np.repeat(runs["first_row"].astype(np.int64) - first, counts)
+        checks = (
+            ("run_id", rows["run_id"] != np.repeat(runs["id"], counts), BookkeepingError, 8),
+            ("index_in_run", rows["index_in_run"] != numbers, BookkeepingError, 12),
+            ("move_dir", rows["move_dir"] > 3, FieldError, 16),
+            ("ev_mask", rows["ev_mask"] > 15, FieldError, 17),
+            ("zero", rows["zero"].any(axis=1), FieldError, 26),
+        )
+        for name, bad, kind, offset in checks:
+            if bad.any():
+                at = int(bad.argmax())
+                run = runs[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
+                raise kind(
+                    f"{name} of step {first + at} is {rows[name][at].tolist()}, "
+                    f"in run {run['id']} that begins at step {run['first_row']}",
+                    path=path,
+                    offset=HEADER_BYTES + ROW_BYTES * (first + at) + offset,
+                )
+
+
+#: Runs whose steps are checked together, so that the arrays for it stay small.
+_RUNS_AT_ONCE = 256
+
+
+def encode_header(runs: int, steps: int) -> bytes:
+    """The header of a file with so many runs and steps."""
+    check_fits("num_runs", runs)
+    return _HEADER.pack(MAGIC, VERSION, runs, steps, HEADER_BYTES + ROW_BYTES * steps)
+
+
+def encode_runs(table: RunTable) -> bytes:
+    """The bytes of a run table."""
+    parts = []
+    for row, engine in zip(table.rows.tolist(), table.engine_names(), strict=True):
+        name = (engine or "").encode()
+        if len(name) > _ENGINE_BYTES_MAX:
+            raise FieldError(
+                f"the engine of run {row[0]} has {len(name)} bytes; expected at most {_ENGINE_BYTES_MAX}"
+            )
+        run_id, first_row, steps, max_score, tile, start, elapsed, _ = row
+        parts += [
+            _RUN_HEAD.pack(run_id, first_row, steps, max_score, tile, len(name)),
+            name,
+            _RUN_TAIL.pack(start, elapsed),
+        ]
+    return b"".join(parts)
+
+
+def check_fits(name: str, value: int) -> None:
+    """Raise FieldError where a field of 32 bits cannot hold a value."""
+    if value > U32_MAX:
+        raise FieldError(
+            f"{name} would be {value}; pack.dat holds at most {U32_MAX} (32 bits)",
+            hint="a data set directory holds more: tape2048 dataset build",
+        )

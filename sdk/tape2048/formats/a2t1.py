@@ -1,0 +1,282 @@
+"""A2T1: one run, one file, no branch values; file name extension ``.a2run``.
+
+============== ============== =====================================================
+offset         type           field
+============== ============== =====================================================
+0              ``4s``         magic ``A2T1``
+4              ``u8``         version = 1
+5              ``u8``         byte order = 0 (little)
+6              ``u32``        steps
+10             ``u64``        start_unix_s, 0 = unknown
+18             ``f32``        elapsed_s
+22             ``u64``        max_score
+30             ``u32``        highest_tile
+34             ``u16``        engine_len
+36             bytes          engine, UTF-8; empty: none
+36+engine_len  ``u64[n+1]``   states: the first board, and the one after each move and spawn
+then           ``u8[n]``      moves, 0 to 3
+last 4         ``u32``        CRC-32C of everything before
+============== ============== =====================================================
+
+Nothing stands between moves and checksum. Reading maps the file and copies nothing: ``states`` and
+``moves`` are views of the page cache, ``states`` an unaligned one (the header is 36 bytes).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from tape2048._durable import fsync_dir, new_file, storage_error, write_all
+from tape2048._reading import map_path, read_path
+from tape2048.errors import (
+    ChecksumError,
+    FieldError,
+    MagicError,
+    TrailingBytesError,
+    TruncatedError,
+    VersionError,
+)
+from tape2048.formats.npy import check_load
+from tape2048.formats.run import Run, RunMeta, check_meta
+from tape2048.formats.run_files import find_run_files, scan_files
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tape2048.formats.npy import Load
+    from tape2048.formats.run_files import Found
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAGIC",
+    "SUFFIX",
+    "parse_run",
+    "read_run",
+    "run_bytes",
+    "scan",
+    "shard_path",
+    "write_run",
+]
+
+MAGIC = b"A2T1"
+SUFFIX = ".a2run"
+VERSION = 1
+
+_HEADER = struct.Struct("<4sBBIQfQIH")
+HEADER_BYTES = 36
+_CRC_BYTES = 4
+_BOARD_BYTES = 8
+_ENGINE_BYTES_MAX = 2**16 - 1
+assert _HEADER.size == HEADER_BYTES
+
+
+def read_run(path: str | os.PathLike[str], load: Load = "mmap") -> Run:
+    """Map a file (or read it) and check all of it.
+
+    Args:
+        path: an A2T1 file, whatever its name.
+        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once, which is faster for a file of
+            less than a megabyte, whose pages take longer to map than to copy.
+
+    Returns:
+        A run whose arrays are read-only views of the file's bytes. No file stays open; a mapping goes
+        with the last array. A file that is cut while it is mapped ends the process with SIGBUS when the
+        lost part is touched.
+
+    Raises:
+        FormatError: as :func:`parse_run`.
+        StorageError: the operating system could not open, map or read it.
+        ValueError: ``load`` is something else.
+    """
+    check_load(load)
+    return parse_run(map_path(path) if load == "mmap" else read_path(path), path)
+
+
+def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:
+    """The run in a file's bytes.
+
+    Args:
+        data: ``u8[bytes]``, the whole file.
+        path: named in errors.
+
+    Returns:
+        A run whose arrays are views of ``data``.
+
+    Raises:
+        MagicError: not an A2T1 file.
+        VersionError: another version or byte order.
+        TruncatedError: fewer bytes than the header claims.
+        TrailingBytesError: more bytes than the header claims.
+        ChecksumError: bytes changed after they were written.
+        FieldError: the engine is not UTF-8, a move is above 3, ``elapsed_s`` is not finite.
+    """
+    head = data[:HEADER_BYTES].tobytes()
+    if head[:4] != MAGIC[: len(head)] or not head:
+        raise MagicError(
+            f"begins with {head[:4]!r}; expected {MAGIC!r}", path=path, offset=0, hint="not an A2T1 file"
+        )
+    if len(head) < HEADER_BYTES:
+        raise TruncatedError(
+            f"the file ends after {len(head)} bytes, within the header of {HEADER_BYTES}",
+            path=path,
+            offset=len(head),
+        )
+    _, version, order, steps, start, elapsed, score, tile, engine_len = _HEADER.unpack(head)
+    if version != VERSION:
+        raise VersionError(f"A2T1 version {version}; expected {VERSION}", path=path, offset=4)
+    if order != 0:
+        raise VersionError(f"byte order {order}; expected 0 (little-endian)", path=path, offset=5)
+    states_at = HEADER_BYTES + engine_len
+    moves_at = states_at + _BOARD_BYTES * (steps + 1)
+    end = moves_at + steps + _CRC_BYTES
+    if len(data) != end:
+        raise _length_error(len(data), end, f"{steps} steps and {engine_len} bytes of engine", path)
+    _check_crc(data, path)
+    moves = data[moves_at : moves_at + steps]
+    if steps and int(moves.max()) > 3:
+        at = int((moves > 3).argmax())
+        raise FieldError(f"move {moves[at]} at step {at}; expected 0 to 3", path=path, offset=moves_at + at)
+    if not math.isfinite(elapsed):
+        raise FieldError(f"elapsed_s is {elapsed}; expected a finite number", path=path, offset=18)
+    engine = _engine(data[HEADER_BYTES:states_at].tobytes(), path)
+    return Run(
+        states=data[states_at:moves_at].view("<u8"),
+        moves=moves,
+        meta=RunMeta(steps, start, elapsed, score, tile, engine),
+    )
+
+
+def run_bytes(run: Run) -> list[bytes]:
+    """The file that holds this run, in pieces to be written one after the other.
+
+    Branch values are not part of the format and are left out.
+
+    Raises:
+        FieldError: a fact does not fit its field, or a move is above 3.
+    """
+    meta = run.meta
+    check_meta(meta)
+    engine = (meta.engine or "").encode()
+    if len(engine) > _ENGINE_BYTES_MAX:
+        raise FieldError(f"engine is {len(engine)} bytes; an A2T1 file holds at most {_ENGINE_BYTES_MAX}")
+    if len(run) and int(run.moves.max()) > 3:
+        raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3")
+    header = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        0,
+        meta.steps,
+        meta.start_unix_s,
+        meta.elapsed_s,
+        meta.max_score,
+        meta.highest_tile,
+        len(engine),
+    )
+    parts = [header + engine, run.states.astype("<u8", copy=False).tobytes(), run.moves.tobytes()]
+    checksum = 0
+    for part in parts:
+        checksum = crc32c(part, checksum)
+    return [*parts, checksum.to_bytes(_CRC_BYTES, "little")]
+
+
+def write_run(path: str | os.PathLike[str], run: Run) -> None:
+    """Write a run to a new file, which appears whole or not at all.
+
+    Args:
+        path: the file; its directory has to exist. :func:`shard_path` makes one by day.
+        run: the run; branch values are left out, and an engine of ``""`` reads back as None.
+
+    Raises:
+        NameTakenError: something stands at ``path``.
+        FieldError: as :func:`run_bytes`.
+        StorageError: the operating system refused.
+    """
+    parts = run_bytes(run)
+    with new_file(path) as fd:
+        for part in parts:
+            write_all(fd, part)
+
+
+def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) -> Path:
+    """A path for a run in directories by day, ``<root>/YYYYMMDD/<name>.a2run``; makes the directory.
+
+    Args:
+        root: where the days are; it is made where it is missing, its parent is not.
+        run: its start (UTC) gives the day; an unknown start is 1970-01-01.
+        name: the file's name without extension; None: a random UUID.
+
+    Raises:
+        StorageError: the directory cannot be made.
+        FieldError: the start is past the year 9999.
+    """
+    try:
+        begin = dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise FieldError(f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999") from error
+    day = Path(root, f"{begin:%Y%m%d}")
+    try:
+        for directory in (Path(root), day):
+            if not directory.is_dir():
+                directory.mkdir(exist_ok=True)
+                fsync_dir(directory.parent)
+    except OSError as error:
+        raise storage_error(error, day, "making the directory") from error
+    return day / f"{uuid.uuid4() if name is None else name}{SUFFIX}"
+
+
+def scan(root: str | os.PathLike[str]) -> Iterator[Found]:
+    """Read every A2T1 file below a directory, in path order; a bad file costs that file alone.
+
+    Args:
+        root: a directory, or one of directories by day.
+
+    Yields:
+        For each file its path and either the run or the error, which names the defect.
+
+    Raises:
+        NoRunsError: no file with this format's extensions stands there.
+        OutDirError: the directory is missing or cannot be listed.
+    """
+    return scan_files(find_run_files(root, (SUFFIX, ".bin", ".run")), read_run)
+
+
+def _length_error(
+    found: int, expected: int, claim: str, path: str | os.PathLike[str] | None
+) -> TruncatedError | TrailingBytesError:
+    claim = f"the header claims {claim} ({expected} bytes)"
+    if found < expected:
+        return TruncatedError(f"{claim}; the file has {found}", path=path, offset=found)
+    return TrailingBytesError(f"{claim}; {found - expected} more bytes follow", path=path, offset=expected)
+
+
+def _check_crc(data: NDArray[np.uint8], path: str | os.PathLike[str] | None) -> None:
+    end = len(data) - _CRC_BYTES
+    stored = int.from_bytes(data[end:].tobytes(), "little")
+    computed = crc32c(data[:end].data)
+    if computed != stored:
+        raise ChecksumError(
+            f"CRC-32C of the content is {computed:#010x}; the file says {stored:#010x}",
+            path=path,
+            offset=end,
+            hint="the file was damaged or cut and filled up; restore it from a copy",
+        )
+
+
+def _engine(raw: bytes, path: str | os.PathLike[str] | None) -> str | None:
+    try:
+        return raw.decode() or None
+    except UnicodeDecodeError as error:
+        raise FieldError(
+            f"the engine is not UTF-8: {error.reason}", path=path, offset=HEADER_BYTES + error.start
+        ) from error

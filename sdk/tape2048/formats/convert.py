@@ -1,0 +1,369 @@
+"""From one format to another, as far as the target can hold what the source has.
+
+What would be lost is an error, :class:`~tape2048.errors.LossError`, before anything appears under the
+target's name, unless the caller says that it may be lost; then it is counted.
+
+============  =========================================================================================
+target        what it has no place for
+============  =========================================================================================
+``a2run``     branch values
+``a2run2``    nothing
+``pack``      nothing (a2run2 entries, A2T1 ones for runs without branch values)
+``packdat``   the final board; branch values beyond 16 bits
+``dataset``   branch values that are not normalised, and that of a chosen move that was neither best nor
+              worst (the chosen one is 1.0 there)
+``session``   branch values, start, elapsed time, and the engine but for the identity of a recorded game;
+              the final board
+``jsonl``     branch values
+``parquet``   nothing
+============  =========================================================================================
+
+A source that has no final boards (sessions, pack.dat, data sets of others) gives the one that the rules
+leave; where a 2 and a 4 would both have ended the game, that is a loss too, unless the target has no
+final board either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tape2048._durable import fsync_dir, new_file, rename_noreplace, storage_error, write_all
+from tape2048._staging import Staging
+from tape2048.errors import FormatError, LossError, NameTakenError
+from tape2048.formats.dataset import SkippedRun
+from tape2048.formats.sources import Source, open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tape2048.formats.run import Run
+    from tape2048.formats.sources import Endings, SourceRun
+
+__all__ = ["TARGETS", "Converted", "convert", "target_of"]
+
+#: What can be written, and how a name says it.
+TARGETS = {
+    "a2run": ".a2run",
+    "a2run2": ".a2run2",
+    "pack": ".a2pack",
+    "packdat": ".dat",
+    "dataset": "",
+    "session": "",
+    "jsonl": ".jsonl",
+    "parquet": ".parquet",
+}
+
+_NO_FINAL = ("packdat", "session")
+
+
+class Converted(msgspec.Struct, frozen=True):
+    """What a conversion did.
+
+    Attributes:
+        target: what was written.
+        kind: its format.
+        runs: runs that are in it.
+        lost: what was left out, and of how many runs.
+        skipped: runs that could not be read, each with its reason.
+    """
+
+    target: str
+    kind: str
+    runs: int
+    lost: dict[str, int]
+    skipped: tuple[SkippedRun, ...]
+
+
+def target_of(path: str | os.PathLike[str], kind: str | None = None) -> str:
+    """The format to write: as asked, or as the name's extension says.
+
+    Raises:
+        FormatError: the name does not say.
+    """
+    if kind is not None:
+        if kind not in TARGETS:
+            raise FormatError(
+                f"no target is called {kind!r}; expected one of {', '.join(TARGETS)}", path=path
+            )
+        return kind
+    suffix = Path(path).suffix
+    for name, own in TARGETS.items():
+        if own and own == suffix:
+            return name
+    raise FormatError(
+        f"the name does not say what to write (extension {suffix!r})",
+        path=path,
+        hint=f"say which with --to: {', '.join(TARGETS)}",
+    )
+
+
+def convert(
+    source: str | os.PathLike[str] | Source,
+    target: str | os.PathLike[str],
+    to: str | None = None,
+    *,
+    lossy: bool = False,
+    workers: int | None = None,
+    endings: Endings | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Converted:
+    """Write the runs of a source in another format; the target appears whole or not at all.
+
+    Args:
+        source: anything that :func:`~tape2048.formats.sources.open_source` opens.
+        target: where nothing stands. For ``a2run`` and ``a2run2`` a file where the source is one run's
+            file, else a directory with a file for each run.
+        to: one of :data:`TARGETS`; None: as the target's extension says.
+        lossy: whether what the target cannot hold may be left out.
+        workers: threads that decode; None: one for each core.
+        endings: see :func:`~tape2048.formats.sources.open_source`.
+        progress: called with the runs read and all runs.
+
+    Raises:
+        LossError: something would be lost, and ``lossy`` does not allow it; nothing was written.
+        NameTakenError: something stands at ``target``.
+        FormatError: the source is damaged as a whole, or the target's kind is not known.
+        MissingPackageError: a package for the target's format is not installed.
+        StorageError: the operating system refused something.
+    """
+    kind = target_of(target, to)
+    where = Path(os.path.abspath(target))
+    if os.path.lexists(where):
+        raise NameTakenError("something stands here; nothing was replaced", path=where)
+    opened = source if isinstance(source, Source) else open_source(source, endings)
+    flow = _Flow(opened, kind, lossy=lossy, workers=workers, progress=progress)
+    count = _WRITERS[kind](where, flow)
+    return Converted(str(where), kind, count, dict(flow.lost), tuple(flow.skipped))
+
+
+class _Flow:
+    """The good runs of a source, once it is sure that what they lose may be lost."""
+
+    def __init__(
+        self,
+        source: Source,
+        kind: str,
+        *,
+        lossy: bool,
+        workers: int | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.source = source
+        self.kind = kind
+        self.lost: Counter[str] = Counter()
+        self.skipped: list[SkippedRun] = []
+        self._lossy = lossy
+        self._workers = workers
+        self._progress = progress
+
+    def chunks(self) -> Iterator[list[SourceRun]]:
+        """A few runs at a time, bad ones included."""
+        done = 0
+        for checked in self.source.map(self._check, self._workers):
+            done += len(checked)
+            for found, losses in checked:
+                for loss in losses:
+                    self._lose(loss, found.name)
+            if self._progress is not None:
+                self._progress(done, max(done, self.source.count))
+            yield [found for found, _ in checked]
+
+    def named(self) -> Iterator[tuple[str, Run]]:
+        """Each good run and its name."""
+        for chunk in self.chunks():
+            for found in chunk:
+                if found.run is not None:
+                    yield found.name, found.run
+                else:
+                    error = found.failure
+                    self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+
+    def runs(self) -> Iterator[Run]:
+        """Each good run."""
+        return (run for _, run in self.named())
+
+    def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
+        return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
+
+    def _lose(self, what: str, name: str) -> None:
+        if not self._lossy:
+            raise LossError(
+                f"{self.kind} has no place for {what} ({name}); nothing was written",
+                path=self.source.path,
+                hint="--lossy leaves out what has no place",
+            )
+        self.lost[what] += 1
+
+
+def _losses(found: SourceRun, source: str, target: str) -> list[str]:
+    """What a run would lose in a target."""
+    run = found.run
+    if run is None:
+        return []
+    losses = []
+    has_values = run.has_branches is not None and bool(run.has_branches.any())
+    if not found.ending_known and target not in {*_NO_FINAL, "dataset"}:
+        losses.append("a final board that is not known for sure")
+    if target in _NO_FINAL and source not in {*_NO_FINAL, "sessions"} and found.ending_known:
+        losses.append("the final board")
+    if has_values and target in {"a2run", "session", "jsonl"}:
+        losses.append("branch values")
+    if has_values and target == "packdat" and not _fits_16_bits(run):
+        losses.append("branch values beyond 16 bits")
+    if has_values and target == "dataset" and not _fits_dataset(run):
+        losses.append("branch values that are not normalised, or of a chosen move in the middle")
+    if has_values and found.values_lost and target != "dataset":
+        losses.append("chosen values that the source has lost")
+    if target == "session" and source not in {"session", "sessions"} and _has_facts(run):
+        losses.append("start, elapsed time and engine")
+    return losses
+
+
+def _has_facts(run: Run) -> bool:
+    from tape2048.formats.session_runs import identity_of
+
+    meta = run.meta
+    if identity_of(meta.engine) is not None:
+        return meta.elapsed_s != 0
+    return bool(meta.start_unix_s or meta.elapsed_s or meta.engine)
+
+
+def _fits_16_bits(run: Run) -> bool:
+    """Whether all branch values come back from 16 bits as they are."""
+    values = run.branch_values
+    legal = run.branch_legal
+    assert values is not None
+    assert legal is not None
+    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    inside = values[mask]
+    if not np.isfinite(inside).all() or (inside.size and not 0 <= inside.min() <= inside.max() <= 1):
+        return False
+    levels = np.rint(inside.astype(np.float64) * 65535).astype(np.float32) / np.float32(65535)
+    back: Any = np.minimum(levels, np.float32(1 - 2**-23))
+    return bool((back == inside).all())
+
+
+def _fits_dataset(run: Run) -> bool:
+    """Whether all branch values come back from a data set's rows as they are."""
+    from tape2048.formats._records import dataset_records, restore_values
+    from tape2048.formats.dataset import STEP_DTYPE
+
+    assert run.has_branches is not None
+    records = np.empty(STEP_DTYPE.itemsize * len(run), np.uint8)
+    try:
+        dataset_records(run, 0, records)
+    except FormatError:
+        return True  # it will be left out, by name
+    rows = records.view(STEP_DTYPE)
+    values, legal = np.ascontiguousarray(rows["ev_values"]), np.ascontiguousarray(rows["ev_legal"])
+    has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
+    return bool(
+        (has == run.has_branches).all()
+        and (legal[has] == run.branch_legal[has]).all()  # type: ignore[index]
+        and (values[has] == run.branch_values[has]).all()  # type: ignore[index]
+    )
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def _run_files(where: Path, flow: _Flow) -> int:
+    if flow.source.kind == "run":
+        for run in flow.runs():
+            _write_run(flow.kind, where, run)
+        return 0 if flow.skipped else 1
+    count = 0
+    suffix = TARGETS[flow.kind]
+    taken: set[str] = set()
+    try:
+        with Staging(where) as staging:
+            for count, (name, run) in enumerate(flow.named(), start=1):
+                stem = Path(name).stem if flow.source.kind == "runs" else f"{count - 1:06d}"
+                if stem in taken:
+                    stem = f"{stem}-{count - 1:06d}"
+                taken.add(stem)
+                _write_run(flow.kind, staging.path / f"{stem}{suffix}", run)
+            fsync_dir(staging.path)
+            rename_noreplace(staging.path, where)
+            staging.keep()
+            fsync_dir(where.parent)
+    except OSError as error:
+        raise storage_error(error, where, "writing it") from error
+    return count
+
+
+def _write_run(kind: str, path: Path, run: Run) -> None:
+    from tape2048.formats.a2run2 import RunV2
+    from tape2048.formats.a2t1 import write_run
+
+    if kind == "a2run":
+        write_run(path, run)
+    else:
+        RunV2.from_run(run).save(path)
+
+
+def _pack(where: Path, flow: _Flow) -> int:
+    from tape2048.formats.a2pack import PackWriter
+
+    with PackWriter(where, count_hint=flow.source.count) as writer:
+        for run in flow.runs():
+            writer.add_run(run)
+        return len(writer)
+
+
+def _packdat(where: Path, flow: _Flow) -> int:
+    from tape2048.formats.packdat import DataPack
+
+    pack = DataPack.build(flow.runs())
+    pack.save(where)
+    return len(pack.runs)
+
+
+def _dataset(where: Path, flow: _Flow) -> int:
+    from tape2048.formats.dataset_build import build_dataset
+
+    # The rows are laid out here, and not on the threads that decode: what is lost has to be known first.
+    source = Source(flow.source.path, flow.source.kind, flow.source.count, flow.chunks(), lambda runs: runs)
+    built = build_dataset(where, [source], workers=1)
+    flow.skipped += built.skipped
+    return built.runs
+
+
+def _session(where: Path, flow: _Flow) -> int:
+    from tape2048.formats.session_runs import write_session
+
+    return write_session(where, flow.runs(), {"converted_from": flow.source.kind})
+
+
+def _jsonl(where: Path, flow: _Flow) -> int:
+    from tape2048.formats.jsonl import run_line
+
+    count = 0
+    with new_file(where) as fd:
+        for count, run in enumerate(flow.runs(), start=1):
+            write_all(fd, run_line(run, count - 1))
+    return count
+
+
+def _parquet(where: Path, flow: _Flow) -> int:
+    from tape2048.formats.parquet import write_parquet
+
+    return write_parquet(where, flow.runs())
+
+
+_WRITERS: dict[str, Callable[[Path, _Flow], int]] = {
+    "a2run": _run_files,
+    "a2run2": _run_files,
+    "pack": _pack,
+    "packdat": _packdat,
+    "dataset": _dataset,
+    "session": _session,
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+}

@@ -1,0 +1,315 @@
+"""The data set directory: all steps of many runs in one array, and the runs in SQLite.
+
+::
+
+    <name>/
+        steps.npy        one packed record of 32 bytes for each step, or
+        shards/          ... in several files, steps_00000.npy, steps_00001.npy, ...
+        metadata.db      SQLite: the run table (tape2048.formats.dataset_db)
+        manifest.json    counts, sizes, checksums, sources, skipped runs; others may leave it out
+
+``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. What is written here has a header of
+:data:`HEADER_BYTES`, so that a row lies in one cache line and the header's length does not depend on the
+number of rows.
+
+==========  =======  =======================================================================
+field       type     meaning
+==========  =======  =======================================================================
+board       ``<u8``  the board before the move, packed
+move        ``u1``   0 up, 1 down, 2 left, 3 right
+ev_legal    ``u1``   the moves that are legal, by the rules
+ev_values   ``<f4``  [4] normalised branch values: the chosen move exactly 1.0, illegal ones 0.0;
+                     all 0 where the source had none
+run_id      ``<u4``  ``runs.id``
+step_index  ``<u2``  0-based move number within the run: a run has at most 65,536 steps
+==========  =======  =======================================================================
+
+The rows of one run are contiguous and in step order, and the runs cover all rows.
+
+**What a reader sees, and when.** A data set is never changed in place. Building and appending write a
+whole directory under a name that begins with a dot, flush every file of it, and then one rename decides:
+:func:`~tape2048.formats.dataset_build.append_dataset` exchanges the two directories' names in one step
+(``renameat2`` with ``RENAME_EXCHANGE``), and removes the old one afterwards. A reader that opens before
+that sees the old data set, whole; one that opens after it sees the new one, whole. One that has opened
+the old one keeps it: mapped and open files outlive their names. One that is caught in between, with some
+files open and others not, notices that the name leads to another directory now, and opens again
+(:func:`pinned`); a program that opens ``steps.npy`` and ``metadata.db`` by path without looking can get
+one of each, as with any two files. A process that is killed leaves the old data set or the new one, and
+perhaps a directory with a dot, which the next append removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import numpy as np
+
+from tape2048._reading import map_file, reading
+from tape2048.formats._dataset_files import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MANIFEST,
+    METADATA_DB,
+    RUN_ID_MAX,
+    SHARDS,
+    STEP_DTYPE,
+    STEPS_NPY,
+    Manifest,
+    SkippedRun,
+    SourceCount,
+    check_run_ends,
+    open_directory,
+    read_rows,
+)
+from tape2048.formats.dataset_db import Extras
+from tape2048.formats.npy import check_load
+from tape2048.formats.run import Run
+from tape2048.formats.runtable import RunTable
+from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tape2048.formats._dataset_files import Opened
+    from tape2048.formats.npy import Load
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEADER_BYTES",
+    "MANIFEST",
+    "METADATA_DB",
+    "RUN_STEPS_MAX",
+    "SHARDS",
+    "STEPS_NPY",
+    "STEP_DTYPE",
+    "Dataset",
+    "Manifest",
+    "SkippedRun",
+    "SourceCount",
+]
+
+RUN_STEPS_MAX = 2**16
+
+# Runs of a mapped data set whose first and last row are looked at when it is opened.
+_PROBED_RUNS = 8
+
+
+class Dataset(TableRows):
+    """One data set, or several as one; a source of rows, and a view where a filter made it.
+
+    Rows come out as ``STEP_DTYPE``. Nothing has to be closed. Pickling sends the paths, and opens them
+    again there (a view is pickled with its choice of runs).
+
+    Args:
+        path: a data set's directory, or several. The run ids of the second and later ones go on after
+            the highest one before, in :attr:`runs` and in every row that is read.
+        load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
+            random rows that are not in the page cache.
+        progress: called with the bytes read and all bytes, while rows are read into memory.
+
+    Attributes:
+        paths: the directories, absolute.
+        load: how the rows are held.
+        manifests: of each directory, None where there is none.
+        extras: final boards and seeds, run by run as :attr:`runs`.
+
+    Raises:
+        NotADatasetError: no data set stands at a path.
+        FormatError: one of the classes below it, for the first defect found.
+        StorageError: the operating system could not read a file.
+        ValueError: no path, or ``load`` is something else.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        load: Load = "ram",
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        check_load(load)
+        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+        if not paths:
+            raise ValueError("no data set was named; expected at least one path")
+        with contextlib.ExitStack() as stack:
+            opened = [open_directory(Path(os.path.abspath(one)), stack) for one in paths]
+            table, shifts = _joined_table(opened)
+            parts = [_in_memory(opened, shifts, progress)] if load == "ram" else _mapped(opened, shifts)
+        runs = table.rows[table.rows["steps"] > 0]
+        if load == "mmap" and len(runs) > _PROBED_RUNS:  # each costs two reads on a cold disk
+            runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
+        for part in parts:
+            check_run_ends(part, runs, opened[0].path / METADATA_DB)
+        self.paths = [one.path for one in opened]
+        self.load: Load = load
+        self.manifests = [one.manifest for one in opened]
+        self.extras = Extras.joined([one.extras for one in opened])
+        super().__init__(parts, table)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        load: Load = "ram",
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """The constructor under the name that :class:`tape2048.Session` and packs have for it."""
+        return cls(path, load, progress=progress)
+
+    def __repr__(self) -> str:
+        names = ", ".join(path.name for path in self.paths)
+        kind = f"{self.load}, a view" if self.is_view else self.load
+        return f"<Dataset {names}: {len(self):,} rows, {len(self.runs):,} runs, {kind}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
+        chosen = self.runs["id"] if self.is_view else None
+        return _reopen, ([str(path) for path in self.paths], self.load, chosen)
+
+    @property
+    def steps(self) -> NDArray[np.void]:
+        """All rows as one array, ``STEP_DTYPE[N]``, read-only; not of a view.
+
+        Raises:
+            ValueError: this is a view, or mapped from several files.
+        """
+        if self.is_view or len(self._parts) != 1:
+            what = "a view" if self.is_view else "mapped from several files"
+            raise ValueError(f"the rows of {self!r} are no one array: it is {what}; use get_batch")
+        return self._parts[0].records.view(STEP_DTYPE)
+
+    def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+        """The rows with these numbers, in this order.
+
+        Args:
+            indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
+                negative number is refused, not counted from the end. ``int64`` is the fast type.
+            out: ``STEP_DTYPE[n]`` to write into, contiguous; None: a new array.
+
+        Returns:
+            ``STEP_DTYPE[n]``.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: not integers of one dimension.
+            ValueError: ``out`` is something else.
+        """
+        target = None
+        if out is not None:
+            count = len(indices) if isinstance(indices, np.ndarray) else len(np.asarray(indices))
+            if out.dtype != STEP_DTYPE or not out.flags.c_contiguous or out.shape != (count,):
+                raise ValueError(f"out is {out.dtype}{list(out.shape)}; expected {STEP_DTYPE}[{count}]")
+            target = out.view(np.uint8)
+        rows = self._gather(indices, target).view(STEP_DTYPE)
+        shifts = self._id_shifts(indices)
+        if shifts is not None:
+            rows["run_id"] += shifts
+        return rows
+
+    def run(self, ordinal: int, final_board: int | None = None) -> Run:
+        """One run of :attr:`runs` as a single run, for the formats that hold one.
+
+        Args:
+            ordinal: of the run.
+            final_board: the board after its last move; None: the one that was kept when the run came
+                here, or the candidate of :func:`tape2048.formats.endings.last_boards`.
+
+        Raises:
+            IndexError: no such run.
+        """
+        run, _ = self.run_and_losses(ordinal, final_board)
+        return run
+
+    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
+        """As :meth:`run`, and what of it is a guess.
+
+        Returns:
+            The run; whether its final board is known for sure; and at how many steps the chosen move's
+            value is lost (see :func:`tape2048.formats._records.restore_values`).
+        """
+        from tape2048.formats._records import restore_values
+        from tape2048.formats.endings import last_boards
+        from tape2048.formats.session_runs import join_seed
+
+        rows = self.get_batch(np.arange(len(self))[self.rows_of(ordinal)])
+        moves = np.ascontiguousarray(rows["move"])
+        values = np.ascontiguousarray(rows["ev_values"])
+        legal = np.ascontiguousarray(rows["ev_legal"])
+        has, lost = restore_values(values, legal, moves)
+        certain = final_board is not None or bool(self.extras.has_final[ordinal])
+        if final_board is None and certain:
+            final_board = int(self.extras.final_board[ordinal])
+        elif final_board is None and len(rows):
+            finals, sure = last_boards(np.ascontiguousarray(rows["board"][-1:]), moves[-1:])
+            final_board, certain = int(finals[0]), bool(sure[0])
+        branches = {"branch_values": values, "branch_legal": legal, "has_branches": has}
+        meta = self._table.meta(ordinal)
+        if self.extras.has_seed[ordinal]:
+            engine = join_seed(meta.engine, int(self.extras.seed[ordinal]))
+            meta = msgspec.structs.replace(meta, engine=engine)
+        run = Run.from_boards(rows["board"], moves, final_board or 0, meta, **(branches if has.any() else {}))
+        return run, (certain, lost)
+
+    def _choose(self, mask: NDArray[np.bool_]) -> None:
+        super()._choose(mask)
+        self.extras = self.extras.choose(mask)
+
+
+def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None) -> Dataset:
+    whole = Dataset(paths, load)
+    return whole if chosen is None else whole.filter_runs(np.isin(whole.runs["id"], chosen))
+
+
+def _joined_table(opened: list[Opened]) -> tuple[RunTable, list[int]]:
+    """The runs of all, row numbers and ids going on; and what was added to the ids of each."""
+    tables = []
+    shifts = []
+    first_row = shift = 0
+    for one in opened:
+        rows = one.table.rows.copy()
+        rows["id"] += np.uint64(shift)
+        rows["first_row"] += np.uint64(first_row)
+        tables.append(RunTable(rows, one.table.engines))
+        shifts.append(shift)
+        first_row += sum(file.header.rows for file in one.files)
+        if len(rows):
+            shift = int(rows["id"].max()) + 1
+    table = RunTable.joined(tables)
+    table.check_ids(RUN_ID_MAX, opened[-1].path)
+    return table, shifts
+
+
+def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
+    parts = []
+    first_row = 0
+    for one, shift in zip(opened, shifts, strict=True):
+        for file in one.files:
+            with reading(file.path):
+                records = map_file(file.fd, file.header.end_offset)[file.header.data_offset :]
+            parts.append(Part(records, first_row, file.header.rows, shift))
+            first_row += file.header.rows
+    return parts
+
+
+def _in_memory(opened: list[Opened], shifts: list[int], progress: Callable[[int, int], None] | None) -> Part:
+    """All rows in one piece of memory, with the run ids that they have among all data sets."""
+    files = [file for one in opened for file in one.files]
+    rows = sum(file.header.rows for file in files)
+    records = aligned_records(rows)
+    read_rows(files, records, progress)
+    begin = 0
+    for one, shift in zip(opened, shifts, strict=True):
+        end = begin + sum(file.header.rows for file in one.files) * ROW_BYTES
+        if shift:
+            from tape2048.formats._records import shift_ids
+
+            shift_ids(records[begin:end], STEP_DTYPE.fields["run_id"][1], shift)  # type: ignore[index]
+        begin = end
+    records.flags.writeable = False
+    return Part(records, 0, rows)

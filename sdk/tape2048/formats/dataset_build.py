@@ -1,0 +1,461 @@
+"""Building data sets, and appending to them; what a reader sees meanwhile stands in ``dataset``.
+
+Runs are decoded and laid out as rows on several threads and written in the order of their sources, so the
+same sources give the same bytes on any number of threads. Memory is bounded by a few runs for each
+thread, whatever the size of the sources.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048._crc import crc32c_combine
+from tape2048._durable import (
+    fsync_dir,
+    fsync_path,
+    rename_exchange,
+    rename_noreplace,
+    storage_error,
+    write_file,
+)
+from tape2048._reading import read_exactly
+from tape2048._staging import Staging, hold, sweep
+from tape2048.errors import ChecksumError, FieldError, NameTakenError, NotADatasetError, TapeError
+from tape2048.formats._dataset_files import (
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    RUN_ID_MAX,
+    SHARDS,
+    STEP_DTYPE,
+    STEPS_NPY,
+    Manifest,
+    SkippedRun,
+    SourceCount,
+    open_directory,
+)
+from tape2048.formats._rows_writer import RowsWriter
+from tape2048.formats.dataset import RUN_STEPS_MAX
+from tape2048.formats.dataset_db import Extras, write_runs_db
+from tape2048.formats.run import RunMeta, check_meta
+from tape2048.formats.runtable import RunTable
+from tape2048.formats.session import FileEntry
+from tape2048.formats.sources import Source, open_source
+from tape2048.formats.tablerows import ROW_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.formats._dataset_files import Opened, RowsFile
+    from tape2048.formats.dataset import Dataset
+    from tape2048.formats.run import Run
+    from tape2048.formats.sources import SourceRun
+
+__all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
+
+_RUN_ID_AT: int = STEP_DTYPE.fields["run_id"][1]  # type: ignore[index]
+
+_COPY_BYTES = 16 * 1024 * 1024
+_VIEW_ROWS = 1 << 18
+_U63_MAX = 2**63 - 1
+
+
+class Built(msgspec.Struct, frozen=True):
+    """What a build or an append wrote.
+
+    Attributes:
+        path: the data set.
+        runs: runs that were added.
+        steps: rows that were added.
+        skipped: runs that were left out, each with its reason.
+    """
+
+    path: str
+    runs: int
+    steps: int
+    skipped: tuple[SkippedRun, ...]
+
+
+def build_dataset(
+    output: str | os.PathLike[str],
+    sources: Iterable[str | os.PathLike[str] | Source],
+    *,
+    workers: int | None = None,
+    shard_rows: int | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Built:
+    """Make a data set of everything that the sources hold.
+
+    A run that cannot be read, has an illegal move, or has more than 65,536 steps is left out and named
+    with its reason, in the result and in the manifest.
+
+    Args:
+        output: the directory to make; nothing may stand there.
+        sources: what :func:`~tape2048.formats.sources.open_source` opens, in the order of their rows.
+        workers: threads that decode; None: one for each core.
+        shard_rows: write files of so many rows; None: one ``steps.npy``. Appending to shards copies no
+            rows.
+        progress: called with the runs read, all runs, and the steps written.
+
+    Raises:
+        NameTakenError: something stands at ``output``.
+        FormatError: a source that is damaged as a whole.
+        StorageError: a source cannot be read, or the operating system refused to write.
+    """
+    target = Path(os.path.abspath(output))
+    if os.path.lexists(target):
+        raise NameTakenError(
+            "something stands here; nothing was replaced",
+            path=target,
+            hint="append to it, or name another directory",
+        )
+    opened = [source if isinstance(source, Source) else open_source(source) for source in sources]
+    with (
+        _writing(target),
+        Staging(target) as staging,
+        closing(RowsWriter(staging.path, shard_rows)) as writer,
+    ):
+        added = _Added(writer, first_id=0)
+        added.add_all(opened, workers, progress)
+        added.finish(staging.path, None)
+        rename_noreplace(staging.path, target)
+        staging.keep()
+        fsync_dir(target.parent)
+    return added.built(target)
+
+
+def append_dataset(
+    path: str | os.PathLike[str],
+    sources: Iterable[str | os.PathLike[str] | Source],
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Built:
+    """Add everything that the sources hold to a data set; ids of the new runs go on after the highest.
+
+    The directory is written anew beside the old one and exchanged with it in one step: readers see the
+    old data set or the new one, and so does whoever comes after a crash. Rows in one ``steps.npy`` are
+    copied (and their checksum compared); shards are linked.
+
+    Args:
+        path: the data set.
+        sources: as for :func:`build_dataset`.
+        workers: as there.
+        progress: as there.
+
+    Raises:
+        NotADatasetError: no data set stands at ``path``.
+        ChecksumError: its rows are not those that were written; nothing is appended.
+        StorageError: somebody else appends to it; the file system cannot exchange two names; or the
+            operating system refused something.
+        FormatError: the data set or a source is damaged.
+    """
+    target = Path(os.path.abspath(path))
+    opened = [source if isinstance(source, Source) else open_source(source) for source in sources]
+    with ExitStack() as stack:
+        _hold_dataset(target, stack)
+        old = open_directory(target, stack)
+        stack.enter_context(_writing(target))
+        sweep(target)
+        staging = stack.enter_context(Staging(target))
+        writer = stack.enter_context(closing(_continue(old, staging.path)))
+        ids = old.table.rows["id"]
+        added = _Added(writer, first_id=int(ids.max()) + 1 if len(ids) else 0)
+        added.add_all(opened, workers, progress)
+        added.finish(staging.path, old)
+        rename_exchange(staging.path, target)
+        fsync_dir(target.parent)
+        # Now the staging name is that of the old data set, which goes when the block is left.
+    return added.built(target)
+
+
+def write_view(
+    output: str | os.PathLike[str],
+    view: Dataset,
+    *,
+    shard_rows: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Built:
+    """Write the runs of a view (or of several data sets opened as one) as a data set of their own.
+
+    Rows stay what they are, but for ``run_id``: ids count from 0.
+
+    Args:
+        output: the directory to make; nothing may stand there.
+        view: what is written.
+        shard_rows: as for :func:`build_dataset`.
+        progress: called with the rows written and all rows.
+
+    Raises:
+        NameTakenError: something stands at ``output``.
+        StorageError: the operating system refused.
+    """
+    target = Path(os.path.abspath(output))
+    if os.path.lexists(target):
+        raise NameTakenError("something stands here; nothing was replaced", path=target)
+    steps = view.runs["steps"].astype(np.int64)
+    ends = np.cumsum(steps)
+    runs = view.runs.copy()
+    runs["id"] = np.arange(len(runs))
+    runs["first_row"] = ends - steps
+    with (
+        _writing(target),
+        Staging(target) as staging,
+        closing(RowsWriter(staging.path, shard_rows)) as writer,
+    ):
+        for first in range(0, len(view), _VIEW_ROWS):
+            rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
+            rows["run_id"] = np.searchsorted(ends, np.arange(first, first + len(rows)), side="right")
+            writer.write(rows.view(np.uint8))
+            if progress is not None:
+                progress(first + len(rows), len(view))
+        sources = [SourceCount(str(path), "dataset", len(runs), len(view), 0) for path in view.paths[:1]]
+        table = RunTable(runs, view.run_table.engines)
+        _finish(staging.path, writer, table, view.extras, _History.of(None, sources, []))
+        rename_noreplace(staging.path, target)
+        staging.keep()
+        fsync_dir(target.parent)
+    return Built(str(target), len(runs), len(view), ())
+
+
+# ------------------------------------------------------------------------------------ the new runs
+
+
+class _Chunk(NamedTuple):
+    """A few runs as rows, their ids counted from 0."""
+
+    records: NDArray[np.uint8]
+    metas: list[RunMeta]
+    extras: Extras
+    skipped: list[SkippedRun]
+    read: int
+
+
+def _lay_out(runs: list[SourceRun]) -> _Chunk:
+    """Rows of a few runs; this is what the threads do."""
+    from tape2048.formats._records import dataset_records
+    from tape2048.formats.session_runs import split_seed
+
+    good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]
+    records = np.empty(ROW_BYTES * sum(len(run) for run in good), np.uint8)
+    extras = Extras.unknown(len(runs))
+    metas: list[RunMeta] = []
+    skipped = []
+    end = 0
+    for found in runs:
+        try:
+            run = _checked(found)
+            size = ROW_BYTES * len(run)
+            dataset_records(run, len(metas), records[end : end + size])
+        except TapeError as error:
+            skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+            continue
+        at = len(metas)
+        engine, seed = split_seed(run.meta.engine)
+        extras.final_board[at], extras.has_final[at] = run.final_board, found.ending_known
+        extras.seed[at], extras.has_seed[at] = seed or 0, seed is not None
+        metas.append(msgspec.structs.replace(run.meta, engine=engine))
+        end += size
+    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, len(runs))
+
+
+def _checked(found: SourceRun) -> Run:
+    """The run, once it is sure that its facts fit a data set."""
+    if found.run is None:
+        raise found.failure
+    run = found.run
+    check_meta(run.meta)
+    if len(run) > RUN_STEPS_MAX:
+        raise FieldError(f"{len(run)} steps; a data set's step_index holds at most {RUN_STEPS_MAX}")
+    for name in ("max_score", "start_unix_s"):
+        if getattr(run.meta, name) > _U63_MAX:
+            raise FieldError(f"{name} is {getattr(run.meta, name)}; SQLite holds at most {_U63_MAX}")
+    return run
+
+
+class _Added:
+    """The runs that a build or an append adds, as they are written.
+
+    Args:
+        writer: takes the rows.
+        first_id: the id of the first new run.
+    """
+
+    def __init__(self, writer: RowsWriter, first_id: int) -> None:
+        self.writer = writer
+        self._first_id = first_id
+        self._first_row = writer.rows
+        self._metas: list[RunMeta] = []
+        self._extras = [Extras.unknown(0)]
+        self.sources: list[SourceCount] = []
+        self.skipped: list[SkippedRun] = []
+
+    def add_all(
+        self,
+        sources: Sequence[Source],
+        workers: int | None,
+        progress: Callable[[int, int, int], None] | None,
+    ) -> None:
+        """Write the rows of every source, in order."""
+        total = sum(source.count for source in sources)
+        done = 0
+        for source in sources:
+            runs, rows, skipped = len(self._metas), self.writer.rows, len(self.skipped)
+            for chunk in source.map(_lay_out, workers):
+                self._add(chunk)
+                done += chunk.read
+                if progress is not None:
+                    progress(done, max(done, total), self.writer.rows - self._first_row)
+            count = SourceCount(
+                path=str(source.path),
+                kind=source.kind,
+                runs=len(self._metas) - runs,
+                steps=self.writer.rows - rows,
+                skipped=len(self.skipped) - skipped,
+            )
+            self.sources.append(count)
+
+    def _add(self, chunk: _Chunk) -> None:
+        from tape2048.formats._records import shift_ids
+
+        next_id = self._first_id + len(self._metas)
+        if next_id + len(chunk.metas) > RUN_ID_MAX + 1:
+            last = next_id + len(chunk.metas) - 1
+            raise FieldError(f"a run would have id {last}; a row's run_id holds at most {RUN_ID_MAX}")
+        shift_ids(chunk.records, _RUN_ID_AT, next_id)
+        self.writer.write(chunk.records)
+        self._metas += chunk.metas
+        self._extras.append(chunk.extras)
+        self.skipped += chunk.skipped
+
+    def finish(self, directory: Path, old: Opened | None) -> None:
+        """Write what stands beside the rows, of the old runs and the new ones."""
+        table = RunTable.of_metas(self._metas, first_id=self._first_id, first_row=self._first_row)
+        extras = Extras.joined(self._extras)
+        if old is not None:
+            table = RunTable.joined([old.table, table])
+            extras = Extras.joined([old.extras, extras])
+        before = old.manifest if old is not None else None
+        _finish(directory, self.writer, table, extras, _History.of(before, self.sources, self.skipped))
+
+    def built(self, path: Path) -> Built:
+        """What was added, for the caller."""
+        rows = self.writer.rows - self._first_row
+        return Built(str(path), len(self._metas), rows, tuple(self.skipped))
+
+
+# ------------------------------------------------------------------------------ the new directory
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Turn the operating system's refusals, within the block, into errors of this project."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, target, "writing it") from error
+
+
+def _hold_dataset(target: Path, stack: ExitStack) -> None:
+    try:
+        hold(target, stack)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotADatasetError("no directory stands at this path", path=target) from None
+    except OSError as error:
+        raise storage_error(error, target, "locking it") from error
+
+
+def _continue(old: Opened, directory: Path) -> RowsWriter:
+    """A writer in a new directory that already has the old rows, copied or linked."""
+    sharded = old.files[0].path.parent.name == SHARDS
+    writer = RowsWriter(directory, max(1, old.files[0].header.rows) if sharded else None)
+    listed = old.manifest.files if old.manifest is not None else {}
+    try:
+        for file in old.files:
+            entry = listed.get(str(file.path.relative_to(old.path)))
+            if sharded:
+                size = file.header.end_offset
+                entry = entry or FileEntry(size, _copy(file, 0, size, None))
+                writer.link(file.path, file.header.rows, entry)
+            else:
+                _copy_rows(file, writer, entry)
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> None:
+    """Copy the rows of a file, and compare its checksum with the one that it should have."""
+    begin = file.header.data_offset
+    size = file.header.end_offset - begin
+    head = _copy(file, 0, begin, None)
+    found = crc32c_combine(head, _copy(file, begin, size, writer), size)
+    if entry is not None and entry.crc32c != found:
+        raise ChecksumError(
+            f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}; nothing was appended",
+            path=file.path,
+            hint="restore the data set from a copy, or build it anew",
+        )
+
+
+def _copy(file: RowsFile, offset: int, size: int, writer: RowsWriter | None) -> int:
+    """The CRC-32C of some of a file's bytes, which a writer gets as rows."""
+    from crc32c import crc32c
+
+    buffer = np.empty(min(size, _COPY_BYTES), np.uint8)
+    checksum = 0
+    for begin in range(0, size, _COPY_BYTES):
+        chunk = buffer[: size - begin]
+        read_exactly(file.fd, chunk, offset + begin, file.path)
+        checksum = crc32c(chunk.data, checksum)
+        if writer is not None:
+            writer.write(chunk)
+    return checksum
+
+
+class _History(NamedTuple):
+    """What a manifest says of how its data set came to be."""
+
+    created: str | None
+    updated: str | None
+    sources: list[SourceCount]
+    skipped: list[SkippedRun]
+
+    @classmethod
+    def of(cls, before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]) -> _History:
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if before is None:
+            return cls(now, None, sources, skipped)
+        return cls(before.created or now, now, [*before.sources, *sources], [*before.skipped, *skipped])
+
+
+def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: _History) -> None:
+    """Write what stands beside the rows, and flush everything."""
+    from crc32c import crc32c
+
+    writer.finish()
+    database = directory / METADATA_DB
+    write_runs_db(database, table, extras)
+    fsync_path(database)
+    content = database.read_bytes()
+    rows = writer.files.get(STEPS_NPY)
+    manifest = Manifest(
+        version=FORMAT_VERSION,
+        num_steps=writer.rows,
+        num_runs=len(table),
+        steps_crc32c=None if rows is None else rows.crc32c,
+        files={**writer.files, METADATA_DB: FileEntry(len(content), crc32c(content))},
+        **history._asdict(),
+    )
+    write_file(directory / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    fsync_dir(directory)

@@ -1,0 +1,294 @@
+"""``metadata.db`` of a data set directory: the run table in SQLite.
+
+The table ``runs`` and its indexes are those of the original design. Beside it stands
+``tape2048_runs`` with what single runs have and that table has not: the board after the last move, and
+the seed of a game that our recorder played. Readers that do not know it lose nothing else.
+
+A file of others is read without trusting it (:mod:`tape2048._sqlite`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
+from tape2048.errors import BookkeepingError, FieldError, SchemaError
+from tape2048.formats.runtable import RunTable
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+__all__ = ["SCHEMA", "Extras", "read_runs_db", "write_runs_db"]
+
+SCHEMA = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    first_step_idx INTEGER NOT NULL,
+    num_steps INTEGER NOT NULL,
+    max_score INTEGER NOT NULL,
+    highest_tile INTEGER NOT NULL,
+    engine TEXT,
+    start_time INTEGER,
+    elapsed_s REAL
+);
+CREATE TABLE tape2048_runs (id INTEGER PRIMARY KEY, final_board BIGINT, seed BIGINT);
+CREATE INDEX idx_score ON runs(max_score);
+CREATE INDEX idx_steps ON runs(num_steps)
+"""
+
+#: A run takes about 60 operations to read and at least 20 bytes; see :mod:`tape2048.formats.metadata`.
+READ_LIMIT = WorkLimit(1_000_000, 16)
+
+_COUNTS = ("id", "first_step_idx", "num_steps", "max_score", "highest_tile")
+_REQUIRED = (*_COUNTS, "engine", "start_time", "elapsed_s")
+_COLUMN_OF: Final = {
+    "id": "id",
+    "first_step_idx": "first_row",
+    "num_steps": "steps",
+    "max_score": "max_score",
+    "highest_tile": "highest_tile",
+    "start_time": "start_unix_s",
+}
+_EXTRA = "tape2048_runs"
+_EXTRA_COLUMNS = ("id", "final_board", "seed")
+_TABLES = frozenset({"runs", _EXTRA})
+_INSERT_ROWS = 100
+
+
+class Extras(NamedTuple):
+    """What single runs have and the table ``runs`` has not, run by run.
+
+    Attributes:
+        final_board: ``u64[R]``: the board after the last move.
+        has_final: ``bool[R]``: whether it is known.
+        seed: ``u64[R]``: the game's seed.
+        has_seed: ``bool[R]``: whether it is known.
+    """
+
+    final_board: NDArray[np.uint64]
+    has_final: NDArray[np.bool_]
+    seed: NDArray[np.uint64]
+    has_seed: NDArray[np.bool_]
+
+    @classmethod
+    def unknown(cls, runs: int) -> Extras:
+        """Nothing known of so many runs."""
+        return cls(
+            np.zeros(runs, np.uint64),
+            np.zeros(runs, np.bool_),
+            np.zeros(runs, np.uint64),
+            np.zeros(runs, np.bool_),
+        )
+
+    def choose(self, ordinals: NDArray[Any]) -> Extras:
+        """Those of some runs."""
+        return Extras(*(column[ordinals] for column in self))
+
+    @classmethod
+    def joined(cls, parts: list[Extras]) -> Extras:
+        """Several one after the other."""
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras) -> None:
+    """Write a fresh file, with no journal and nothing synced; on an error nothing is left.
+
+    The caller flushes the file and publishes it by a rename.
+
+    Args:
+        path: where nothing stands.
+        table: the runs, in the order of their rows.
+        extras: of the same runs.
+
+    Raises:
+        NameTakenError: something stands at ``path``.
+        DiskFullError: no room left.
+        StorageError: SQLite or the operating system could not write.
+        FieldError: a count above 2**63 - 1, which SQLite cannot hold.
+    """
+    rows = table.rows
+    for name in ("max_score", "start_unix_s"):
+        if len(rows) and int(rows[name].max()) >= 2**63:
+            raise FieldError(f"{name} is {rows[name].max()}; SQLite holds at most 2**63 - 1", path=path)
+    names = ("id", "first_row", "steps", "max_score", "highest_tile")
+    counts = [rows[name].tolist() for name in names]
+    records = zip(
+        *counts,
+        table.engine_names(),
+        rows["start_unix_s"].tolist(),
+        rows["elapsed_s"].astype(np.float64).tolist(),
+        strict=True,
+    )
+    finals = _nullable(extras.final_board, extras.has_final)
+    seeds = _nullable(extras.seed, extras.has_seed)
+    known = [
+        record
+        for record in zip(rows["id"].tolist(), finals, seeds, strict=True)
+        if record[1] is not None or record[2] is not None
+    ]
+    create_empty(path)
+    try:
+        with write_errors(path), contextlib.closing(connect(path, "rw")) as database:
+            database.execute("PRAGMA journal_mode = OFF")
+            database.execute("PRAGMA synchronous = OFF")
+            database.execute("BEGIN")
+            tables, *indexes = SCHEMA.split("CREATE INDEX")
+            for statement in tables.split(";")[:2]:
+                database.execute(statement)
+            _insert(database, "runs", len(_REQUIRED), list(records))
+            _insert(database, _EXTRA, len(_EXTRA_COLUMNS), known)
+            for statement in indexes:  # afterwards: sorting once is faster than keeping sorted
+                database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
+            database.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+        raise
+
+
+def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
+    """Read a whole ``metadata.db``; nothing on the disk is changed, and no lock is waited for.
+
+    Returns:
+        The runs by first row, and what else is known of them.
+
+    Raises:
+        NotSqliteError: not SQLite, damaged, being written, or with a journal that is not yet merged.
+        SchemaError: no table ``runs``, a column missing, a view or virtual table in a table's place,
+            or a value of the wrong type.
+        BookkeepingError: a count out of range, or extras of a run that does not exist.
+        StorageError: the operating system could not read it.
+    """
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
+        if "runs" not in tables:
+            raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
+        columns_of(database, "runs", _REQUIRED, (), path)
+        table = _read_table(database, path)
+        extras = Extras.unknown(len(table))
+        if _EXTRA in tables:
+            columns_of(database, _EXTRA, _EXTRA_COLUMNS, (), path)
+            _read_extras(database, table, extras, path)
+    return table, extras
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def _nullable(values: NDArray[np.uint64], known: NDArray[np.bool_]) -> list[int | None]:
+    signed = values.astype(np.int64).tolist()
+    return [value if has else None for value, has in zip(signed, known.tolist(), strict=True)]
+
+
+def _insert(database: sqlite3.Connection, table: str, columns: int, records: list[tuple[Any, ...]]) -> None:
+    one = f"({', '.join('?' * columns)})"
+    begin = f"INSERT INTO {table} VALUES "  # noqa: S608  (our own names)
+    whole = len(records) - len(records) % _INSERT_ROWS
+    database.executemany(
+        begin + ", ".join([one] * _INSERT_ROWS),
+        (
+            [value for record in records[first : first + _INSERT_ROWS] for value in record]
+            for first in range(0, whole, _INSERT_ROWS)
+        ),
+    )
+    database.executemany(begin + one, records[whole:])
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def _read_columns(
+    database: sqlite3.Connection, table: str, columns: dict[str, Any], path: str | os.PathLike[str]
+) -> list[list[Any]]:
+    """Columns as lists, by one statement, so that all have one order.
+
+    Args:
+        database: the open file.
+        table: our own name of it.
+        columns: an expression for each column, and what its list decodes as; strict about types, which
+            SQLite's columns are not.
+        path: named in errors.
+    """
+    arrays = ", ".join(f"json_group_array({expression})" for expression in columns)
+    try:
+        texts = database.execute(f"SELECT {arrays} FROM {table}").fetchone()  # noqa: S608  (our own names)
+    except (sqlite3.OperationalError, UnicodeDecodeError) as error:
+        # SQLite has one code for all of these; only its words tell a bad value from a bad file.
+        if isinstance(error, sqlite3.OperationalError) and not re.search("BLOB|UTF-8", str(error)):
+            raise
+        raise SchemaError(
+            f"a value in the table {table} is no number and no text: {error}", path=path
+        ) from error
+    found = []
+    for text, (expression, kind) in zip(texts, columns.items(), strict=True):
+        try:
+            found.append(msgspec.json.decode(text, type=kind))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SchemaError(f"{table}.{expression}: {error}", path=path) from error
+    return found
+
+
+def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> RunTable:
+    """The runs, by first row."""
+    expressions: dict[str, Any] = {name: list[int] for name in _COLUMN_OF if name != "start_time"}
+    *counts, start, elapsed, engines = _read_columns(
+        database,
+        "runs",
+        {
+            **expressions,
+            "ifnull(start_time, 0)": list[int],
+            "ifnull(elapsed_s, 0)": list[float],
+            "engine": list[str | None],
+        },
+        path,
+    )
+    columns: dict[str, Any] = {}
+    rows = RunTable.of_columns({}, []).rows
+    for (name, field), column in zip(_COLUMN_OF.items(), [*counts, start], strict=True):
+        values = np.array(column, np.int64)
+        highest = min(2**63 - 1, int(np.iinfo(rows.dtype[field]).max))
+        wrong = np.flatnonzero((values < 0) | (values > highest))
+        if wrong.size:
+            at = int(wrong[0])
+            raise BookkeepingError(
+                f"runs.{name} is {values[at]} where id is {counts[0][at]}; expected 0 to {highest}", path=path
+            )
+        columns[field] = values
+    with np.errstate(over="ignore"):
+        columns["elapsed_s"] = np.array(elapsed, np.float64).astype(np.float32)
+    if not np.isfinite(columns["elapsed_s"]).all():
+        raise SchemaError("runs.elapsed_s holds a number that is no finite float32", path=path)
+    return RunTable.of_columns(columns, engines).ordered()
+
+
+def _read_extras(
+    database: sqlite3.Connection, table: RunTable, extras: Extras, path: str | os.PathLike[str]
+) -> None:
+    numbers, *values_of = _read_columns(
+        database, _EXTRA, {"id": list[int], "final_board": list[int | None], "seed": list[int | None]}, path
+    )
+    ids = np.array(numbers, np.int64)
+    if not len(ids):
+        return
+    by_id = np.argsort(table.rows["id"], kind="stable")
+    sorted_ids = table.rows["id"][by_id].astype(np.int64)
+    place = np.searchsorted(sorted_ids, ids)
+    unknown = place == len(sorted_ids)
+    unknown[~unknown] = sorted_ids[place[~unknown]] != ids[~unknown]
+    if unknown.any():
+        raise BookkeepingError(
+            f"{_EXTRA} has run {ids[unknown][0]}, which the table runs does not have", path=path
+        )
+    ordinals = by_id[place]
+    targets = ((extras.final_board, extras.has_final), (extras.seed, extras.has_seed))
+    for (values, known), found in zip(targets, values_of, strict=True):
+        known[ordinals] = [value is not None for value in found]
+        values[ordinals] = np.array([value or 0 for value in found], np.int64).astype(np.uint64)

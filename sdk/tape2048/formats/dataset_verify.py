@@ -1,0 +1,240 @@
+"""Read a data set to its last byte and name everything that is wrong with it.
+
+Opening checks what costs time in proportion to the runs; this checks the rest: every checksum of the
+manifest, and every row against the run table and the rules of the game.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from tape2048._jit import kernel
+from tape2048._parallel import map_ordered
+from tape2048._reading import open_regular, read_exactly
+from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
+from tape2048.formats._dataset_files import METADATA_DB, open_directory
+from tape2048.formats.dataset import Dataset
+from tape2048.rules import empty_mask, legal_mask, slide
+from tape2048.validation import Finding, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["verify_dataset"]
+
+U64 = np.uint64
+
+#: Runs that are checked together, on one thread.
+_JOB_RUNS = 32
+
+_CHUNK_BYTES = 16 * 1024 * 1024
+
+#: Rows of a kind of defect that are named; the rest are counted.
+_NAMED_MAX = 5
+
+_RUN_ID, _STEP_INDEX, _MOVE, _LEGAL, _VALUES, _NEXT = range(1, 7)
+_WORDS = {
+    _RUN_ID: (BookkeepingError, "belongs to another run"),
+    _STEP_INDEX: (BookkeepingError, "has another step_index than its place in the run"),
+    _MOVE: (FieldError, "has a move that is not legal on its board"),
+    _LEGAL: (FieldError, "has an ev_legal that is not the board's"),
+    _VALUES: (FieldError, "has ev_values that are neither all 0 nor normalised, the chosen one 1"),
+    _NEXT: (FieldError, "leads by no spawn to the board of the row after it"),
+}
+
+
+@register_jitable
+def _values_fit(values: Any, mask: Any, move: Any) -> Any:
+    """Whether values are in [0, 1], 0 where a move is not legal, and all 0 or 1 for the chosen move."""
+    any_value = False
+    for m in range(4):
+        value = values[m]
+        any_value |= value != np.float32(0)
+        legal = mask >> U64(m) & U64(1)
+        if not (value == np.float32(0) or (legal and np.float32(0) <= value <= np.float32(1))):
+            return False
+    return not any_value or values[move] == np.float32(1)
+
+
+@register_jitable
+def _leads_to(after: Any, board: Any) -> Any:
+    """Whether a board is an afterstate and one spawned tile, a 2 or a 4."""
+    spawn = board ^ after
+    empty = empty_mask(after)
+    return (
+        spawn != U64(0)
+        and spawn & (spawn - U64(1)) == U64(0)
+        and (spawn & (empty | empty << U64(1)) == spawn)
+    )
+
+
+@kernel
+def _defect(rows: Any, i: int, last: Any) -> int:
+    """What is wrong with row ``i`` of a run; 0: nothing."""
+    boards, moves, legal, values = rows
+    mask = legal_mask(boards[i])
+    move = U64(moves[i])
+    if move > U64(3) or not mask >> move & U64(1):
+        return _MOVE
+    if U64(legal[i]) != mask:
+        return _LEGAL
+    if not _values_fit(values[i], mask, move):
+        return _VALUES
+    if not last and not _leads_to(slide(boards[i], move), boards[i + 1]):
+        return _NEXT
+    return 0
+
+
+@kernel
+def _check_rows(rows: Any, places: Any, runs: Any, found: Any) -> int:
+    """Check whole runs; fills ``found`` with (kind, row, run ordinal) of bad rows, returns their number."""
+    ids, steps = places
+    run_ids, lengths = runs
+    row = 0
+    count = 0
+    for run in range(len(run_ids)):
+        for step in range(lengths[run]):
+            kind = 0
+            if ids[row] != run_ids[run]:
+                kind = _RUN_ID
+            elif steps[row] != step:
+                kind = _STEP_INDEX
+            else:
+                kind = _defect(rows, row, step + 1 == lengths[run])
+            if kind:
+                if count < len(found):
+                    found[count, 0] = kind
+                    found[count, 1] = row
+                    found[count, 2] = run
+                count += 1
+            row += 1
+    return count
+
+
+def verify_dataset(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Check a data set completely.
+
+    Compared: the manifest's counts, sizes and checksums; that the runs cover the rows; each row's
+    ``run_id`` and ``step_index``; that its move is legal, its ``ev_legal`` the board's and its
+    ``ev_values`` normalised; that move and one spawn lead to the next row's board; and each run's
+    ``highest_tile`` against the tiles that its rows show.
+
+    Args:
+        path: the directory.
+        progress: called with the bytes read and all bytes.
+
+    Returns:
+        All findings; defects are never raised.
+    """
+    directory = Path(os.path.abspath(path))
+    findings: list[Finding] = []
+    checksums = 0
+    try:
+        dataset = Dataset.open(directory, load="mmap")
+    except TapeError as error:
+        return Report(str(directory), 0, 0, 0, (_finding(error),))
+    total = sum(part.stat().st_size for part in directory.rglob("*") if part.is_file())
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(min(done, total), total)
+
+    try:
+        with ExitStack() as stack:
+            opened = open_directory(directory, stack)  # holds the files, whatever happens to their names
+            files = opened.manifest.files if opened.manifest is not None else {}
+            by_name = {str(file.path.relative_to(directory)): file.fd for file in opened.files}
+            for name, entry in files.items():
+                fd = by_name.get(name)
+                if fd is None:
+                    fd = stack.enter_context(open_regular(directory / name))
+                found = _crc_of(fd, entry.bytes, directory / name, advance)
+                checksums += 1
+                if found != entry.crc32c:
+                    message = f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}"
+                    findings.append(_finding(ChecksumError(message, path=directory / name)))
+    except TapeError as error:
+        findings.append(_finding(error))
+    findings += _row_findings(dataset)
+    return Report(str(directory), len(dataset), len(dataset.runs), checksums, tuple(findings))
+
+
+def _crc_of(fd: int, size: int, path: Path, advance: Callable[[int], None]) -> int:
+    from crc32c import crc32c
+
+    buffer = np.empty(min(size, _CHUNK_BYTES), np.uint8)
+    checksum = 0
+    for begin in range(0, size, _CHUNK_BYTES):
+        chunk = buffer[: size - begin]
+        read_exactly(fd, chunk, begin, path)
+        checksum = crc32c(chunk.data, checksum)
+        advance(len(chunk))
+    return checksum
+
+
+def _row_findings(dataset: Dataset) -> Iterator[Finding]:
+    runs = dataset.runs
+    table = dataset.paths[0] / METADATA_DB
+    counts = dict.fromkeys(_WORDS, 0)
+    jobs = [range(first, min(first + _JOB_RUNS, len(runs))) for first in range(0, len(runs), _JOB_RUNS)]
+    for bad, total, tiles in map_ordered(lambda job: _check_job(dataset, job), jobs):
+        for kind, row, run in bad:
+            counts[kind] += 1
+            if counts[kind] <= _NAMED_MAX:
+                error, words = _WORDS[kind]
+                text = f"row {row} {words} (run {runs['id'][run]}, from row {runs['first_row'][run]})"
+                yield _finding(error(text, path=dataset.paths[0]))
+        if total > len(bad):
+            yield _finding(FieldError(f"{total - len(bad)} more bad rows", path=dataset.paths[0]))
+        for run, tile in tiles:
+            claimed = runs["highest_tile"][run]
+            text = f"run {runs['id'][run]} has highest_tile {claimed}, but its rows show a {tile}"
+            yield _finding(BookkeepingError(text, path=table))
+    for kind, count in counts.items():
+        if count > _NAMED_MAX:
+            error, words = _WORDS[kind]
+            yield _finding(error(f"{count} rows, each of which {words}", path=dataset.paths[0]))
+
+
+def _check_job(dataset: Dataset, job: range) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int]]]:
+    """Bad rows of a few runs, their number, and the runs whose rows show a higher tile than they claim."""
+    runs = dataset.runs[job.start : job.stop]
+    first, last = dataset.rows_of(job.start).start, dataset.rows_of(job.stop - 1).stop
+    rows = dataset.get_batch(np.arange(first, last))
+    lengths = runs["steps"].astype(np.int64)
+    columns: tuple[NDArray[Any], ...] = tuple(
+        np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_legal", "ev_values")
+    )
+    found = np.zeros((1000, 3), np.int64)
+    ids, steps = (np.ascontiguousarray(rows[name]) for name in ("run_id", "step_index"))
+    count = int(_check_rows(columns, (ids, steps), (runs["id"].astype(np.uint32), lengths), found))
+    bad = [(int(kind), first + int(row), job.start + int(run)) for kind, row, run in found[:count].tolist()]
+    tiles = []
+    if len(rows):
+        boards = columns[0]
+        nibbles = [(boards >> U64(4 * cell) & U64(15)).astype(np.uint8) for cell in range(16)]
+        highest = np.maximum.reduce(nibbles)
+        filled = np.flatnonzero(lengths)
+        begins = (np.cumsum(lengths) - lengths)[filled]
+        shown = 1 << np.maximum.reduceat(highest, begins).astype(np.int64)
+        for run, tile in zip(filled.tolist(), shown.tolist(), strict=True):
+            if tile > int(runs["highest_tile"][run]):
+                tiles.append((job.start + run, tile))
+    return bad, count, tiles
+
+
+def _finding(error: TapeError) -> Finding:
+    return Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)

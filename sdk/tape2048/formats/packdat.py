@@ -1,0 +1,356 @@
+"""pack.dat: a whole data set in one file that is read into memory at once.
+
+=============== ============ ======================================================================
+part            type         field
+=============== ============ ======================================================================
+header          ``4s``       magic ``2048``
+                ``u32``      version = 1
+                ``u32``      num_runs
+                ``u64``      num_steps
+                ``u64``      metadata_offset = 28 + 32 x num_steps
+each step       ``u64``      board before the move
+                ``u32``      run_id
+                ``u32``      index_in_run
+                ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
+                ``u8``       ev_mask: the moves that have a value; 0: no values
+                ``u16[4]``   ev_q: values in [0, 1] x 65535, rounded
+                ``u8[6]``    zero
+each run        ``u32``      id
+                ``u32``      first_step_idx
+                ``u32``      num_steps
+                ``u64``      max_score
+                ``u32``      highest_tile
+                ``u16``      engine_len, then so many bytes of UTF-8; 0: no engine
+                ``u64``      start_time, seconds since 1970 (UTC), 0 where unknown
+                ``f32``      elapsed_s
+last 4          ``u32``      CRC-32C of everything before
+=============== ============ ======================================================================
+
+The runs stand in the order of their steps and cover them. The board after a run's last move is not
+stored. The counts' widths are the format's limits: 2**32 - 1 runs, and runs that begin before step
+2**32.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tape2048._durable import new_file, write_all
+from tape2048._reading import map_file, open_regular, read_exactly, reading
+from tape2048.formats._packdat_file import (
+    CHUNK_BYTES,
+    CRC_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    STEP_DTYPE,
+    U32_MAX,
+    check_crc,
+    check_fits,
+    check_steps,
+    encode_header,
+    encode_runs,
+    parse_runs,
+    read_header,
+)
+from tape2048.formats.npy import check_load
+from tape2048.formats.rows import ROW_DTYPE
+from tape2048.formats.run import Run, check_meta
+from tape2048.formats.runtable import RunTable
+from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tape2048.formats._packdat_file import Header
+    from tape2048.formats.npy import Load
+
+__all__ = ["HEADER_BYTES", "MAGIC", "STEP_DTYPE", "DataPack"]
+
+_LEVELS = np.float32(65535)
+
+
+class DataPack(TableRows):
+    """A pack.dat in memory, or a view of some of its runs; a source of rows.
+
+    Made by :meth:`load` or :meth:`build`. Rows come out as ``ROW_DTYPE``, the branch values as float32
+    again; :meth:`records` gives them as the file has them.
+    """
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], load: Load = "ram") -> Self:
+        """Read a file and check all of it: checksum, lengths, and that the runs cover the steps.
+
+        Args:
+            path: the file.
+            load: ``"ram"`` reads the steps into memory; ``"mmap"`` maps them, which costs a read of
+                the file for its checksum and no memory, and makes random batches slow where the file is
+                not in the page cache.
+
+        Raises:
+            MagicError: not a pack.dat.
+            VersionError: another version.
+            TruncatedError: fewer bytes than the header claims.
+            TrailingBytesError: bytes between the last run and the checksum.
+            ChecksumError: bytes changed after they were written.
+            FieldError: an offset, an engine's name, a move or a value that cannot be.
+            BookkeepingError: runs and steps disagree.
+            StorageError: the operating system could not read it.
+            ValueError: ``load`` is something else.
+        """
+        check_load(load)
+        with open_regular(path) as fd, reading(path):
+            size = os.fstat(fd).st_size
+            header = read_header(os.pread(fd, HEADER_BYTES, 0), size, path)
+            if load == "mmap":
+                mapped = map_file(fd, size)
+                records = mapped[HEADER_BYTES : header.metadata_offset]
+            else:
+                records = aligned_records(header.steps)
+                read_exactly(fd, records, HEADER_BYTES, path)
+                records.flags.writeable = False
+            tail = np.empty(size - header.metadata_offset, np.uint8)
+            read_exactly(fd, tail, header.metadata_offset, path)
+        return cls._checked(header, records, tail, path)
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes | bytearray | memoryview, path: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """A file's content; the checks and errors are those of :meth:`load`.
+
+        Args:
+            data: the whole file; the rows stay views of it.
+            path: named in errors.
+        """
+        where = "pack.dat" if path is None else path
+        content = np.frombuffer(data, np.uint8)
+        content.flags.writeable = False
+        header = read_header(content[:HEADER_BYTES].tobytes(), len(content), where)
+        records = content[HEADER_BYTES : header.metadata_offset]
+        return cls._checked(header, records, content[header.metadata_offset :], where)
+
+    @classmethod
+    def _checked(
+        cls,
+        header: Header,
+        records: NDArray[np.uint8],
+        tail: NDArray[np.uint8],
+        path: str | os.PathLike[str],
+    ) -> Self:
+        check_crc(header.packed, records, tail, path)
+        table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
+        table.check_tiles(header.steps, path)
+        table.check_ids(U32_MAX, path)
+        check_steps(records, table, path)
+        return cls([Part(records, 0, header.steps)], table)
+
+    @classmethod
+    def build(cls, runs: Iterable[Run]) -> Self:
+        """Lay runs end to end, in their order, with ids from 0.
+
+        Args:
+            runs: games; :func:`tape2048.formats.sources.read_runs` gives those of run files, packs,
+                sessions and data sets.
+
+        Raises:
+            FieldError: a fact that its field cannot hold, an illegal move, a branch value that is not
+                finite, or more runs or steps than the format counts.
+        """
+        return cls._of_parts([], RunTable.of_metas([]), runs)
+
+    @classmethod
+    def _of_parts(cls, parts: list[NDArray[np.uint8]], table: RunTable, runs: Iterable[Run]) -> Self:
+        """A pack of the rows that are there, and then of more runs."""
+        from tape2048.formats._records import packdat_records
+
+        rows = sum(len(part) // ROW_BYTES for part in parts)
+        next_id = 1 + int(table.rows["id"].max(initial=0)) if len(table) else 0
+        metas = []
+        begin, first_id = rows, next_id
+        for run in runs:
+            check_meta(run.meta)
+            check_fits("id", next_id)
+            check_fits("first_step_idx", rows)
+            records = np.empty(ROW_BYTES * len(run), np.uint8)
+            packdat_records(run, next_id, records)
+            parts.append(records)
+            metas.append(run.meta)
+            rows += len(run)
+            next_id += 1
+        joined = aligned_records(rows)
+        end = 0
+        for part in parts:
+            joined[end : end + len(part)] = part
+            end += len(part)
+        joined.flags.writeable = False
+        more = RunTable.of_metas(metas, first_id=first_id, first_row=begin)
+        return cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
+
+    def append(self, runs: Iterable[Run]) -> None:
+        """Add runs at the end; their ids go on after the highest one.
+
+        In memory alone: :meth:`save` writes a new file. Views that were made before stay what they are.
+
+        Raises:
+            ValueError: this is a view.
+            FieldError: as :meth:`build`; nothing is added then.
+        """
+        if self.is_view:
+            raise ValueError("a view cannot be appended to; append to the pack that it was made from")
+        grown = self._of_parts([part.records for part in self._parts], self._table, runs)
+        vars(self).update(vars(grown))
+
+    def append_from_directory(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        workers: int | None = None,
+        on_skip: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        """Add the runs of every run file below a directory, in path order.
+
+        Args:
+            directory: with run files, of any kind.
+            workers: threads that decode; None: one for each core.
+            on_skip: called with the path and the error of a file that is left out; without it such an
+                error is raised, and nothing is added.
+
+        Raises:
+            FormatError: a file is bad and there is no ``on_skip``; no run file stands there.
+            StorageError: the directory cannot be listed.
+        """
+        from tape2048.formats.sources import open_source
+
+        def good() -> Iterator[Run]:
+            for found in open_source(directory).runs(workers=workers):
+                if found.run is not None:
+                    yield found.run
+                elif on_skip is not None:
+                    on_skip(found.name, found.failure)
+                else:
+                    raise found.failure
+
+        self.append(good())
+
+    def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
+        """Write a new file, which appears whole or not at all. A view writes its runs, renumbered from 0.
+
+        Args:
+            path: where nothing stands yet.
+            progress: called with the bytes written and all bytes.
+
+        Raises:
+            NameTakenError: something stands at ``path``.
+            FieldError: more than the format's fields hold, as an engine's name of 64 KiB.
+            StorageError: the operating system refused.
+        """
+        pieces = self._file_parts()
+        total = sum(len(piece) for piece in pieces)
+        done = 0
+        with new_file(path) as fd:
+            for piece in pieces:
+                for begin in range(0, len(piece), CHUNK_BYTES):
+                    chunk = piece[begin : begin + CHUNK_BYTES]
+                    write_all(fd, chunk)
+                    done += len(chunk)
+                    if progress is not None:
+                        progress(done, total)
+
+    def to_bytes(self) -> bytes:
+        """The content that :meth:`save` writes."""
+        return b"".join(self._file_parts())
+
+    def _file_parts(self) -> list[memoryview]:
+        """The file in pieces; its runs renumbered where this is a view."""
+        from crc32c import crc32c
+
+        table, records = self._table, self._parts[0].records
+        if self.is_view:
+            steps = self.runs["steps"].astype(np.int64)
+            runs = self.runs.copy()
+            runs["id"] = np.arange(len(runs))
+            runs["first_row"] = np.cumsum(steps) - steps
+            table = RunTable(runs, table.engines)
+            records = self._gather(np.arange(len(self)))
+            records.view(STEP_DTYPE)["run_id"] = np.repeat(np.arange(len(steps)), steps)
+        check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
+        pieces = [
+            memoryview(encode_header(len(table), len(self))),
+            records.data,
+            memoryview(encode_runs(table)),
+        ]
+        checksum = 0
+        for piece in pieces:
+            for begin in range(0, len(piece), CHUNK_BYTES):
+                checksum = crc32c(piece[begin : begin + CHUNK_BYTES], checksum)
+        return [*pieces, memoryview(checksum.to_bytes(CRC_BYTES, "little"))]
+
+    # ----------------------------------------------------------------------------------- rows
+
+    def __repr__(self) -> str:
+        return f"<DataPack: {len(self):,} rows, {len(self.runs):,} runs{', a view' if self.is_view else ''}>"
+
+    def records(self, indices: ArrayLike) -> NDArray[np.void]:
+        """The rows as the file has them, ``STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
+        return self._gather(indices).view(STEP_DTYPE)
+
+    def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+        """The rows with these numbers, in this order.
+
+        Args:
+            indices: row numbers ``[n]``, or a mask ``bool[N]``.
+            out: ``ROW_DTYPE[n]`` to write into; None: a new array.
+
+        Returns:
+            ``ROW_DTYPE[n]``. ``ev_values`` are ``ev_q / 65535``, at most ``1 - 2**-23``.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: not integers of one dimension.
+            ValueError: ``out`` is something else.
+        """
+        records = self.records(indices)
+        if out is None:
+            out = np.empty(len(records), ROW_DTYPE)
+        elif out.dtype != ROW_DTYPE or out.shape != records.shape:
+            raise ValueError(f"out is {out.dtype}{list(out.shape)}; expected {ROW_DTYPE}{[len(records)]}")
+        out["board"] = records["board"]
+        out["move"] = records["move_dir"]
+        out["ev_legal"] = records["ev_mask"]
+        out["ev_values"] = _values(records)
+        out["run_id"] = records["run_id"]
+        out["step_index"] = records["index_in_run"]
+        return out
+
+    def run(self, ordinal: int, final_board: int) -> Run:
+        """One run of :attr:`runs` as a single run, for the formats that hold one.
+
+        Args:
+            ordinal: of the run.
+            final_board: the board after its last move, which this format does not hold;
+                :func:`tape2048.formats.endings.last_boards` names the candidates.
+
+        Raises:
+            IndexError: no such run.
+        """
+        records = self.records(np.arange(len(self))[self.rows_of(ordinal)])
+        moves = np.ascontiguousarray(records["move_dir"])
+        mask = np.ascontiguousarray(records["ev_mask"])
+        branches: dict[str, Any] = {}
+        if mask.any():
+            branches = {"branch_values": _values(records), "branch_legal": mask, "has_branches": mask != 0}
+        return Run.from_boards(records["board"], moves, final_board, self._table.meta(ordinal), **branches)
+
+
+def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
+    """Branch values, at most the float32 below 1, and 0 where the mask has none: ``f32[n, 4]``."""
+    has = (records["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
+    values = records["ev_q"].astype(np.float32) / _LEVELS
+    np.minimum(values, np.float32(1 - 2**-23), out=values)
+    values *= has
+    return values

@@ -1,0 +1,157 @@
+"""Runs in Parquet, one run a row, boards and moves as lists; needs the extra ``arrow``.
+
+Columns: ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_tile u32, engine string,
+states list<u64>, moves list<u8>``, and, null where a run has no branch values, ``branch_values
+list<f32>`` (up, down, left, right of the first step, then of the second, ...), ``branch_legal list<u8>``
+(legal masks) and ``has_branches list<u8>``. Nothing of a run is lost.
+
+A row for each step, for analysis, is what ``UNNEST`` makes of it in DuckDB.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048._durable import new_file
+from tape2048.errors import FieldError, FormatError, MissingPackageError, TapeError
+from tape2048.formats.run import Run, RunMeta, check_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["groups_of", "read_group", "write_parquet"]
+
+#: Runs of a row group: 16,000 steps or so to decode at once, in a few hundred kilobytes.
+GROUP_RUNS = 16
+
+_META = ("steps", "start_unix_s", "elapsed_s", "max_score", "highest_tile", "engine")
+_LISTS = (("states", np.uint64), ("moves", np.uint8))
+_BRANCHES = (("branch_values", np.float32), ("branch_legal", np.uint8), ("has_branches", np.uint8))
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingPackageError(
+            "Parquet needs pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
+        ) from error
+    return pa, parquet
+
+
+def _schema(pa: Any) -> Any:
+    types = (pa.uint32(), pa.uint64(), pa.float32(), pa.uint64(), pa.uint32(), pa.string())
+    fields = [
+        pa.field(name, kind, nullable=name == "engine") for name, kind in zip(_META, types, strict=True)
+    ]
+    for name, dtype in (*_LISTS, *_BRANCHES):
+        fields.append(pa.field(name, pa.list_(pa.from_numpy_dtype(dtype))))
+    return pa.schema(fields)
+
+
+def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
+    """Write runs to a new file, which appears whole or not at all.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+        NameTakenError: something stands at ``path``.
+        FieldError: a fact that its field cannot hold.
+        StorageError: the operating system refused.
+    """
+    pa, parquet = _pyarrow()
+    schema = _schema(pa)
+    count = 0
+    with (
+        new_file(path) as fd,
+        os.fdopen(os.dup(fd), "wb") as file,
+        parquet.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+        group: list[Run] = []
+        for run in runs:
+            check_meta(run.meta)
+            group.append(run)
+            count += 1
+            if len(group) == GROUP_RUNS:
+                writer.write_table(_table(pa, schema, group))
+                group = []
+        if group:
+            writer.write_table(_table(pa, schema, group))
+    return count
+
+
+def _table(pa: Any, schema: Any, runs: list[Run]) -> Any:
+    columns = [pa.array([getattr(run.meta, name) for run in runs], schema.field(name).type) for name in _META]
+    for name, dtype in (*_LISTS, *_BRANCHES):
+        arrays: list[NDArray[Any] | None] = [getattr(run, name) for run in runs]
+        missing = np.array([array is None for array in arrays])
+        flat = [np.empty(0, dtype) if array is None else array.reshape(-1) for array in arrays]
+        offsets = np.cumsum([0, *(len(part) for part in flat)]).astype(np.int32)
+        values = pa.array(np.concatenate(flat).astype(dtype, copy=False))
+        columns.append(pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(missing)))
+    return pa.table(columns, schema=schema)
+
+
+def groups_of(path: Path) -> list[int]:
+    """The numbers of a file's row groups.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+        FormatError: it is no Parquet file, or has other columns.
+    """
+    pa, parquet = _pyarrow()
+    try:
+        file = parquet.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"not readable as Parquet: {error}", path=path) from error
+    with file:
+        if not file.schema_arrow.equals(_schema(pa)):
+            names = ", ".join(file.schema_arrow.names)
+            raise FormatError(f"columns {names}; expected {', '.join(_schema(pa).names)}", path=path)
+        return list(range(file.num_row_groups))
+
+
+def read_group(path: Path, group: int) -> list[tuple[str, Run | None, TapeError | None]]:
+    """The runs of a row group: for each its name, and the run or what is wrong with it."""
+    pa, parquet = _pyarrow()
+    name = f"{path}: row group {group}"
+    try:
+        with parquet.ParquetFile(path) as file:
+            rows = file.read_row_group(group).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        return [(name, None, FormatError(f"row group {group} is not readable: {error}", path=path))]
+    found: list[tuple[str, Run | None, TapeError | None]] = []
+    for number, row in enumerate(rows):
+        try:
+            found.append((f"{name}, row {number}", _run(row, path), None))
+        except TapeError as error:
+            found.append((f"{name}, row {number}", None, error))
+    return found
+
+
+def _run(row: dict[str, Any], path: Path) -> Run:
+    meta = RunMeta(*(row[name] for name in _META))
+    check_meta(meta, path)
+    arrays: dict[str, Any] = {
+        name: np.array(row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None
+    }
+    if "branch_values" in arrays and len(arrays["branch_values"]) == 4 * meta.steps:
+        arrays["branch_values"] = arrays["branch_values"].reshape(-1, 4)
+    if "has_branches" in arrays:
+        arrays["has_branches"] = arrays["has_branches"].astype(np.bool_)
+    try:
+        run = Run(meta=meta, **arrays)
+    except (TypeError, ValueError) as error:
+        raise FieldError(f"lists that do not fit {meta.steps} steps: {error}", path=path) from error
+    if len(run) and int(run.moves.max()) > 3:
+        raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3", path=path)
+    return run

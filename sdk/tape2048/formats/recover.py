@@ -1,0 +1,119 @@
+"""Moves and spawns, found again from the boards of a run.
+
+A board and the next one are explained by one legal move and one spawn: an empty cell of the afterstate that
+gets a 2 or a 4. Mostly exactly one move explains a pair. On few tiles two can: a lone 2 slid to either end of
+its row, where the spawn took the other end. Where none does, the boards are not consecutive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+
+from tape2048._bits import popcount
+from tape2048._jit import kernel
+from tape2048.errors import RecoveryError
+from tape2048.rules import slide
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+__all__ = ["AMBIGUOUS", "UNKNOWN", "Recovered", "check_consecutive", "recover"]
+
+#: In the place of a move: two moves explain the pair.
+AMBIGUOUS = 254
+#: In the place of a move, a cell or an exponent: nothing explains the pair.
+UNKNOWN = 255
+
+U8 = np.uint8
+U64 = np.uint64
+
+
+class Recovered(NamedTuple):
+    """What happened between consecutive boards.
+
+    Attributes:
+        moves: ``u8[n]``: 0 to 3, AMBIGUOUS or UNKNOWN.
+        cells: ``u8[n]``: the cell of the spawn, 0 (top left) to 15; UNKNOWN where the move is not one move.
+        exponents: ``u8[n]``: the spawned tile: 1 (a 2) or 2 (a 4); UNKNOWN as above.
+    """
+
+    moves: NDArray[np.uint8]
+    cells: NDArray[np.uint8]
+    exponents: NDArray[np.uint8]
+
+
+@register_jitable
+def _spawn_between(board: Any, move: Any, following: Any) -> Any:
+    """The spawn after a move, as ``cell * 16 + exponent``; 0 where nothing explains the pair."""
+    after = slide(board, move)
+    spawn = after ^ following
+    if after == board or spawn == U64(0):
+        return U64(0)
+    # One nibble differs: its lowest set bit says which.
+    shift = popcount((spawn & (~spawn + U64(1))) - U64(1)) & ~U64(3)
+    exponent = spawn >> shift
+    if exponent > U64(2) or (after >> shift) & U64(15) != U64(0):
+        return U64(0)
+    return (U64(15) - (shift >> U64(2))) << U64(4) | exponent
+
+
+@kernel
+def _recover(states: Any, known: Any, moves: Any, cells: Any, exponents: Any) -> None:
+    for i in range(moves.shape[0]):
+        move, found = U64(UNKNOWN), U64(0)
+        first, last = (0, 4) if known.shape[0] == 0 else (np.int64(known[i]), np.int64(known[i]) + 1)
+        for candidate in range(first, min(last, 4)):
+            spawn = _spawn_between(states[i], U64(candidate), states[i + 1])
+            if spawn != U64(0):
+                move = U64(candidate) if found == U64(0) else U64(AMBIGUOUS)
+                found = spawn
+        moves[i] = U8(move)
+        one = move < U64(4)
+        cells[i] = U8(found >> U64(4)) if one else U8(UNKNOWN)
+        exponents[i] = U8(found & U64(15)) if one else U8(UNKNOWN)
+
+
+def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) -> Recovered:
+    """Moves and spawns between consecutive boards.
+
+    Args:
+        states: ``u64[n + 1]``, packed boards.
+        moves: ``u8[n]``, the moves where they are known: then only the spawns are looked for, and no pair is
+            ambiguous. A move that does not explain its pair comes back as UNKNOWN.
+
+    Raises:
+        ValueError: lengths that do not fit each other, or no board at all.
+    """
+    steps = len(states) - 1
+    if steps < 0 or (moves is not None and len(moves) != steps):
+        raise ValueError(f"{len(states)} boards and {None if moves is None else len(moves)} moves")
+    known = np.empty(0, np.uint8) if moves is None else np.array(moves, np.uint8)
+    if moves is not None and steps == 0:
+        known = np.empty(0, np.uint8)
+    found = Recovered(*(np.empty(steps, np.uint8) for _ in range(3)))
+    _recover(np.array(states, np.uint64), known, *found)
+    return found
+
+
+def check_consecutive(
+    states: NDArray[np.uint64], moves: NDArray[np.uint8], path: str | os.PathLike[str] | None = None
+) -> None:
+    """Raise unless each board follows from the one before it by its move and one spawn.
+
+    Raises:
+        RecoveryError: one does not; the message names the step and both boards.
+    """
+    bad = np.flatnonzero(recover(states, moves).moves == UNKNOWN)
+    if len(bad):
+        step = int(bad[0])
+        raise RecoveryError(
+            f"move {moves[step]} at step {step} does not lead from board {int(states[step]):#018x} "
+            f"to {int(states[step + 1]):#018x}",
+            path=path,
+            hint=f"{len(bad)} of {len(moves)} steps are like this",
+        )

@@ -1,0 +1,122 @@
+"""One view of the rows of every run format: a length, rows by number, batches of rows.
+
+A **row** is one step: the board before the move, the move, and what the file says about the four
+branches. Its field names are those of the data set directory, so that code that reads one format reads
+the others:
+
+===========  =======  ==================================================================
+field        type     meaning
+===========  =======  ==================================================================
+board        ``<u8``  the board before the move, packed
+move         ``u1``   0 up, 1 down, 2 left, 3 right
+ev_legal     ``u1``   bit ``m`` set where the source calls move ``m`` legal; 0: no values
+ev_values    ``<f4``  [4] branch values as the source has them, 0 where it has none
+run_id       ``<u4``  the run's ordinal in its source
+step_index   ``<u4``  0-based move number within the run
+===========  =======  ==================================================================
+
+``step_index`` is wider here than in the data set directory, since a run file may hold more steps.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers"]
+
+#: One row, packed. ``board`` is at the front, so that a batch's boards are a plain strided view.
+ROW_DTYPE = np.dtype(
+    [
+        ("board", "<u8"),
+        ("move", "u1"),
+        ("ev_legal", "u1"),
+        ("ev_values", "<f4", (4,)),
+        ("run_id", "<u4"),
+        ("step_index", "<u4"),
+    ]
+)
+assert ROW_DTYPE.itemsize == 34
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """What batches and loaders ask of a source of rows; :class:`RowView` implements the rest."""
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """One row (an integer), or several (a slice, row numbers or a mask)."""
+
+    def get_batch(self, indices: ArrayLike, /) -> NDArray[np.void]:
+        """The rows with these numbers, in this order, as a new array."""
+
+
+class RowView(ABC):
+    """The shared part of every source of rows: indexing in terms of ``get_batch``."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows, N."""
+
+    @abstractmethod
+    def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
+        """The rows with these numbers, in this order.
+
+        Args:
+            indices: row numbers (integers of one dimension, repeats allowed) or a mask ``bool[N]``.
+                A row number is a name: a negative one is refused, not counted from the end.
+
+        Returns:
+            A new structured array ``[len(indices)]``.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: not integers of one dimension.
+        """
+
+    def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> Any:
+        """One row as a record, or several as an array; see :meth:`get_batch`. Slices are Python's."""
+        if isinstance(rows, slice):
+            return self.get_batch(np.arange(*rows.indices(len(self)), dtype=np.int64))
+        try:
+            number = operator.index(rows)  # type: ignore[arg-type]
+        except TypeError:
+            return self.get_batch(rows)  # type: ignore[arg-type]
+        return self.get_batch(np.array([number]))[0]
+
+
+def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Row numbers, checked against the number of rows.
+
+    Args:
+        rows: integers of one dimension, or a mask of ``count`` booleans.
+        count: number of rows in the source.
+
+    Returns:
+        ``i8[n]``, each in [0, count).
+
+    Raises:
+        IndexError: a number outside [0, count), or a mask of another length.
+        TypeError: not integers of one dimension.
+    """
+    numbers = np.asarray(rows)
+    if numbers.ndim == 1 and numbers.size == 0 and numbers.dtype != np.bool_:
+        return np.empty(0, np.int64)  # NumPy takes [] for floats
+    if numbers.ndim != 1 or numbers.dtype.kind not in "biu":
+        raise TypeError(f"expected row numbers or a mask; got {numbers.dtype} of shape {numbers.shape}")
+    if numbers.dtype == np.bool_:
+        if len(numbers) != count:
+            raise IndexError(f"a mask of {len(numbers)} rows; the source has {count}")
+        return np.flatnonzero(numbers)
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest < 0 or highest >= count:
+        raise IndexError(f"row {lowest if lowest < 0 else highest}; expected 0 <= row < {count}")
+    return numbers.astype(np.int64, copy=False)

@@ -1,0 +1,228 @@
+"""``Run``: one game in memory, the same whatever file it came from.
+
+All run formats decode into this: A2T1 (:mod:`tape2048.formats.a2t1`), a2run2
+(:mod:`tape2048.formats.a2run2`), and packs of them. A run of ``n`` moves is ``n + 1`` boards
+(``states``): the first one, and the one after each move and its spawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tape2048.errors import FieldError
+from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from typing import Any, Self
+
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Run", "RunMeta", "RunRows", "check_meta"]
+
+#: What the fields of every run format hold at most.
+_UNSIGNED_MAX = {
+    "steps": 2**32 - 1,
+    "start_unix_s": 2**64 - 1,
+    "max_score": 2**64 - 1,
+    "highest_tile": 2**32 - 1,
+}
+_U64, _U8, _F32, _BOOL = (np.dtype(kind) for kind in (np.uint64, np.uint8, np.float32, np.bool_))
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class RunMeta(msgspec.Struct, frozen=True):
+    """What is known of a run as a whole.
+
+    Attributes:
+        steps: moves made.
+        start_unix_s: start, seconds since 1970 (UTC); 0 where unknown.
+        elapsed_s: wall time in seconds; files hold it as a float32.
+        max_score: the score at the end; some foreign files carry the board score here.
+        highest_tile: the tile's value (8192), not its exponent.
+        engine: what played, or None.
+    """
+
+    steps: int
+    start_unix_s: int = 0
+    elapsed_s: float = 0.0
+    max_score: int = 0
+    highest_tile: int = 0
+    engine: str | None = None
+
+
+def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> None:
+    """Raise unless the fields of every run format can hold these facts.
+
+    Args:
+        meta: the facts.
+        path: named in errors.
+
+    Raises:
+        FieldError: a count does not fit its field, or ``elapsed_s`` is not a finite float32.
+    """
+    for name, highest in _UNSIGNED_MAX.items():
+        value = getattr(meta, name)
+        if not 0 <= value <= highest:
+            raise FieldError(f"{name} is {value}; expected 0 <= {name} <= {highest}", path=path)
+    if not (math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX):
+        raise FieldError(f"elapsed_s is {meta.elapsed_s}; expected a finite float32", path=path)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Run(RowView):
+    """One game: its boards, moves and, where the source has them, branch values.
+
+    As a source of rows it has one row a step, ``run_id`` 0; see :mod:`tape2048.formats.rows`.
+
+    Attributes:
+        states: ``u64[n + 1]``: the first board, then the board after each move and spawn.
+        moves: ``u8[n]``: 0 up, 1 down, 2 left, 3 right.
+        meta: facts of the run; ``meta.steps`` is n.
+        branch_values: ``f32[n, 4]`` (UDLR) as the source has them, 0 where it has none; None where the
+            format stores no branch values at all.
+        branch_legal: ``u8[n]``: bit ``m`` set where the source says ``Legal`` for move ``m`` (some
+            files say ``Legal(0.0)`` of moves that are not); None as above.
+        has_branches: ``bool[n]``: whether the source has branch values for this step; None as above.
+    """
+
+    states: NDArray[np.uint64]
+    moves: NDArray[np.uint8]
+    meta: RunMeta
+    branch_values: NDArray[np.float32] | None = None
+    branch_legal: NDArray[np.uint8] | None = None
+    has_branches: NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        steps = self.meta.steps
+        _check_array("states", self.states, (steps + 1,), _U64)
+        _check_array("moves", self.moves, (steps,), _U8)
+        if self.branch_values is None and self.branch_legal is None and self.has_branches is None:
+            return
+        _check_array("branch_values", self.branch_values, (steps, 4), _F32)
+        _check_array("branch_legal", self.branch_legal, (steps,), _U8)
+        _check_array("has_branches", self.has_branches, (steps,), _BOOL)
+
+    @classmethod
+    def from_boards(
+        cls,
+        boards: ArrayLike,
+        moves: ArrayLike,
+        final_board: int,
+        meta: RunMeta,
+        **branches: Any,
+    ) -> Self:
+        """A run from the boards before each move and the board at the end.
+
+        Args:
+            boards: ``u64[n]``.
+            moves: ``u8[n]``.
+            final_board: the board after the last move and its spawn.
+            meta: facts of the run.
+            branches: the three branch arrays, by name.
+
+        Raises:
+            ValueError: lengths or types that do not fit each other.
+        """
+        states = np.append(np.asarray(boards, np.uint64), np.uint64(final_board))
+        return cls(states, np.asarray(moves, np.uint8), meta, **branches)
+
+    @property
+    def boards(self) -> NDArray[np.uint64]:
+        """``u64[n]``: the board before each move; a view of ``states``."""
+        return self.states[:-1]
+
+    @property
+    def final_board(self) -> int:
+        """The board after the last move and its spawn."""
+        return int(self.states[-1])
+
+    def __len__(self) -> int:
+        """Number of steps, n."""
+        return len(self.moves)
+
+    def __repr__(self) -> str:
+        meta = self.meta
+        return (
+            f"<{type(self).__name__}: {meta.steps:,} steps, score {meta.max_score:,}, "
+            f"highest tile {meta.highest_tile}>"
+        )
+
+    def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
+        """The steps with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`."""
+        numbers = row_numbers(indices, len(self))
+        rows = np.zeros(len(numbers), ROW_DTYPE)
+        rows["board"] = self.states[numbers]
+        rows["move"] = self.moves[numbers]
+        if self.branch_legal is not None and self.branch_values is not None:
+            rows["ev_legal"] = self.branch_legal[numbers]
+            rows["ev_values"] = self.branch_values[numbers]
+        rows["step_index"] = numbers
+        return rows
+
+    def equals(self, other: Run) -> bool:
+        """Whether both hold the same bits: boards, moves, metadata, branch values (NaN included)."""
+        if self.meta != other.meta:
+            return False
+        for field in dataclasses.fields(Run):
+            if field.name == "meta":
+                continue
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if (mine is None) != (theirs is None):
+                return False
+            if mine is not None and mine.tobytes() != theirs.tobytes():
+                return False
+        return True
+
+
+def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if array is None:
+        raise ValueError(f"{name} is missing; branch arrays come all three or not at all")
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}")
+
+
+class RunRows(RowView):
+    """The steps of several runs as one source of rows, in the order of the runs.
+
+    Args:
+        runs: the runs; ``run_id`` is the ordinal among them. They are held, not copied.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        #: ``i8[R + 1]``: the first row of each run, then the number of rows.
+        self.first_rows = np.cumsum([0, *(len(run) for run in runs)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Number of steps of all runs."""
+        return int(self.first_rows[-1])
+
+    def __repr__(self) -> str:
+        return f"<RunRows: {len(self):,} rows, {len(self.runs):,} runs>"
+
+    def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
+        """The rows with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`.
+
+        Each run that the indices touch costs a few NumPy calls: for millions of random batches build a
+        data set.
+        """
+        numbers = row_numbers(indices, len(self))
+        owners = np.searchsorted(self.first_rows, numbers, side="right") - 1
+        rows = np.empty(len(numbers), ROW_DTYPE)
+        order = np.argsort(owners, kind="stable")
+        ends = np.flatnonzero(np.diff(owners[order], append=-1)) + 1
+        begin = 0
+        for end in ends.tolist():
+            chosen = order[begin:end]
+            run = int(owners[chosen[0]])
+            rows[chosen] = self.runs[run].get_batch(numbers[chosen] - self.first_rows[run])
+            rows["run_id"][chosen] = run
+            begin = end
+        return rows

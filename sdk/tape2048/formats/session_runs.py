@@ -1,0 +1,312 @@
+"""Runs out of a session, and a session out of runs.
+
+A session names its games by their seeds, and single runs have no field for one. The engine's text carries
+it: what comes out of a session that our recorder wrote is named ::
+
+    tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
+
+and :func:`write_session` finds player and seed in it again, so that a game keeps its identity (which
+splits hash) through every format.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._version import __version__
+from tape2048.errors import FieldError, FormatError, RecoveryError
+from tape2048.formats.metadata import write_metadata
+from tape2048.formats.npy import session_header
+from tape2048.formats.run import Run, RunMeta
+from tape2048.formats.session import (
+    ACTION_STEP_DTYPE,
+    BLOCK_DTYPE,
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    RUN_DTYPE,
+    STEPS_HEADER_BYTES,
+    STEPS_NPY,
+    FileEntry,
+    Manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tape2048.session import Session
+
+__all__ = [
+    "Identity",
+    "engine_text",
+    "identity_of",
+    "join_seed",
+    "session_run",
+    "split_seed",
+    "write_session",
+]
+
+_IDENTITY = re.compile(
+    r"(?P<engine>.*?) ?\bplayer_sha256=(?P<player>[0-9a-f]{64}) seed=(?P<seed>0|[1-9][0-9]{0,19})", re.DOTALL
+)
+
+#: Runs whose rows are put into one block of a written session.
+_BLOCK_ROWS = 262_144
+
+
+class Identity(NamedTuple):
+    """What an engine's text says of a game's identity: the rest of the text, player, seed."""
+
+    engine: str
+    player_sha256: str
+    seed: int
+
+
+def engine_text(engine: str, player_sha256: str, seed: int) -> str:
+    """An engine's text that carries a game's identity; :func:`identity_of` reads it."""
+    return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
+
+
+def identity_of(engine: str | None) -> Identity | None:
+    """The identity that an engine's text carries, or None."""
+    match = _IDENTITY.fullmatch(engine) if engine is not None else None
+    if match is None or int(match["seed"]) >= 2**64:
+        return None
+    return Identity(match["engine"], match["player"], int(match["seed"]))
+
+
+def session_run(session: Session, ordinal: int, final_board: int | None = None) -> tuple[Run, bool]:
+    """One run of a session as a single run.
+
+    Args:
+        session: recorded with ``record_action`` and every step kept.
+        ordinal: of the run in ``session.runs``.
+        final_board: the board after its last move, of which a session has no row; None: the candidate of
+            :func:`tape2048.formats.endings.last_boards`.
+
+    Returns:
+        The run, and whether its final board is known for sure. Its start is the session's, its elapsed
+        time unknown (0).
+
+    Raises:
+        RecoveryError: moves were not recorded, or not every step was kept.
+    """
+    from tape2048.formats.endings import last_boards
+    from tape2048.rules import exps_to_boards
+
+    row = session.runs[ordinal]
+    name = f"run {row['id']}"
+    rows = session.steps[session.rows_of(ordinal)]
+    if "action" not in (rows.dtype.names or ()):
+        raise RecoveryError(
+            f"{name} has no moves: the session was recorded without record_action",
+            path=session.path,
+            hint="record with record_action = true (--record-action)",
+        )
+    steps = int(row["steps"])
+    if len(rows) != steps or not np.array_equal(rows["step_idx"], np.arange(steps)):
+        raise RecoveryError(
+            f"{name} has {len(rows)} rows for {steps} steps: not every step was kept (sample_rate)",
+            path=session.path,
+        )
+    moves = np.ascontiguousarray(rows["action"])
+    boards = exps_to_boards(rows["exps"])
+    if steps and int(moves.max()) > 3:
+        raise FieldError(f"{name} has move {moves.max()}; expected 0 to 3", path=session.path)
+    certain = final_board is not None
+    if final_board is None and steps:
+        finals, sure = last_boards(boards[-1:], moves[-1:])
+        final_board, certain = int(finals[0]), bool(sure[0])
+    return Run.from_boards(boards, moves, final_board or 0, _meta(session, row)), certain
+
+
+def _meta(session: Session, row: np.void) -> RunMeta:
+    facts = session.meta
+    player, sha = facts.get("player"), facts.get("player_sha256")
+    engine = facts.get("engine")
+    text = " ".join(str(fact) for fact in (engine, player) if fact is not None)
+    if isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha):
+        text = engine_text(text, sha, int(row["seed"]))
+    return RunMeta(
+        steps=int(row["steps"]),
+        start_unix_s=_unix_s(facts.get("started_at")),
+        elapsed_s=0.0,
+        max_score=int(row["max_score"]),
+        highest_tile=int(row["highest_tile"]),
+        engine=text or None,
+    )
+
+
+def _unix_s(text: Any) -> int:
+    try:
+        return max(0, int(dt.datetime.fromisoformat(text).timestamp()))
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def split_seed(engine: str | None) -> tuple[str | None, int | None]:
+    """An engine's text without the seed at its end, which thousands of runs share; and the seed."""
+    if engine is None or identity_of(engine) is None:
+        return engine, None
+    text, _, seed = engine.rpartition(" seed=")
+    return text, int(seed)
+
+
+def join_seed(engine: str | None, seed: int | None) -> str | None:
+    """The opposite of :func:`split_seed`."""
+    return engine if seed is None else f"{engine} seed={seed}"
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def write_session(
+    directory: str | os.PathLike[str], runs: Iterable[Run], facts: dict[str, Any] | None = None
+) -> int:
+    """Write a session, with moves, out of runs; it appears whole or not at all.
+
+    Branch values, start, elapsed time and engine of each run, and the board after its last move have no
+    place in a session. A run whose engine carries a game's seed keeps it; the seed of any other one is
+    made of a hash of its boards and moves, so that the same game has the same identity wherever it is.
+
+    Args:
+        directory: where nothing stands.
+        runs: in the order that they shall have; ids count from 0.
+        facts: added to the table ``session``.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        NameTakenError: something stands at ``directory``.
+        FieldError: a score or a run that is too large for a session's fields.
+        StorageError: the operating system refused.
+    """
+    target = Path(os.path.abspath(directory))
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    try:
+        draft.mkdir()
+        count = _write_files(draft, runs, facts or {})
+        fsync_dir(draft)
+        rename_noreplace(draft, target)
+        fsync_dir(target.parent)
+    except OSError as error:
+        raise storage_error(error, target, "writing it") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return count
+
+
+def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
+    from crc32c import crc32c
+
+    from tape2048._crc import crc32c_combine
+
+    table, blocks, players = [], [], set()
+    row_bytes = ACTION_STEP_DTYPE.itemsize
+    done = total_crc = 0
+    fd = os.open(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        for run_id, run in enumerate(runs):
+            data = _rows(run, run_id).tobytes()
+            write_all(fd, data, STEPS_HEADER_BYTES + done * row_bytes)
+            checksum = crc32c(data)
+            total_crc = crc32c_combine(total_crc, checksum, len(data)) if done else checksum
+            seed, player = _seed_and_player(run)
+            players.add(player)
+            table.append(_run_record(run, run_id, seed, done))
+            if len(run):
+                blocks.append((done, len(run), checksum))
+            done += len(run)
+        header = session_header(ACTION_STEP_DTYPE, done)
+        write_all(fd, header, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "engine": f"tape2048 {__version__}",
+        "player": "converted",
+        "player_sha256": players.pop() if len(players) == 1 else None,
+        "sample_rate": 1,
+        "record_action": True,
+        "recovered": False,
+        "rows": done,
+        "runs": len(table),
+        **facts,
+    }
+    database = draft / METADATA_DB
+    write_metadata(
+        database,
+        runs=np.array(table, RUN_DTYPE),
+        blocks=np.array(_merged(blocks, row_bytes), BLOCK_DTYPE),
+        session=facts,
+    )
+    fsync_path(database)
+    content = database.read_bytes()
+    steps_crc = crc32c_combine(crc32c(header), total_crc, done * row_bytes)
+    manifest = Manifest(
+        version=FORMAT_VERSION,
+        rows=done,
+        runs=len(table),
+        files={
+            STEPS_NPY: FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc),
+            METADATA_DB: FileEntry(len(content), crc32c(content)),
+        },
+    )
+    write_file(draft / MANIFEST, msgspec.json.encode(manifest))
+    return len(table)
+
+
+def _rows(run: Run, run_id: int) -> Any:
+    from tape2048.rules import boards_to_exps
+
+    rows = np.zeros(len(run), ACTION_STEP_DTYPE)
+    rows["run_id"] = run_id
+    rows["step_idx"] = np.arange(len(run))
+    rows["exps"] = boards_to_exps(run.boards)
+    rows["action"] = run.moves
+    return rows
+
+
+def _seed_and_player(run: Run) -> tuple[int, str | None]:
+    identity = identity_of(run.meta.engine)
+    if identity is not None:
+        return identity.seed, identity.player_sha256
+    digest = hashlib.sha256(run.states.tobytes() + run.moves.tobytes()).digest()
+    return int.from_bytes(digest[:8], "little"), None
+
+
+def _run_record(run: Run, run_id: int, seed: int, first_row: int) -> tuple[int, ...]:
+    meta = run.meta
+    for name in ("max_score", "highest_tile"):
+        if getattr(meta, name) > 2**32 - 1:
+            raise FieldError(f"{name} is {getattr(meta, name)}; a session holds at most {2**32 - 1}")
+    if len(run) > 2**32 - 1:
+        raise FormatError(f"{len(run)} steps; a session holds at most {2**32 - 1} in a run")
+    return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile
+
+
+def _merged(blocks: list[tuple[int, int, int]], row_bytes: int) -> list[tuple[int, int, int]]:
+    """Blocks of single runs as blocks of about the size that the recorder writes."""
+    from tape2048._crc import crc32c_combine
+
+    merged: list[tuple[int, int, int]] = []
+    for first, rows, checksum in blocks:
+        if merged and merged[-1][1] + rows <= _BLOCK_ROWS:
+            begin, before, joined = merged.pop()
+            merged.append((begin, before + rows, crc32c_combine(joined, checksum, rows * row_bytes)))
+        else:
+            merged.append((first, rows, checksum))
+    return merged

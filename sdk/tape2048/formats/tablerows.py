@@ -1,0 +1,256 @@
+"""Rows of 32 bytes beside a run table: what pack.dat and the data set directory have in common.
+
+A filter chooses runs. What it gives is a view: it shares the rows, holds a few numbers for each run
+that was chosen, and is itself a source of rows that can be filtered again. No row is copied, and no
+list of rows is made.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from tape2048.formats.rows import RowView, row_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tape2048._gather_records import Locator
+    from tape2048.formats.runtable import RunTable
+
+__all__ = ["ROW_BYTES", "Part", "TableRows", "aligned_records"]
+
+ROW_BYTES = 32
+
+_CACHE_LINE_BYTES = 64
+
+
+class Part(NamedTuple):
+    """Consecutive rows in one piece of memory.
+
+    Attributes:
+        records: ``u8[32 * rows]``, read-only.
+        first_row: the number of the first one.
+        rows: how many there are.
+        id_shift: what is to be added to each ``run_id``, so that ids differ among several sets.
+    """
+
+    records: NDArray[np.uint8]
+    first_row: int
+    rows: int
+    id_shift: int = 0
+
+
+class TableRows(RowView):
+    """A source of 32-byte rows with a run table, or a view of some of its runs.
+
+    Args:
+        parts: the rows, one part after the other.
+        table: the runs in the order of their rows, which they cover.
+    """
+
+    def __init__(self, parts: Sequence[Part], table: RunTable) -> None:
+        self._parts = tuple(parts)
+        self._table = table
+        self._rows = sum(part.rows for part in parts)
+        self._is_view = False
+        self._locator: Locator | None = None
+
+    def __len__(self) -> int:
+        """Number of rows, N."""
+        return self._rows
+
+    @property
+    def run_table(self) -> RunTable:
+        """The runs of this source or view; ``first_row`` counts the rows of the source."""
+        return self._table
+
+    @property
+    def runs(self) -> NDArray[np.void]:
+        """``RUN_TABLE_DTYPE[R]``: one record a run, in the order of the rows."""
+        return self._table.rows
+
+    @property
+    def is_view(self) -> bool:
+        """Whether a filter made this."""
+        return self._is_view
+
+    # ----------------------------------------------------------------------------------- rows
+
+    @abstractmethod
+    def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
+        """The rows with these numbers, in this order; see :meth:`RowView.get_batch`."""
+
+    def _gather(self, indices: ArrayLike, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """The records with these numbers, one after the other: ``u8[32 * n]``."""
+        from tape2048._gather_records import gather, gather_scattered, locate
+
+        fast = type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1
+        numbers = np.ascontiguousarray(indices if fast else row_numbers(indices, len(self)))
+        if out is None:
+            out = np.empty(ROW_BYTES * len(numbers), np.uint8)
+        if self._is_view:
+            _, rows, bad = locate(numbers, self._locator_of_runs())
+        else:
+            rows, bad = numbers, -1
+        if bad < 0 and len(self._parts) == 1:
+            part = self._parts[0]
+            bad = gather(part.records, rows, part.rows, out)
+        elif bad < 0:
+            copied = 0
+            for part in self._parts:
+                copied += gather_scattered(part.records, rows, part.first_row, part.rows, out)
+            if copied < len(rows):
+                bad = int(np.flatnonzero((rows < 0) | (rows >= len(self)))[0])
+        if bad >= 0:
+            raise IndexError(f"row {numbers[bad]}; expected 0 <= row < {len(self)}")
+        return out
+
+    def _id_shifts(self, indices: ArrayLike) -> NDArray[np.uint32] | None:
+        """What to add to the ``run_id`` of each row; None where that is nothing."""
+        if not any(part.id_shift for part in self._parts):
+            return None
+        rows = self.source_rows(indices)
+        begins = [part.first_row for part in self._parts]
+        owner = np.searchsorted(begins, rows, side="right") - 1
+        return np.array([part.id_shift for part in self._parts], np.uint32)[owner]
+
+    def source_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """The numbers that the given rows have in the source that this is a view of: ``i8[n]``."""
+        numbers = row_numbers(indices, len(self))
+        if not self._is_view:
+            return numbers
+        from tape2048._gather_records import locate
+
+        return locate(numbers, self._locator_of_runs())[1]
+
+    def run_index(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """The ordinal, in :attr:`runs`, of the run of each given row: ``i8[n]``.
+
+        Raises:
+            IndexError: a number outside [0, N), or a mask of another length.
+            TypeError: not integers of one dimension.
+        """
+        from tape2048._gather_records import locate
+
+        stretches, _, _ = locate(row_numbers(indices, len(self)), self._locator_of_runs())
+        # Runs without steps have no stretch.
+        filled: NDArray[np.int64] = np.flatnonzero(self.runs["steps"])[stretches]
+        return filled
+
+    def _locator_of_runs(self) -> Locator:
+        if self._locator is None:
+            from tape2048._gather_records import make_locator
+
+            runs = self.runs[self.runs["steps"] > 0]
+            self._locator = make_locator(runs["steps"].astype(np.int64), runs["first_row"].astype(np.int64))
+        return self._locator
+
+    def rows_of(self, run: int) -> slice:
+        """The rows of one run of :attr:`runs`, as a slice of this source.
+
+        Raises:
+            IndexError: no such run.
+        """
+        if not 0 <= run < len(self.runs):
+            raise IndexError(f"run ordinal {run}; expected 0 <= ordinal < {len(self.runs)}")
+        steps = self.runs["steps"]
+        first = int(steps[:run].sum(dtype=np.int64)) if self.is_view else int(self.runs["first_row"][run])
+        return slice(first, first + int(steps[run]))
+
+    # -------------------------------------------------------------------------------- filters
+
+    def filter_runs(self, chosen: ArrayLike) -> Self:
+        """A view of some runs, in their order.
+
+        Args:
+            chosen: ``bool[R]``, one for each of :attr:`runs`.
+
+        Raises:
+            ValueError: not such a mask.
+        """
+        mask = np.asarray(chosen)
+        if mask.dtype != np.bool_ or mask.shape != (len(self.runs),):
+            raise ValueError(f"a mask of {mask.dtype}{list(mask.shape)}; expected bool[{len(self.runs)}]")
+        view = copy.copy(self)
+        view._choose(mask)  # noqa: SLF001 - it is one of us
+        return view
+
+    def _choose(self, mask: NDArray[np.bool_]) -> None:
+        self._table = self._table.choose(mask)
+        self._rows = int(self._table.rows["steps"].sum(dtype=np.int64))
+        self._is_view = True
+        self._locator = None
+
+    def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
+        """A view of the runs whose ``max_score`` lies between the two, both included."""
+        return self.filter_runs(_between(self.runs["max_score"], min_score, max_score))
+
+    def filter_by_length(self, min_steps: int | None = None, max_steps: int | None = None) -> Self:
+        """A view of the runs with so many steps, both ends included."""
+        return self.filter_runs(_between(self.runs["steps"], min_steps, max_steps))
+
+    def filter_by_highest_tile(self, min_tile: int | None = None, max_tile: int | None = None) -> Self:
+        """A view of the runs whose highest tile (its value, as 8192) lies between the two, included."""
+        return self.filter_runs(_between(self.runs["highest_tile"], min_tile, max_tile))
+
+    def filter_by_engine(self, *engines: str | None) -> Self:
+        """A view of the runs that one of these engines played; None: that name none."""
+        wanted = set(engines)
+        names = self._table.engines
+        known = np.array([name in wanted for name in names] + [None in wanted], np.bool_)
+        return self.filter_runs(known[self.runs["engine"]])
+
+    def filter_by_time(
+        self, since: float | dt.datetime | None = None, until: float | dt.datetime | None = None
+    ) -> Self:
+        """A view of the runs that started in ``[since, until)``; a run of unknown start is in none.
+
+        Args:
+            since: seconds since 1970 (UTC), or a moment with its time zone.
+            until: as ``since``.
+
+        Raises:
+            ValueError: a moment without a time zone.
+        """
+        start = self.runs["start_unix_s"]
+        mask = start > 0
+        if since is not None:
+            mask &= start >= _seconds(since)
+        if until is not None:
+            mask &= start < _seconds(until)
+        return self.filter_runs(mask)
+
+
+def aligned_records(count: int) -> NDArray[np.uint8]:
+    """Room for so many records, ``u8[32 * count]``, that begins at a cache line.
+
+    So no record lies across two lines: where all of them do not, half of them do (memory of NumPy begins
+    16 bytes after a page).
+    """
+    memory = np.empty(ROW_BYTES * count + _CACHE_LINE_BYTES, np.uint8)
+    skip = -memory.ctypes.data % _CACHE_LINE_BYTES
+    return memory[skip : skip + ROW_BYTES * count]
+
+
+def _between(values: NDArray[Any], low: int | None, high: int | None) -> NDArray[np.bool_]:
+    mask = np.ones(len(values), np.bool_)
+    if low is not None:
+        mask &= values >= low
+    if high is not None:
+        mask &= values <= high
+    return mask
+
+
+def _seconds(moment: float | dt.datetime) -> float:
+    if not isinstance(moment, dt.datetime):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone; expected one, as datetime.UTC")
+    return moment.timestamp()

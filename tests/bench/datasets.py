@@ -1,0 +1,221 @@
+"""Data sets: random batches against a C loop, building from run files, opening against ``cat``.
+
+::
+
+    python -m tests.bench.datasets [--rows 20000000] [--runs 2000] [--rounds 7] [--directory /var/tmp]
+
+**Batches.** 4,096 random rows of a data set in memory, fresh numbers for each call, in turns: ``get_batch``
+with and without an array to write into, a view of half of the runs, NumPy's fancy indexing of the same
+array (what the original design assumes), and ``gather32.c``, compiled here, over the same memory.
+
+**Build.** ``build_dataset`` of a2run2 files with branch values, games of the recorder's default player (some
+2,000 steps each), from memory into memory, with two threads.
+
+**Opening.** ``Dataset.open`` into memory against ``cat FILE > /dev/null``, in turns, the file dropped from
+the page cache before each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.formats._rows_writer import RowsWriter
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.dataset import STEP_DTYPE, Dataset
+from tape2048.formats.dataset_build import build_dataset
+from tape2048.formats.dataset_db import Extras, write_runs_db
+from tape2048.formats.run import RunMeta
+from tape2048.formats.runtable import RunTable
+from tape2048.rules import exps_to_boards, legal_masks
+from tape2048_recorder.game_loop import Buffer, play_into
+from tape2048_recorder.players import make_player
+from tape2048_recorder.rng import game_seeds
+
+from .figures import Figure, alternate, machine, median_of, report
+from .recording import memory_dir, warm_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH = 4096
+CALLS = 200
+RUN_STEPS = 2000
+
+#: What a batch of 4,096 may take of the C loop's time.
+GATHER_TARGET = 1.5
+BUILD_TARGET = 3e6
+OPEN_TARGET = 0.9
+
+
+def c_gather(directory: Path) -> Callable[..., None]:
+    """The C loop, compiled with the machine's own instructions."""
+    library = directory / "gather32.so"
+    source = Path(__file__).with_name("gather32.c")
+    command = ["cc", "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run(command, check=True)
+    function = ctypes.CDLL(str(library)).gather32
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    function.restype = None
+    return lambda rows, numbers, out: function(
+        rows.ctypes.data, numbers.ctypes.data, len(numbers), out.ctypes.data
+    )
+
+
+def make_rows(directory: Path, rows: int) -> Path:
+    """A data set of made-up rows, runs of :data:`RUN_STEPS`."""
+    path = directory / "made"
+    path.mkdir()
+    writer = RowsWriter(path, None)
+    rng = np.random.default_rng(0)
+    for first in range(0, rows, 1 << 20):
+        part = np.zeros(min(1 << 20, rows - first), STEP_DTYPE)
+        numbers = np.arange(first, first + len(part))
+        part["board"] = rng.integers(0, 2**63, len(part))
+        part["run_id"], part["step_index"] = numbers // RUN_STEPS, numbers % RUN_STEPS
+        writer.write(part.view(np.uint8))
+    writer.finish()
+    steps = [RUN_STEPS] * (rows // RUN_STEPS) + ([rows % RUN_STEPS] if rows % RUN_STEPS else [])
+    table = RunTable.of_metas([RunMeta(count, max_score=i % 2) for i, count in enumerate(steps)])
+    write_runs_db(path / "metadata.db", table, Extras.unknown(len(table)))
+    return path
+
+
+def gather_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
+    """Batches of random rows, each way, in turns."""
+    dataset = Dataset.open(make_rows(directory, rows))
+    records = dataset.steps
+    floor = c_gather(directory)
+    out = np.empty(BATCH, STEP_DTYPE)
+    view = dataset.filter_by_score(1)
+    rng = np.random.default_rng(1)
+    ways: dict[str, tuple[int, Callable[[Any], Any]]] = {
+        "C loop with prefetch": (rows, lambda numbers: floor(records, numbers, out)),
+        "get_batch(out=)": (rows, lambda numbers: dataset.get_batch(numbers, out)),
+        "get_batch": (rows, dataset.get_batch),
+        "get_batch of a view": (len(view), view.get_batch),
+        "steps[numbers]": (rows, lambda numbers: records[numbers]),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(rounds + 1):  # the first one compiles
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(CALLS):
+            for name, (limit, way) in ways.items():
+                numbers = rng.integers(0, limit, BATCH)
+                begin = time.perf_counter()
+                way(numbers)
+                times[name].append(time.perf_counter() - begin)
+        if round_:
+            for name, found in times.items():
+                samples[name].append(statistics.median(found) * 1e6)
+    group = f"{BATCH:,} of {rows:,} rows"
+    figures = [median_of(found, group=group, name=name, unit="us") for name, found in samples.items()]
+    base = samples["C loop with prefetch"]
+    for name in ("get_batch(out=)", "get_batch"):
+        ratios = [mine / floor_ for mine, floor_ in zip(samples[name], base, strict=True)]
+        figures.append(
+            median_of(
+                ratios, group=group, name=f"{name} / C loop", unit="", target=GATHER_TARGET, at_least=False
+            )
+        )
+    return figures
+
+
+def make_runs(directory: Path, count: int) -> int:
+    """Run files of the default player's games, with branch values; returns their steps."""
+    directory.mkdir()
+    buffer = Buffer(rows_max=1 << 19, runs_max=count, record_action=True, sample_rate=1)
+    ids = np.arange(count, dtype=np.uint64)
+    buffer.give(ids, game_seeds(1, ids))
+    while play_into(buffer, make_player("expectimax", {}), steps_max=1 << 40) != 0:
+        buffer.grow()
+    rng = np.random.default_rng(2)
+    total = 0
+    for row in buffer.runs:
+        rows = buffer.rows[int(row["first_row"]) :][: int(row["rows"])]
+        boards = exps_to_boards(rows["exps"])
+        legal = legal_masks(boards)
+        values = rng.random((len(rows), 4), np.float32) * (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1)
+        meta = RunMeta(len(rows), 0, 0.0, int(row["max_score"]), int(row["highest_tile"]), "bench")
+        has = np.ones(len(rows), np.bool_)
+        branches = {"branch_values": values.astype(np.float32), "branch_legal": legal, "has_branches": has}
+        run = RunV2.from_boards(boards, rows["action"].copy(), 0, meta, **branches)
+        run.save(directory / f"{int(row['id']):06d}.a2run2")
+        total += len(rows)
+    return total
+
+
+def build_figures(directory: Path, *, runs: int, rounds: int) -> list[Figure]:
+    """How fast run files become rows."""
+    steps = make_runs(directory / "runs", runs)
+    rates = []
+    for round_ in range(rounds + 1):
+        begin = time.perf_counter()
+        build_dataset(directory / f"built-{round_}", [directory / "runs"], workers=2)
+        if round_:
+            rates.append(steps / (time.perf_counter() - begin))
+    figure = median_of(
+        rates, group=f"build, {runs:,} a2run2 files", name="2 threads", unit="steps/s", target=BUILD_TARGET
+    )
+    return [figure]
+
+
+def open_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
+    """Opening into memory against ``cat``, both from a cold file."""
+    path = make_rows(directory, rows) / "steps.npy"
+    size = path.stat().st_size
+    np.ones(4 * size, np.uint8)  # memory that a virtual machine has not touched before comes slowly
+
+    def cold(work: Callable[[], object]) -> float:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        begin = time.perf_counter()
+        work()
+        return size / (time.perf_counter() - begin) / 1e9
+
+    def cat() -> None:
+        with Path(os.devnull).open("wb") as null:
+            subprocess.run(["cat", str(path)], stdout=null, check=True)
+
+    opens, cats, ratios = alternate(
+        lambda: cold(lambda: Dataset.open(path.parent)), lambda: cold(cat), rounds
+    )
+    group = f"opening {size / 1e6:,.0f} MB, cold"
+    return [
+        median_of(opens, group=group, name="Dataset.open", unit="GB/s"),
+        median_of(cats, group=group, name="cat", unit="GB/s"),
+        median_of(ratios, group=group, name="Dataset.open / cat", unit="", target=OPEN_TARGET),
+    ]
+
+
+def main() -> None:
+    """Measure, print, write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--directory", type=Path, help="on a disk, for opening  [default: the temporary one]")
+    args = parser.parse_args()
+    before = machine()
+    with memory_dir() as memory:
+        warm_memory(memory)
+        figures = gather_figures(memory, rows=args.rows, rounds=args.rounds)
+    with memory_dir() as memory:
+        figures += build_figures(memory, runs=args.runs, rounds=args.rounds)
+    with tempfile.TemporaryDirectory(dir=args.directory) as disk:
+        figures += open_figures(Path(disk), rows=args.rows, rounds=args.rounds)
+    report("datasets", figures, before)
+
+
+if __name__ == "__main__":
+    main()

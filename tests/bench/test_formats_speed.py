@@ -1,0 +1,217 @@
+"""Run formats and packs: decoding against plain Python, reading, random access, export."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from tape2048.formats.a2pack import PackReader, PackWriter
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.a2t1 import read_run, write_run
+from tape2048.formats.run import Run, RunMeta
+
+from .figures import Figure, alternate, median_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+
+import run_builders as build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    class Benchmark(Protocol):
+        """The part of pytest-benchmark's fixture that is used here."""
+
+        def pedantic(self, target: Callable[..., Any], **how: Any) -> Any: ...
+
+
+#: Steps of a typical run in the collections that exist, and of a long one.
+STEPS_TYPICAL = 1_900
+STEPS_LONG = 20_000
+GROUP = "run formats"
+
+
+def make_run(steps: int, seed: int) -> RunV2:
+    """Boards of any 64 bits (a strong game's take as many bytes), three legal moves of four."""
+    rng = np.random.default_rng(seed)
+    legal = rng.choice(np.array([7, 11, 13, 14], np.uint8), steps)
+    values = rng.random((steps, 4), dtype=np.float32)
+    values[(legal[:, None] >> np.arange(4) & 1) == 0] = 0
+    states = rng.integers(0, 2**64, steps + 1, dtype=np.uint64)
+    moves = rng.integers(0, 4, steps).astype(np.uint8)
+    meta = RunMeta(steps, 1_755_927_754, 15.25, 20_504, 2048, "bench")
+    return RunV2(states, moves, meta, values, legal, np.ones(steps, np.bool_))
+
+
+def each(work: Callable[[Any], object], items: Iterable[Any]) -> None:
+    """``work`` on each item; a result goes before the next one comes, as where runs are used up in turn."""
+    for item in items:
+        work(item)
+
+
+def rate(work: Callable[[], object], amount: float) -> float:
+    """``amount`` per second of CPU time of ``work``, which is one thread's."""
+    begin = time.process_time()
+    work()
+    return amount / (time.process_time() - begin)
+
+
+@pytest.mark.benchmark(group="formats", timer=time.process_time)
+def test_a2run2_decoding(benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool) -> None:
+    files = [make_run(STEPS_TYPICAL if full else 20, seed).to_bytes() for seed in range(200 if full else 2)]
+    size = sum(map(len, files))
+    plain = files[: 5 if full else 1]
+    RunV2.from_bytes(files[0])  # compiles
+    plain_size = sum(map(len, plain))
+    long = make_run(500_000 if full else 20, 1).to_bytes()
+
+    def decode() -> float:
+        return rate(lambda: each(RunV2.from_bytes, files), size)
+
+    def decode_plainly() -> float:
+        return rate(lambda: each(build.decode_a2run2, plain), plain_size)
+
+    found: list[tuple[list[float], list[float], list[float]]] = []
+    benchmark.pedantic(lambda: found.append(alternate(decode, decode_plainly, rounds)), rounds=1)
+    ours, _, ratios = found[0]
+    alone = [rate(lambda: RunV2.from_bytes(long), len(long)) for _ in range(rounds)]
+    runs = [make_run(STEPS_TYPICAL if full else 20, seed) for seed in range(20)]
+    encode = [rate(lambda: each(RunV2.to_bytes, runs), size / len(files) * len(runs)) for _ in range(rounds)]
+    figures += [
+        median_of(ratios, group=GROUP, name="a2run2 decode / plain Python", unit="ratio", target=50),
+        median_of(
+            [value / 1e6 for value in ours],
+            group=GROUP,
+            name=f"a2run2 decode, runs of {STEPS_TYPICAL} steps",
+            unit="MB/s a core",
+            target=250,
+        ),
+        median_of(
+            [value / 1e6 for value in alone], group=GROUP, name="a2run2 decode, 500k steps", unit="MB/s"
+        ),
+        median_of([value / 1e6 for value in encode], group=GROUP, name="a2run2 encode", unit="MB/s a core"),
+    ]
+    assert min(ratios) > 0
+
+
+@pytest.mark.benchmark(group="formats", timer=time.process_time)
+def test_a2t1_open_and_checksum(
+    benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool, tmp_path: Path
+) -> None:
+    source = make_run(STEPS_LONG if full else 20, 1)
+    run = Run(source.states, source.moves, source.meta)
+    paths = [tmp_path / f"{i}.a2run" for i in range(200 if full else 2)]
+    for path in paths:
+        write_run(path, run)
+    size = paths[0].stat().st_size
+    data = paths[0].read_bytes()
+
+    def read() -> float:
+        return rate(lambda: each(read_run, paths), size * len(paths))
+
+    def checksum() -> float:
+        return rate(lambda: [crc32c(data) for _ in paths], size * len(paths))
+
+    found: list[tuple[list[float], list[float], list[float]]] = []
+    benchmark.pedantic(lambda: found.append(alternate(read, checksum, rounds)), rounds=1)
+    ours, _, ratios = found[0]
+    at_once = functools.partial(read_run, load="ram")
+    in_ram = [rate(lambda: each(at_once, paths), size * len(paths)) for _ in range(rounds)]
+    figures += [
+        median_of([value / 1e9 for value in in_ram], group=GROUP, name='... with load="ram"', unit="GB/s"),
+        median_of(
+            [value / 1e9 for value in ours],
+            group=GROUP,
+            name=f"A2T1 open and checksum, {STEPS_LONG:,} steps",
+            unit="GB/s",
+            target=2,
+        ),
+        median_of(ratios, group=GROUP, name="A2T1 open and checksum / crc32c alone", unit="ratio"),
+    ]
+
+
+@pytest.fixture
+def pack(full: bool, tmp_path: Path) -> PackReader:
+    """5,000 runs of a typical length, all in the page cache."""
+    payloads = [make_run(STEPS_TYPICAL if full else 20, seed).to_bytes() for seed in range(50 if full else 5)]
+    with PackWriter(tmp_path / "x.a2pack", count_hint=5000) as writer:
+        for i in range(5000 if full else 20):
+            writer.add(payloads[i % len(payloads)])
+    return PackReader.open(tmp_path / "x.a2pack")
+
+
+@pytest.mark.benchmark(group="formats", timer=time.process_time)
+def test_pack_access(benchmark: Benchmark, figures: list[Figure], rounds: int, pack: PackReader) -> None:
+    count = len(pack)
+    rng = np.random.default_rng(1)
+    files = [bytes(pack.get_slice(i).bytes) for i in range(min(count, 500))]
+    share = [pack.path.stat().st_size / count * len(files)]
+
+    def slices(reader: PackReader) -> float:
+        indices = rng.integers(0, count, count).tolist()
+        get = reader.get_slice
+        begin = time.process_time()
+        for i in indices:
+            get(i)
+        return 1e6 * (time.process_time() - begin) / count
+
+    def decode_pack() -> float:
+        return rate(lambda: each(len, pack.iter_indices(range(len(files)))), share[0])
+
+    def decode_files() -> float:
+        return rate(lambda: each(RunV2.from_bytes, files), share[0])
+
+    found: list[tuple[list[float], list[float], list[float]]] = []
+    benchmark.pedantic(lambda: found.append(alternate(decode_pack, decode_files, rounds)), rounds=1)
+    _, _, ratios = found[0]
+    everything = [rate(lambda: each(len, pack), count) for _ in range(rounds)]
+    later = [slices(pack) for _ in range(rounds)]
+    first = [slices(PackReader.open(pack.path)) for _ in range(rounds)]
+    figures += [
+        median_of(later, group="packs", name="random get_slice", unit="us", target=5, at_least=False),
+        median_of(first, group="packs", name="... with each entry's first checksum", unit="us"),
+        median_of(ratios, group="packs", name="decode in sequence / decode alone", unit="ratio", target=0.8),
+        median_of(everything, group="packs", name=f"decode of {count:,} runs", unit="runs/s"),
+    ]
+
+
+@pytest.mark.benchmark(group="formats", timer=time.process_time)
+def test_json_lines(  # noqa: PLR0917 - fixtures
+    benchmark: Benchmark, figures: list[Figure], rounds: int, pack: PackReader, full: bool, tmp_path: Path
+) -> None:
+    part = tmp_path / "part.a2pack"
+    with PackWriter(part) as writer:
+        for i in range(200 if full else 5):
+            writer.add(pack.get_slice(i).bytes)
+    reader = PackReader.open(part)
+    for by_step in (True, False):  # compiles
+        reader.to_jsonl(tmp_path / f"first{by_step}", workers=1, by_step=by_step)
+    number = iter(range(10**6))
+
+    def export(workers: int, *, by_step: bool) -> float:
+        begin = time.perf_counter()
+        written = reader.to_jsonl(tmp_path / f"{next(number)}", workers=workers, by_step=by_step)
+        return written / (time.perf_counter() - begin) / 1e6
+
+    rates: dict[str, list[float]] = {}
+
+    def measure() -> None:
+        for _ in range(rounds):
+            for name, workers, by_step in (
+                ("by step, 2 workers", 2, True),
+                ("by step, 1 worker", 1, True),
+                ("by run, 2 workers", 2, False),
+            ):
+                rates.setdefault(name, []).append(export(workers, by_step=by_step))
+
+    benchmark.pedantic(measure, rounds=1)
+    for name, samples in rates.items():
+        target = 100 if name == "by step, 2 workers" else None
+        figures.append(median_of(samples, group="packs", name=f"to-jsonl {name}", unit="MB/s", target=target))

@@ -1,0 +1,104 @@
+"""pack.dat as fuzzing sees it: seeds, fields and seal from the format's description."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import run_builders as build
+from harness import EXTREMES, Field, Target
+
+from tape2048.formats.packdat import DataPack
+
+if TYPE_CHECKING:
+    import random
+
+GAMES = [
+    build.game(1, steps_max=3, engine="e"),
+    build.game(2, steps_max=1, engine=None),
+    build.game(3, steps_max=2, engine="ü", with_branches=False),
+    build.game(4, steps_max=0, engine=None, max_score=2**64 - 1),
+]
+
+_HEADER, _STEP = 28, 32
+
+
+def seal(data: bytearray) -> None:
+    if len(data) >= 4:
+        data[-4:] = crc32c(bytes(data[:-4])).to_bytes(4, "little")
+
+
+def fields(data: bytes) -> list[Field]:
+    found = [Field(4, 4), Field(8, 4), Field(12, 8), Field(20, 8)]
+    steps = min(int.from_bytes(data[12:20], "little"), max(0, len(data) - _HEADER) // _STEP)
+    for i in range(steps):
+        at = _HEADER + _STEP * i
+        found += [Field(at + offset, size) for offset, size in ((0, 8), (8, 4), (12, 4), (16, 1), (17, 1))]
+        found += [Field(at + 18 + 2 * m, 2) for m in range(4)] + [Field(at + 26, 4), Field(at + 31, 1)]
+    at = _HEADER + _STEP * steps
+    while at + 38 <= len(data) - 4:
+        found += [
+            Field(at + offset, size) for offset, size in ((0, 4), (4, 4), (8, 4), (12, 8), (20, 4), (24, 2))
+        ]
+        engine = int.from_bytes(data[at + 24 : at + 26], "little")
+        found += (
+            [Field(at + 26 + engine, 8), Field(at + 34 + engine, 4)] if at + 38 + engine < len(data) else []
+        )
+        at += 38 + engine
+    return found
+
+
+def absurd(rng: random.Random) -> bytes:
+    """Steps and offset that agree on a number that the bytes cannot hold."""
+    data = bytearray(packdat(GAMES))
+    steps = rng.choice(EXTREMES) % 2**64
+    data[12:20] = steps.to_bytes(8, "little")
+    data[20:28] = ((_HEADER + _STEP * steps) % 2**64).to_bytes(8, "little")
+    seal(data)
+    return bytes(data)
+
+
+def packdat(games: list[build.PlainRun]) -> bytes:
+    """The file of these games; steps without values, so that nothing of the rules is needed here."""
+    steps = b"".join(
+        struct.pack("<QIIBB4H6x", run.states[i], run_id, i, run.moves[i], *_values(run.branches[i]))
+        for run_id, run in enumerate(games)
+        for i in range(len(run.moves))
+    )
+    count = len(steps) // _STEP
+    data = b"2048" + struct.pack("<IIQQ", 1, len(games), count, _HEADER + len(steps)) + steps
+    first = 0
+    for run_id, run in enumerate(games):
+        engine = (run.engine or "").encode()
+        facts = (run_id, first, len(run.moves), run.max_score, run.highest_tile, len(engine))
+        data += struct.pack("<IIIQIH", *facts) + engine + struct.pack("<Qf", run.start_unix_s, run.elapsed_s)
+        first += len(run.moves)
+    return data + crc32c(data).to_bytes(4, "little")
+
+
+def _values(branches: build.Branches) -> list[int]:
+    """The mask, and four levels."""
+    if branches is None:
+        return [0] * 5
+    mask = sum(1 << m for m, value in enumerate(branches) if value is not None)
+    return [mask, *(round((value or 0) * 65535) for value in branches)]
+
+
+PACKDAT = Target(
+    "packdat",
+    [packdat(GAMES), packdat(GAMES[:1]), packdat([])],
+    DataPack.from_bytes,
+    DataPack.to_bytes,
+    seal,
+    fields,
+    absurd,
+)
+
+TARGETS: dict[str, Any] = {"packdat": PACKDAT}

@@ -1,0 +1,13 @@
+"""Every format that is fuzzed, by its name."""
+
+from __future__ import annotations
+
+from run_targets import TARGETS as RUN_TARGETS
+from set_targets import TARGETS as SET_TARGETS
+
+__all__ = ["ALL"]
+
+ALL = {**RUN_TARGETS, **SET_TARGETS}
+
+if __name__ == "__main__":
+    print(*ALL)  # noqa: T201 - make fuzz asks

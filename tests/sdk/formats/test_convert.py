@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.errors import FormatError, LossError, MagicError, NameTakenError, NoRunsError, RecoveryError
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.convert import TARGETS, convert, target_of
+from tape2048.formats.sources import Endings, kind_of, open_source
+from tape2048.session import Session
+from tape2048.validation import validate_session
+from tape2048_recorder.annotate import Annotator
+from tape2048_recorder.endings import final_boards
+from tape2048_recorder.game_loop import Buffer, play_into
+from tape2048_recorder.players import make_player, player_sha256
+from tape2048_recorder.rng import game_seeds
+
+from ..builders import write_ours
+from ..run_builders import a2run2_bytes, a2t1_bytes, game
+from .set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tape2048.formats.run import Run
+
+#: What holds a whole run, branch values included.
+WHOLE = {"a2run2": "runs2", "pack": "x.a2pack", "parquet": "x.parquet"}
+NAMES = {
+    **WHOLE,
+    "a2run": "runs1",
+    "packdat": "pack.dat",
+    "dataset": "ds",
+    "session": "s",
+    "jsonl": "x.jsonl",
+}
+
+
+def runs_in(path: Path, endings: Endings | None = None) -> list[Run]:
+    found = list(open_source(path, endings).runs())
+    assert [one.error for one in found] == [None] * len(found)
+    return [one.run for one in found if one.run is not None]
+
+
+def assert_same(one: Sequence[Run], other: Sequence[Run], *, values: bool = True) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a.meta == b.meta
+        np.testing.assert_array_equal(a.states, b.states)
+        np.testing.assert_array_equal(a.moves, b.moves)
+        if values:
+            assert RunV2.from_run(a).equals(RunV2.from_run(b))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return write_runs(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def every_source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same runs in every format."""
+    root = tmp_path_factory.mktemp("sources")
+    runs = write_runs(root / "runs")
+    made = {kind: root / name for kind, name in NAMES.items()}
+    for kind, path in made.items():
+        convert(runs, path, kind, lossy=True)
+    return made
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A session that the recorder's own loop played, with moves."""
+    return record(tmp_path / "recorded", "greedy", 6)
+
+
+def record(path: Path, player: str, count: int) -> Path:
+    from tape2048.formats.run import Run as OneRun
+    from tape2048.formats.run import RunMeta
+    from tape2048.formats.session_runs import engine_text, write_session
+    from tape2048.rules import exps_to_boards
+
+    buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
+    ids = np.arange(count, dtype=np.uint64)
+    buffer.give(ids, game_seeds(3, ids))
+    made: Any = make_player(player, {})
+    play_into(buffer, made, steps_max=1 << 40)
+    games = []
+    for row in buffer.runs:
+        rows = buffer.rows[int(row["first_row"]) :][: int(row["rows"])]
+        meta = RunMeta(
+            int(row["steps"]), 0, 0.0, int(row["max_score"]), int(row["highest_tile"]),
+            engine_text("toy", player_sha256(player, made), int(row["seed"])),
+        )  # fmt: skip
+        games.append(OneRun.from_boards(exps_to_boards(rows["exps"]), rows["action"].copy(), 0, meta))
+    facts = {
+        "player": player,
+        "player_args": {},
+        "player_sha256": player_sha256(player, made),
+        "started_at": "2026-01-02T03:04:05Z",
+    }
+    write_session(path, games, facts)
+    return path
+
+
+class TestMatrix:
+    @pytest.mark.parametrize("first", WHOLE)
+    @pytest.mark.parametrize("second", WHOLE)
+    def test_whole_formats_lose_nothing(self, runs: Path, tmp_path: Path, first: str, second: str) -> None:
+        convert(runs, tmp_path / WHOLE[first], first)
+        done = convert(tmp_path / WHOLE[first], tmp_path / f"2-{WHOLE[second]}", second)
+        assert (done.runs, done.lost, done.skipped) == (3, {}, ())
+        assert_same(runs_in(tmp_path / f"2-{WHOLE[second]}"), runs_in(runs))
+
+    @pytest.mark.parametrize("kind", TARGETS)
+    def test_every_target_from_every_source(
+        self, every_source: dict[str, Path], tmp_path: Path, kind: str
+    ) -> None:
+        originals = runs_in(every_source["a2run2"])
+        for source, path in every_source.items():
+            target = tmp_path / f"{source}-{NAMES[kind]}"
+            done = convert(path, target, kind, lossy=True)
+            assert (done.runs, done.skipped) == (3, ()), source
+            for one, original in zip(runs_in(target), originals, strict=True):
+                np.testing.assert_array_equal(one.boards, original.boards)
+                np.testing.assert_array_equal(one.moves, original.moves)
+                assert one.meta.max_score == original.meta.max_score
+                assert one.meta.highest_tile == original.meta.highest_tile
+
+    @pytest.mark.parametrize(
+        ("kind", "words"),
+        [
+            ("a2run", "branch values"), ("jsonl", "branch values"), ("session", "final board|branch"),
+            ("packdat", "final board|16 bits"),
+        ],
+    )  # fmt: skip
+    def test_losses_are_said_and_nothing_is_written(
+        self, runs: Path, tmp_path: Path, kind: str, words: str
+    ) -> None:
+        before = tree(tmp_path)
+        with pytest.raises(LossError, match=words):
+            convert(runs, tmp_path / NAMES[kind], kind)
+        assert tree(tmp_path) == before
+        done = convert(runs, tmp_path / NAMES[kind], kind, lossy=True)
+        assert done.lost
+        assert all(count <= 3 for count in done.lost.values())
+
+    def test_a_data_set_holds_what_is_normalised(self, tmp_path: Path) -> None:
+        """Values of a player that takes a best move are all found again; others are said to be lost."""
+        greedy = [game(i) for i in range(3)]
+        runs = write_runs(tmp_path / "runs", [_best_first(run) for run in greedy])
+        normalised = tmp_path / "normalised"
+        normalised.mkdir()
+        for number, run in enumerate(runs_in(runs)):
+            RunV2.from_run(run).normalize_branches().save(normalised / f"{number}.a2run2")
+        done = convert(normalised, tmp_path / "ds", "dataset")
+        assert done.lost == {}
+        convert(tmp_path / "ds", tmp_path / "back", "a2run2")
+        assert_same(runs_in(tmp_path / "back"), runs_in(normalised))
+        with pytest.raises(LossError, match="normalised"):
+            convert(write_runs(tmp_path / "raw"), tmp_path / "ds2", "dataset")
+
+    def test_values_in_16_bits(self, tmp_path: Path) -> None:
+        (tmp_path / "pack.dat").write_bytes(packdat_bytes())
+        for name in ("one", "two"):
+            convert(
+                tmp_path / ("pack.dat" if name == "one" else "one.a2pack"),
+                tmp_path / f"{name}.a2pack",
+                lossy=True,
+            )
+        done = convert(tmp_path / "two.a2pack", tmp_path / "again.dat", lossy=True)
+        assert "branch values beyond 16 bits" not in done.lost
+        assert (tmp_path / "again.dat").read_bytes() == (tmp_path / "pack.dat").read_bytes()
+
+
+def _best_first(run: Any) -> Any:
+    """The same game, each step's chosen move the one with the greatest value."""
+    import dataclasses
+
+    branches = [
+        None if values is None else tuple(
+            None if value is None else (2.0 if m == move else value) for m, value in enumerate(values)
+        )
+        for values, move in zip(run.branches, run.moves, strict=True)
+    ]  # fmt: skip
+    return dataclasses.replace(run, branches=branches)
+
+
+class TestSessions:
+    def test_recorded_games_go_round_with_everything(self, recorded: Path, tmp_path: Path) -> None:
+        endings = Endings(final_boards)
+        originals = runs_in(recorded, endings)
+        for kind, name in (
+            ("a2run", "v1"),
+            ("a2run2", "v2"),
+            ("pack", "x.a2pack"),
+            ("dataset", "ds"),
+            ("jsonl", "x.jsonl"),
+        ):
+            source = recorded if kind == "a2run" else tmp_path / "v1"
+            done = convert(source, tmp_path / name, kind, endings=endings)
+            assert done.lost == {}
+            assert_same(runs_in(tmp_path / name), originals, values=False)
+        session = Session.open(recorded)
+        for name in ("v1", "v2", "ds"):
+            convert(tmp_path / name, tmp_path / f"back-{name}", "session", lossy=True)
+            back = Session.open(tmp_path / f"back-{name}")
+            np.testing.assert_array_equal(back.steps, session.steps)
+            np.testing.assert_array_equal(back.runs, session.runs)
+            assert back.meta["player_sha256"] == session.meta["player_sha256"], "the games' identity"
+            assert validate_session(tmp_path / f"back-{name}").ok
+
+    def test_final_boards_are_those_that_were_played(self, recorded: Path) -> None:
+        """Nobody recorded them: on each, no move is left, and it follows from the last row."""
+        from ..run_builders import ref
+
+        session = Session.open(recorded)
+        finals = final_boards(session)
+        assert finals is not None
+        for run, final in zip(runs_in(recorded, Endings(final_boards)), finals.tolist(), strict=True):
+            assert run.final_board == final
+            assert ref.legal_moves(ref.unpack(final)) == []
+            after, _ = ref.slide(ref.unpack(int(run.boards[-1])), int(run.moves[-1]))
+            assert sum(a != b for a, b in zip(after, ref.unpack(final), strict=True)) == 1
+
+    def test_without_playing_again_some_are_not_known(self, tmp_path: Path) -> None:
+        path = record(tmp_path / "s", "random", 40)
+        with pytest.raises(LossError, match="not known for sure"):
+            convert(path, tmp_path / "x.a2pack")
+        done = convert(path, tmp_path / "x.a2pack", lossy=True)
+        assert 0 < done.lost["a final board that is not known for sure"] < 40
+        known = runs_in(path, Endings(final_boards))
+        same = [
+            a.final_board == b.final_board for a, b in zip(runs_in(tmp_path / "x.a2pack"), known, strict=True)
+        ]
+        assert sum(same) >= 40 - done.lost["a final board that is not known for sure"]
+
+    def test_another_player_of_that_name(self, recorded: Path) -> None:
+        session = Session.open(recorded)
+        for change in ({"player_sha256": "0" * 64}, {"player": "unknown"}, {"player": None}):
+            session.meta = {**Session.open(recorded).meta, **change}
+            assert final_boards(session) is None
+
+    def test_rows_that_were_not_played(self, recorded: Path) -> None:
+        from tape2048.errors import ReplayError
+
+        session = Session.open(recorded)
+        session.runs = session.runs.copy()
+        session.runs["seed"][2] += np.uint64(1)
+        with pytest.raises(ReplayError):
+            final_boards(session)
+
+    def test_without_moves(self, tmp_path: Path) -> None:
+        found = list(open_source(write_ours(tmp_path / "s")).runs())
+        assert {type(one.error) for one in found} == {RecoveryError}
+
+    def test_a_directory_of_sessions(self, tmp_path: Path) -> None:
+        for name in ("20250102T030405Z_model=a", "20250102T030406Z_model=a"):
+            record(
+                tmp_path / "root" / name if (tmp_path / "root").mkdir(exist_ok=True) is None else tmp_path,
+                "random",
+                3,
+            )
+        assert kind_of(tmp_path / "root") == "sessions"
+        assert len(runs_in(tmp_path / "root", Endings(final_boards))) == 6
+
+
+class TestFiles:
+    def test_one_file_to_one_file(self, tmp_path: Path) -> None:
+        (tmp_path / "x.a2run").write_bytes(a2t1_bytes(GAMES[1]))
+        convert(tmp_path / "x.a2run", tmp_path / "x.a2run2")
+        assert (tmp_path / "x.a2run2").read_bytes() == a2run2_bytes(GAMES[1])
+        convert(tmp_path / "x.a2run2", tmp_path / "y.a2run")
+        assert (tmp_path / "y.a2run").read_bytes() == (tmp_path / "x.a2run").read_bytes()
+
+    def test_names_stay(self, runs: Path, tmp_path: Path) -> None:
+        convert(runs, tmp_path / "out", "a2run2")
+        assert sorted(tree(tmp_path / "out")) == ["000.a2run2", "001.a2run2", "002.a2run2"]
+        assert tree(tmp_path / "out")["000.a2run2"] == tree(runs)["000.a2run2"]
+
+    def test_bad_runs_are_named(self, runs: Path, tmp_path: Path) -> None:
+        (runs / "bad.a2run2").write_bytes(b"\x80" * 30)
+        done = convert(runs, tmp_path / "x.a2pack")
+        assert (done.runs, [skipped.run for skipped in done.skipped]) == (3, [str(runs / "bad.a2run2")])
+
+    def test_bad_lines_are_named(self, runs: Path, tmp_path: Path) -> None:
+        convert(runs, tmp_path / "x.jsonl", lossy=True)
+        lines = (tmp_path / "x.jsonl").read_bytes().splitlines()
+        short, wide = (
+            b'{"steps": 1, "states": [1], "moves": []}',
+            b'{"steps":0,"states":[18446744073709551616],"moves":[]}',
+        )
+        bad = [b"{", b"[]", short, wide, lines[0].replace(b'"UP"', b'"up"'), b"\xff", lines[0][:-20]]
+        (tmp_path / "y.jsonl").write_bytes(b"\n".join([lines[0], *bad, b"", lines[2]]) + b"\n")
+        found = list(open_source(tmp_path / "y.jsonl").runs())
+        assert [one.run is not None for one in found] == [True, *[False] * len(bad), True]
+        assert all(isinstance(one.error, FormatError) for one in found[1:-1])
+        assert f"line {len(bad) + 3}" in found[-1].name
+
+    def test_parquet_of_others(self, tmp_path: Path) -> None:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+        with pytest.raises(FormatError, match="columns"):
+            open_source(tmp_path / "x.parquet")
+        (tmp_path / "x.parquet").write_bytes(b"PAR1xxxxPAR1")
+        with pytest.raises(FormatError, match="Parquet"):
+            open_source(tmp_path / "x.parquet")
+
+    def test_nothing_is_replaced(self, runs: Path, tmp_path: Path) -> None:
+        for kind, name in NAMES.items():
+            (tmp_path / name).write_bytes(b"mine")
+            with pytest.raises(NameTakenError):
+                convert(runs, tmp_path / name, kind, lossy=True)
+            assert (tmp_path / name).read_bytes() == b"mine"
+
+    def test_unknown_kinds(self, tmp_path: Path, runs: Path) -> None:
+        (tmp_path / "x.txt").write_bytes(b"text")
+        (tmp_path / "empty").mkdir()
+        for path in (tmp_path / "x.txt", tmp_path / "none"):
+            with pytest.raises(MagicError):
+                open_source(path)
+        with pytest.raises(NoRunsError):
+            open_source(tmp_path / "empty")
+        for to in (None, "unknown"):
+            with pytest.raises(FormatError, match=r"what to write|no target"):
+                convert(runs, tmp_path / "x.unknown", to)
+        assert target_of("x.a2pack") == "pack"
+        assert (
+            kind_of(write_dataset(tmp_path / "ds"))
+            == kind_of(write_dataset(tmp_path / "sh", shard_rows=9))
+            == "dataset"
+        )
+
+    def test_nothing_is_left_of_a_conversion_that_fails(self, runs: Path, tmp_path: Path) -> None:
+        for kind, name in NAMES.items():
+            if kind not in WHOLE and kind != "dataset":
+                with pytest.raises(LossError):
+                    convert(runs, tmp_path / name, kind)
+        assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
+
+
+class TestAnnotate:
+    def test_the_best_value_is_the_player_s_choice(self, tmp_path: Path) -> None:
+        path = record(tmp_path / "s", "expectimax", 1)
+        run = runs_in(path, Endings(final_boards))[0]
+        annotated = Annotator("expectimax", {})(run)
+        assert annotated.has_branches.all()
+        chosen = annotated.branch_values[np.arange(len(run)), run.moves]
+        np.testing.assert_array_equal(chosen, annotated.branch_values.max(axis=1))
+        from tape2048.rules import legal_masks
+
+        np.testing.assert_array_equal(annotated.branch_legal, legal_masks(run.boards))
+
+    def test_what_is_there_stays_unless_it_is_replaced(self) -> None:
+        run = RunV2.from_bytes(a2run2_bytes(GAMES[0]))
+        has = run.has_branches
+        assert 0 < has.sum() < len(run)
+        kept = Annotator("expectimax", {"depth": 1})(run)
+        np.testing.assert_array_equal(kept.branch_values[has], run.branch_values[has])
+        assert kept.has_branches.all()
+        fresh = Annotator("expectimax", {"depth": 1}, replace=True)(run)
+        np.testing.assert_array_equal(kept.branch_values[~has], fresh.branch_values[~has])
+        assert (kept.branch_values[has] != fresh.branch_values[has]).any()
+
+    def test_players_that_value_nothing(self) -> None:
+        from tape2048.errors import ConfigError
+
+        with pytest.raises(ConfigError, match="values none"):
+            Annotator("random", {})
+        with pytest.raises(ConfigError):
+            Annotator("expectimax", {"depth": 9})
+
+    def test_in_parallel_as_on_one_thread(self, runs: Path, tmp_path: Path) -> None:
+        annotator = Annotator("expectimax", {})
+        for workers in (1, 3):
+            convert(open_source(runs).changed(annotator), tmp_path / f"{workers}.a2pack", workers=workers)
+        assert (tmp_path / "1.a2pack").read_bytes() == (tmp_path / "3.a2pack").read_bytes()

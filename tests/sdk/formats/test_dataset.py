@@ -1,0 +1,764 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tape2048._staging import lock_directory
+from tape2048.errors import (
+    BookkeepingError,
+    ChecksumError,
+    FieldError,
+    FormatError,
+    ManifestError,
+    NameTakenError,
+    NotADatasetError,
+    NotSqliteError,
+    NpyDtypeError,
+    NpyHeaderError,
+    SchemaError,
+    StorageError,
+    TapeError,
+    TrailingBytesError,
+    TruncatedError,
+)
+from tape2048.formats import dataset_build as build_module
+from tape2048.formats.dataset import STEP_DTYPE, Dataset
+from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
+from tape2048.formats.dataset_db import read_runs_db
+from tape2048.formats.dataset_verify import verify_dataset
+
+from ..builders import change_database, header_bytes, open_files, write_ours
+from ..run_builders import game
+from .set_builders import (
+    GAMES,
+    ROW,
+    dataset_rows,
+    normalised,
+    packdat_bytes,
+    tree,
+    write_dataset,
+    write_npy,
+    write_runs,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return write_runs(tmp_path / "runs")
+
+
+@pytest.fixture
+def built(tmp_path: Path, runs: Path) -> Path:
+    build_dataset(tmp_path / "ds", [runs])
+    return tmp_path / "ds"
+
+
+def columns(path: Path) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path / "metadata.db")) as database:
+        return database.execute("SELECT * FROM runs ORDER BY id").fetchall()
+
+
+class TestBuild:
+    def test_rows_are_those_of_the_description(self, built: Path) -> None:
+        assert STEP_DTYPE == ROW
+        np.testing.assert_array_equal(np.load(built / "steps.npy"), dataset_rows())
+
+    def test_the_table_is_the_seed_s(self, built: Path, tmp_path: Path) -> None:
+        assert columns(built) == [
+            (
+                number, sum(len(run.moves) for run in GAMES[:number]), len(run.moves), run.max_score,
+                run.highest_tile, run.engine, run.start_unix_s, run.elapsed_s,
+            )
+            for number, run in enumerate(GAMES)
+        ]  # fmt: skip
+        with closing(sqlite3.connect(built / "metadata.db")) as database:
+            names = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+            assert {"runs", "idx_score", "idx_steps"} <= names
+            assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert not list(tmp_path.glob(".*")), "no draft is left"
+
+    def test_the_manifest_says_what_is_there(self, built: Path, runs: Path) -> None:
+        manifest = json.loads((built / "manifest.json").read_text())
+        assert (manifest["version"], manifest["num_steps"], manifest["num_runs"]) == (1, 87, 3)
+        steps = (built / "steps.npy").read_bytes()
+        assert manifest["steps_crc32c"] == crc32c(steps)
+        for name in ("steps.npy", "metadata.db"):
+            content = (built / name).read_bytes()
+            assert manifest["files"][name] == {"bytes": len(content), "crc32c": crc32c(content)}
+        assert manifest["sources"] == [
+            {"path": str(runs), "kind": "runs", "runs": 3, "steps": 87, "skipped": 0}
+        ]
+        assert manifest["skipped"] == []
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_the_same_on_any_number_of_threads(
+        self, built: Path, runs: Path, tmp_path: Path, workers: int
+    ) -> None:
+        build_dataset(tmp_path / "again", [runs], workers=workers)
+        assert (tmp_path / "again/steps.npy").read_bytes() == (built / "steps.npy").read_bytes()
+        assert (tmp_path / "again/metadata.db").read_bytes() == (built / "metadata.db").read_bytes()
+
+    def test_bad_runs_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
+        (runs / "000x.a2run2").write_bytes(b"\xff" * 20)
+        (runs / "zz.a2run").write_bytes(b"A2T1")
+        result = build_dataset(tmp_path / "ds", [runs])
+        np.testing.assert_array_equal(np.load(tmp_path / "ds/steps.npy"), dataset_rows())
+        assert [skipped.run for skipped in result.skipped] == [
+            str(runs / "000x.a2run2"),
+            str(runs / "zz.a2run"),
+        ]
+        assert (
+            json.loads((tmp_path / "ds/manifest.json").read_text())["skipped"][1]["error"] == "TruncatedError"
+        )
+
+    def test_a_run_that_is_too_long_is_named_and_the_others_are_built(
+        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(build_module, "RUN_STEPS_MAX", 30)
+        result = build_dataset(tmp_path / "ds", [runs])
+        assert (result.runs, result.steps) == (2, 42)
+        assert "002.a2run2" in result.skipped[0].run
+        assert "45 steps" in result.skipped[0].message
+        assert verify_dataset(tmp_path / "ds").ok
+
+    def test_65536_steps_fit_and_one_more_does_not(self, tmp_path: Path) -> None:
+        from tape2048.formats.a2t1 import write_run
+        from tape2048.formats.run import Run, RunMeta
+
+        # Two boards that lead to each other by a move and a spawn would be a longer story: the rows are
+        # not checked for that when they are built.
+        states = np.full(2**16 + 2, 1 << 60, np.uint64)
+        (tmp_path / "runs").mkdir()
+        for name, steps in (("a", 2**16), ("b", 2**16 + 1)):
+            moves = np.full(steps, 3, np.uint8)
+            write_run(tmp_path / f"runs/{name}.a2run", Run(states[: steps + 1], moves, RunMeta(steps)))
+        result = build_dataset(tmp_path / "ds", [tmp_path / "runs"])
+        assert (result.runs, result.steps) == (1, 2**16)
+        assert Dataset(tmp_path / "ds")[2**16 - 1]["step_index"] == 2**16 - 1
+
+    def test_branch_values_are_normalised(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(5)
+        raw = dataclasses.replace(
+            GAMES[0],
+            branches=[
+                None if branches is None else tuple(
+                    None if value is None else float(np.float32(rng.normal() * 1e4)) for value in branches
+                )
+                for branches in GAMES[0].branches
+            ],
+        )  # fmt: skip
+        build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs", [raw])])
+        np.testing.assert_array_equal(np.load(tmp_path / "ds/steps.npy"), dataset_rows([raw]))
+
+    def test_what_is_normalised_stays_as_it_is(self) -> None:
+        values = normalised([3.0, 7.0, None, 3.3], 0b1011)
+        assert normalised(values, 0b1011) == values
+
+    def test_nothing_is_replaced(self, runs: Path, tmp_path: Path) -> None:
+        (tmp_path / "ds").mkdir()
+        with pytest.raises(NameTakenError):
+            build_dataset(tmp_path / "ds", [runs])
+        assert list((tmp_path / "ds").iterdir()) == []
+
+    def test_every_kind_of_source(self, tmp_path: Path, runs: Path, built: Path) -> None:
+        from tape2048.formats.a2pack import pack_directory
+
+        pack_directory(runs, tmp_path / "x.a2pack")
+        (tmp_path / "pack.dat").write_bytes(packdat_bytes())
+        expected = dataset_rows()
+        for source in (tmp_path / "x.a2pack", built, runs, tmp_path / "pack.dat"):
+            target = tmp_path / f"from-{source.name}"
+            result = build_dataset(target, [source])
+            assert not result.skipped, source
+            rows = np.load(target / "steps.npy")
+            for name in ROW.names:
+                if name == "ev_values" and source.suffix == ".dat":
+                    np.testing.assert_allclose(rows[name], expected[name], atol=1e-5)
+                else:
+                    np.testing.assert_array_equal(rows[name], expected[name], err_msg=f"{source} {name}")
+
+    def test_sessions_without_moves_are_left_out_by_name(self, tmp_path: Path) -> None:
+        result = build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s")])
+        assert (result.runs, len(result.skipped)) == (0, 5)
+        assert result.skipped[0].error == "RecoveryError"
+        assert len(Dataset(tmp_path / "ds")) == 0
+
+
+class TestShards:
+    @pytest.mark.parametrize("shard_rows", [1, 13, 87, 1000])
+    def test_rows_are_cut_anywhere(self, runs: Path, tmp_path: Path, shard_rows: int) -> None:
+        build_dataset(tmp_path / "ds", [runs], shard_rows=shard_rows)
+        parts = sorted((tmp_path / "ds/shards").iterdir())
+        assert [part.name for part in parts] == [f"steps_{i:05d}.npy" for i in range(-(-87 // shard_rows))]
+        np.testing.assert_array_equal(np.concatenate([np.load(part) for part in parts]), dataset_rows())
+        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps, dataset_rows())
+        assert verify_dataset(tmp_path / "ds").ok
+
+    def test_appending_links_the_old_shards(self, runs: Path, tmp_path: Path) -> None:
+        build_dataset(tmp_path / "ds", [runs], shard_rows=50)
+        before = {path.name: path.stat().st_ino for path in (tmp_path / "ds/shards").iterdir()}
+        append_dataset(tmp_path / "ds", [runs])
+        after = {path.name: path.stat().st_ino for path in (tmp_path / "ds/shards").iterdir()}
+        assert before.items() <= after.items()
+        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps[87:], dataset_rows(first_id=3))
+        assert verify_dataset(tmp_path / "ds").ok
+
+    def test_both_forms_or_a_gap(self, tmp_path: Path) -> None:
+        path = write_dataset(tmp_path / "ds", shard_rows=20)
+        write_npy(path / "steps.npy", dataset_rows())
+        with pytest.raises(NotADatasetError, match="both"):
+            Dataset(path)
+        (path / "steps.npy").unlink()
+        (path / "shards/steps_00001.npy").unlink()
+        with pytest.raises(NotADatasetError, match=r"steps_00001\.npy is missing"):
+            Dataset(path)
+
+
+class TestAppend:
+    def test_ids_go_on_and_match_the_table(self, built: Path, runs: Path) -> None:
+        result = append_dataset(built, [runs, runs])
+        assert (result.runs, result.steps) == (6, 174)
+        expected = np.concatenate([dataset_rows(first_id=first) for first in (0, 3, 6)])
+        np.testing.assert_array_equal(np.load(built / "steps.npy"), expected)
+        assert [row[:2] for row in columns(built)] == [
+            (run_id, int(np.flatnonzero(expected["run_id"] == run_id)[0])) for run_id in range(9)
+        ]
+        assert verify_dataset(built).ok
+        manifest = json.loads((built / "manifest.json").read_text())
+        assert [source["runs"] for source in manifest["sources"]] == [3, 3, 3]
+        assert manifest["steps_crc32c"] == crc32c((built / "steps.npy").read_bytes())
+
+    def test_to_a_data_set_of_others(self, tmp_path: Path, runs: Path) -> None:
+        sql = "UPDATE runs SET id = id + 5;"
+        rows = dataset_rows(first_id=5)
+        path = write_dataset(tmp_path / "theirs", rows=rows, sql=sql)
+        append_dataset(path, [runs])
+        np.testing.assert_array_equal(np.load(path / "steps.npy")[:87], rows)
+        assert [row[0] for row in columns(path)] == [5, 6, 7, 8, 9, 10]
+        assert verify_dataset(path).ok
+
+    def test_rows_that_changed_are_not_carried_on(self, built: Path, runs: Path) -> None:
+        data = bytearray((built / "steps.npy").read_bytes())
+        data[-3] ^= 1  # step_index of no run's first or last row but the very last's run_id stays
+        data[300] ^= 1
+        data[-3] ^= 1
+        (built / "steps.npy").write_bytes(data)
+        before = tree(built)
+        with pytest.raises(ChecksumError, match="nothing was appended"):
+            append_dataset(built, [runs])
+        assert tree(built) == before
+        assert not list(built.parent.glob(".*"))
+
+    def test_whoever_has_it_open_keeps_it(self, built: Path, runs: Path) -> None:
+        mapped, in_memory = Dataset(built, "mmap"), Dataset(built)
+        append_dataset(built, [runs])
+        for old in (mapped, in_memory):
+            np.testing.assert_array_equal(old.get_batch(np.arange(87)), dataset_rows())
+        assert len(Dataset(built)) == 174
+
+    def test_what_the_dead_left_is_removed_and_what_the_living_have_is_not(
+        self, built: Path, runs: Path
+    ) -> None:
+        dead = built.with_name(f".{built.name}.0123.partial")
+        alive = built.with_name(f".{built.name}.4567.partial")
+        other = built.with_name(".other.89ab.partial")
+        for path in (dead, alive, other):
+            path.mkdir()
+        fd = lock_directory(alive)
+        assert fd is not None
+        append_dataset(built, [runs])
+        os.close(fd)
+        assert sorted(built.parent.glob(".*")) == sorted([alive, other])
+
+    def test_two_at_a_time(self, built: Path, runs: Path) -> None:
+        fd = lock_directory(built)
+        assert fd is not None
+        with pytest.raises(StorageError, match="another process"):
+            append_dataset(built, [runs])
+        os.close(fd)
+        append_dataset(built, [runs])
+        assert len(Dataset(built).runs) == 6
+
+    def test_nothing_there(self, tmp_path: Path, runs: Path) -> None:
+        with pytest.raises(NotADatasetError):
+            append_dataset(tmp_path / "none", [runs])
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+    def test_where_names_cannot_be_exchanged(
+        self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tape2048 import _durable
+
+        before = tree(built)
+        monkeypatch.setattr(_durable, "_RENAME_EXCHANGE", 1 << 20)  # a flag that no file system knows
+        with pytest.raises(StorageError, match="cannot exchange"):
+            append_dataset(built, [runs])
+        assert tree(built) == before
+        assert not list(built.parent.glob(".*"))
+
+
+class TestOpen:
+    def test_a_data_set_of_others(self, tmp_path: Path) -> None:
+        manifest = {
+            "version": 1,
+            "num_steps": 87,
+            "num_runs": 3,
+            "created": "2025-01-01T00:00:00+00:00",
+            "x": 1,
+        }
+        for load in ("ram", "mmap"):
+            path = write_dataset(tmp_path / load, manifest=manifest)
+            opened = Dataset.open(path, load)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(opened.steps, dataset_rows())
+            assert opened.run_table.engine_names() == ["toy", None, "other é"]
+            assert [opened.run_table.meta(i).start_unix_s for i in range(3)] == [1000, 0, 3000]
+
+    def test_rows_lie_in_one_cache_line_each(self, built: Path) -> None:
+        for load in ("ram", "mmap"):
+            assert Dataset(built, load).steps.ctypes.data % 32 == 0  # type: ignore[arg-type]
+
+    def test_no_file_stays_open(self, built: Path) -> None:
+        before = open_files()
+        kept = [Dataset(built), Dataset(built, "mmap")]
+        with pytest.raises(NotADatasetError):
+            Dataset(built.parent)
+        assert open_files() == before
+        assert len(kept) == 2
+
+    def test_nothing_or_a_file_or_an_empty_directory(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        for path in (tmp_path / "none", tmp_path / "file", tmp_path):
+            with pytest.raises(NotADatasetError):
+                Dataset(path)
+        with pytest.raises(ValueError, match="no data set"):
+            Dataset([])
+
+    def test_several_have_ids_that_go_on(self, tmp_path: Path) -> None:
+        paths = [write_dataset(tmp_path / name) for name in ("a", "b")]
+        empty = write_dataset(tmp_path / "empty", [])
+        for load in ("ram", "mmap"):
+            both = Dataset([paths[0], empty, paths[1]], load)  # type: ignore[arg-type]
+            assert both.runs["id"].tolist() == [0, 1, 2, 3, 4, 5]
+            rows = both.get_batch(np.arange(174))
+            expected = np.concatenate([dataset_rows(), dataset_rows(first_id=3)])
+            np.testing.assert_array_equal(rows, expected)
+            view = both.filter_by_engine("toy")
+            assert view.get_batch(np.arange(60))["run_id"].tolist() == [0] * 30 + [3] * 30
+
+    def test_progress_ends_at_all_bytes(self, built: Path) -> None:
+        said: list[tuple[int, int]] = []
+        Dataset(built, progress=lambda done, total: said.append((done, total)))
+        assert said[-1] == (87 * 32, 87 * 32)
+
+    def test_exchanged_while_it_is_opened(
+        self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reader has the old metadata when the directory is exchanged: it has to begin again."""
+        from tape2048.formats import _dataset_files as files
+
+        read = files.read_runs_db
+        times = 0
+
+        def read_and_append(path: Path) -> Any:
+            nonlocal times
+            times += 1
+            result = read(path)
+            if times == 1:
+                monkeypatch.setattr(files, "read_runs_db", read)
+                append_dataset(built, [runs])
+                monkeypatch.setattr(files, "read_runs_db", read_and_append)
+            return result
+
+        monkeypatch.setattr(files, "read_runs_db", read_and_append)
+        assert len(Dataset(built)) == 174
+        assert times == 2
+
+    def test_exchanged_for_ever(self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from tape2048.formats import _dataset_files as files
+
+        read = files.read_runs_db
+
+        def read_and_append(path: Path) -> Any:
+            monkeypatch.setattr(files, "read_runs_db", read)
+            append_dataset(built, [runs])
+            monkeypatch.setattr(files, "read_runs_db", read_and_append)
+            return read(path)
+
+        monkeypatch.setattr(files, "read_runs_db", read_and_append)
+        with pytest.raises(StorageError, match="5 times"):
+            Dataset(built)
+
+
+class TestRuns:
+    def test_runs_come_back_as_they_went_in(self, built: Path, runs: Path) -> None:
+        from tape2048.formats.sources import read_run_file
+
+        opened = Dataset(built)
+        for number, file in enumerate(sorted(runs.iterdir())):
+            run, (certain, lost) = opened.run_and_losses(number)
+            original = read_run_file(file)
+            assert certain
+            assert run.meta == original.meta
+            np.testing.assert_array_equal(run.states, original.states)
+            np.testing.assert_array_equal(run.moves, original.moves)
+            if original.has_branches is not None and not lost:
+                expected = original.normalize_branches()  # type: ignore[attr-defined]
+                np.testing.assert_array_equal(run.branch_values, expected.branch_values)
+
+    @settings(max_examples=200)
+    @given(
+        st.lists(st.one_of(st.just(0.0), st.just(1.0), st.floats(-9, 9, width=32)), min_size=4, max_size=4),
+        st.integers(1, 15),
+        st.integers(0, 3),
+    )
+    def test_the_chosen_value_is_found_again_or_said_to_be_lost(
+        self, values: list[float], legal: int, chosen: int
+    ) -> None:
+        from tape2048.formats._records import restore_values
+
+        if not legal >> chosen & 1:
+            legal |= 1 << chosen
+        whole = np.array(
+            [normalised([v if legal >> m & 1 else None for m, v in enumerate(values)], legal)], np.float32
+        )
+        stored = whole.copy()
+        stored[0, chosen] = 1
+        has, lost = restore_values(stored, np.array([legal], np.uint8), np.array([chosen], np.uint8))
+        assert has.all()
+        others = [float(whole[0, m]) for m in range(4) if m != chosen and legal >> m & 1]
+        ends = {0.0, float(np.float32(1 - 2**-23))}
+        assert lost == (ends <= set(others))
+        if not lost:
+            np.testing.assert_array_equal(stored, whole)
+
+    def test_a_data_set_of_others_has_the_board_that_the_rules_leave(self, tmp_path: Path) -> None:
+        games = [game(i, with_branches=False) for i in range(20)]
+        opened = Dataset(write_dataset(tmp_path / "ds", games))
+        known = 0
+        for number, played in enumerate(games):
+            run, (certain, _) = opened.run_and_losses(number)
+            if certain:
+                assert run.final_board == played.states[-1]
+                known += 1
+            assert run.final_board in {played.states[-1], played.states[-1] ^ 3 * _spawn(played)}
+        assert 0 < known < 20
+
+    def test_write_view(self, built: Path, tmp_path: Path) -> None:
+        view = Dataset(built).filter_by_score(900)
+        write_view(tmp_path / "part", view, shard_rows=20)
+        np.testing.assert_array_equal(Dataset(tmp_path / "part").steps, dataset_rows(GAMES[1:]))
+        assert verify_dataset(tmp_path / "part").ok
+        assert Dataset(tmp_path / "part").run(1).equals(Dataset(built).run(2))
+
+
+def _spawn(played: Any) -> int:
+    """The lowest bit of the cell of a game's last spawn."""
+    from ..run_builders import ref
+
+    after, _ = ref.slide(ref.unpack(played.states[-2]), played.moves[-1])
+    difference = ref.pack(after) ^ played.states[-1]
+    return difference if difference.bit_length() % 4 == 1 else difference >> 1
+
+
+class TestBadRows:
+    @pytest.mark.parametrize("load", ["ram", "mmap"])
+    def test_every_truncation(self, built: Path, load: Any) -> None:
+        data = (built / "steps.npy").read_bytes()
+        (built / "manifest.json").unlink()
+        for length in [*range(0, 300, 3), *range(300, len(data), 19), len(data) - 1]:
+            (built / "steps.npy").write_bytes(data[:length])
+            with pytest.raises((TruncatedError, NpyHeaderError)):
+                Dataset(built, load)
+
+    def test_every_flipped_bit_of_the_header(self, built: Path) -> None:
+        data = (built / "steps.npy").read_bytes()
+        (built / "manifest.json").unlink()
+        refused = 0
+        for at in range(256):
+            changed = bytearray(data)
+            changed[at] ^= 1 << at % 8
+            (built / "steps.npy").write_bytes(changed)
+            try:
+                opened = Dataset(built)
+            except FormatError:
+                refused += 1
+            else:  # other white space, say
+                np.testing.assert_array_equal(opened.steps, dataset_rows())
+        assert refused > 200
+
+    def test_trailing_bytes(self, built: Path) -> None:
+        with (built / "steps.npy").open("ab") as file:
+            file.write(b"\0")
+        with pytest.raises(ManifestError):
+            Dataset(built)
+        (built / "manifest.json").unlink()
+        with pytest.raises(TrailingBytesError):
+            Dataset(built)
+
+    @pytest.mark.parametrize("count", [2**63 - 1, 2**62, 88])
+    def test_absurd_counts(self, built: Path, count: int) -> None:
+        (built / "manifest.json").unlink()
+        text = f"{{'descr': {ROW.descr!r}, 'fortran_order': False, 'shape': ({count},), }}"
+        (built / "steps.npy").write_bytes(header_bytes(text.encode(), pad=True) + dataset_rows().tobytes())
+        with pytest.raises(TruncatedError):
+            Dataset(built)
+
+    @pytest.mark.parametrize(
+        "dtype",
+        [
+            np.dtype(ROW.descr[:-1]),
+            np.dtype([*ROW.descr[:-1], ("step_index", "<u4")]),
+            np.dtype([*ROW.descr[1:], ROW.descr[0]]),
+            np.dtype(np.uint64),
+        ],
+    )
+    def test_rows_of_another_type(self, tmp_path: Path, dtype: np.dtype[Any]) -> None:
+        path = write_dataset(tmp_path / "ds", rows=np.zeros(87, dtype))
+        with pytest.raises(NpyDtypeError):
+            Dataset(path)
+
+    @pytest.mark.parametrize("load", ["ram", "mmap"])
+    def test_rows_of_another_run(self, tmp_path: Path, load: Any) -> None:
+        rows = dataset_rows()
+        rows["run_id"][30:42] = 7
+        with pytest.raises(BookkeepingError, match="run 1"):
+            Dataset(write_dataset(tmp_path / "ds", rows=rows), load)
+
+    def test_a_run_out_of_order(self, tmp_path: Path) -> None:
+        rows = dataset_rows()
+        rows[30:42] = rows[30:42][::-1]
+        with pytest.raises(BookkeepingError, match="step"):
+            Dataset(write_dataset(tmp_path / "ds", rows=rows))
+
+
+EXTRAS = "CREATE TABLE tape2048_runs(id, final_board, seed);"
+RENAME = "ALTER TABLE runs RENAME TO old;"
+COLUMNS = "id INT, first_step_idx, num_steps, max_score, highest_tile, engine, start_time"
+
+
+class TestBadMetadata:
+    @pytest.mark.parametrize(
+        ("sql", "error"),
+        [
+            ("DROP TABLE runs;", SchemaError),
+            ("ALTER TABLE runs RENAME TO old; CREATE VIEW runs AS SELECT * FROM old;", SchemaError),
+            ("ALTER TABLE runs DROP COLUMN engine;", SchemaError),
+            ("UPDATE runs SET max_score = 'many' WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET max_score = x'00' WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET max_score = 1.5 WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET engine = x'ff' WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET engine = 17 WHERE id = 1;", None),  # the column's type makes it text
+            ("UPDATE runs SET engine = CAST(x'ff' AS TEXT) WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET elapsed_s = 'long' WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET elapsed_s = 1e300 WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET elapsed_s = 9e999 WHERE id = 1;", SchemaError),
+            ("UPDATE runs SET elapsed_s = NULL, start_time = NULL;", None),
+            ("UPDATE runs SET max_score = -1 WHERE id = 1;", BookkeepingError),
+            ("UPDATE runs SET id = -1 WHERE id = 1;", BookkeepingError),
+            ("UPDATE runs SET id = 4294967296 WHERE id = 1;", FieldError),
+            ("UPDATE runs SET num_steps = 4294967296 WHERE id = 1;", BookkeepingError),
+            ("UPDATE runs SET num_steps = 13 WHERE id = 1;", BookkeepingError),
+            ("UPDATE runs SET first_step_idx = 0 WHERE id = 1;", BookkeepingError),
+            ("UPDATE runs SET first_step_idx = 9223372036854775807 WHERE id = 1;", BookkeepingError),
+            ("DELETE FROM runs WHERE id = 2;", BookkeepingError),
+            ("INSERT INTO runs VALUES (9, 87, 1, 1, 2, NULL, 0, 0);", BookkeepingError),
+            (EXTRAS, None),
+            ("CREATE TABLE tape2048_runs(id, seed);", SchemaError),
+            (f"{EXTRAS} INSERT INTO tape2048_runs VALUES (8, 1, 1);", BookkeepingError),
+            (f"{EXTRAS} INSERT INTO tape2048_runs VALUES (1, 'x', 1);", SchemaError),
+            (f"{RENAME} CREATE TABLE runs({COLUMNS}, elapsed_s AS (1.0));", SchemaError),
+            (f"{RENAME} CREATE TABLE runs AS SELECT * FROM old; UPDATE runs SET id = 0;", BookkeepingError),
+        ],
+    )
+    def test_tables_and_values(self, tmp_path: Path, sql: str, error: type[TapeError] | None) -> None:
+        path = write_dataset(tmp_path / "ds", sql=sql)
+        if error is None:
+            assert len(Dataset(path)) == 87
+            return
+        with pytest.raises(error) as caught:
+            Dataset(path)
+        assert str(path) in str(caught.value)
+
+    def test_not_sqlite_or_damaged(self, built: Path) -> None:
+        (built / "manifest.json").unlink()
+        data = (built / "metadata.db").read_bytes()
+        for length in (0, 10, 100, 4096, len(data) - 4096):
+            (built / "metadata.db").write_bytes(data[:length])
+            with pytest.raises((NotSqliteError, SchemaError)):
+                Dataset(built)
+
+    def test_flipped_bytes_are_refused_or_harmless(self, built: Path) -> None:
+        (built / "manifest.json").unlink()
+        data = (built / "metadata.db").read_bytes()
+        rng = np.random.default_rng(3)
+        for at in [*range(100), *rng.integers(100, len(data), 300).tolist()]:
+            changed = bytearray(data)
+            changed[at] ^= int(rng.integers(1, 256))
+            (built / "metadata.db").write_bytes(changed)
+            try:
+                table, _ = read_runs_db(built / "metadata.db")
+            except TapeError:
+                continue
+            assert len(table) <= 100
+
+    def test_a_writer_in_the_middle(self, built: Path) -> None:
+        with closing(sqlite3.connect(built / "metadata.db")) as database:
+            database.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(NotSqliteError):
+                Dataset(built)
+
+
+class TestBadManifest:
+    @pytest.mark.parametrize(
+        ("content", "error"),
+        [
+            (b"", ManifestError),
+            (b"\xff", ManifestError),
+            (b"[1]", ManifestError),
+            (b"[" * 10_000, ManifestError),
+            (b'{"version": 2, "num_steps": 87, "num_runs": 3}', ManifestError),
+            (b'{"version": 1, "num_steps": 86, "num_runs": 3}', ManifestError),
+            (b'{"version": 1, "num_steps": 87, "num_runs": 4}', ManifestError),
+            (b'{"version": 1, "num_steps": "87", "num_runs": 3}', ManifestError),
+            (
+                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"x":{"bytes":1,"crc32c":0}}}',
+                ManifestError,
+            ),
+            (
+                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"../x":{"bytes":1,"crc32c":0}}}',
+                ManifestError,
+            ),
+            (
+                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"steps.npy":{"bytes":1,"crc32c":0}}}',
+                ManifestError,
+            ),
+            (
+                b'{"version":1,"num_steps":87,"num_runs":3,"files":{"steps.npy":{"bytes":99999,"crc32c":0}}}',
+                TruncatedError,
+            ),
+        ],
+    )
+    def test_content(self, tmp_path: Path, content: bytes, error: type[TapeError]) -> None:
+        path = write_dataset(tmp_path / "ds")
+        (path / "manifest.json").write_bytes(content)
+        with pytest.raises(error):
+            Dataset(path)
+
+
+class TestVerify:
+    def test_sound(self, built: Path) -> None:
+        report = verify_dataset(built)
+        assert (report.ok, report.rows, report.runs, report.checksums) == (True, 87, 3, 2)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "error", "words"),
+        [
+            ("run_id", 2, "BookkeepingError", "row 10 belongs to another run"),
+            ("step_index", 9, "BookkeepingError", "row 10 has another step_index"),
+            ("move", 4, "FieldError", "row 10 has a move"),
+            ("ev_legal", 0, "FieldError", "row 10 has an ev_legal"),
+            ("ev_values", [2, 2, 2, 2], "FieldError", "row 10 has ev_values"),
+            ("ev_values", [np.nan, 0, 0, 0], "FieldError", "row 10 has ev_values"),
+            ("board", 0x1234_1234_1234_1230, "FieldError", "row 9 leads by no spawn"),
+        ],
+    )
+    def test_rows(self, tmp_path: Path, field: str, value: Any, error: str, words: str) -> None:
+        rows = dataset_rows()
+        rows[field][10] = value
+        report = verify_dataset(write_dataset(tmp_path / "ds", rows=rows))
+        assert any(found.error == error and words in found.message for found in report.findings)
+
+    def test_a_tile_that_the_table_does_not_have(self, tmp_path: Path) -> None:
+        path = write_dataset(tmp_path / "ds", sql="UPDATE runs SET highest_tile = 4 WHERE id = 2;")
+        assert ["its rows show a" in found.message for found in verify_dataset(path).findings] == [True]
+
+    def test_every_flipped_byte_is_found(self, built: Path) -> None:
+        rng = np.random.default_rng(1)
+        for name in ("steps.npy", "metadata.db"):
+            data = (built / name).read_bytes()
+            for at in rng.integers(0, len(data), 12).tolist():
+                changed = bytearray(data)
+                changed[at] ^= 0x10
+                (built / name).write_bytes(changed)
+                assert not verify_dataset(built).ok, (name, at)
+            (built / name).write_bytes(data)
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        assert verify_dataset(tmp_path / "none").findings[0].error == "NotADatasetError"
+
+
+class TestViews:
+    @settings(max_examples=60)
+    @given(st.data())
+    def test_filters_are_those_of_a_list(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / "filtered"
+        games = [
+            game(i, steps_max=i * 3 % 11, max_score=i % 5, highest_tile=2 << i % 4, start_unix_s=i % 3)
+            for i in range(12)
+        ]
+        if not path.exists():
+            write_dataset(path, games)
+        opened = Dataset(path, data.draw(st.sampled_from(["ram", "mmap"])))
+        low, high = sorted(data.draw(st.tuples(st.integers(0, 5), st.integers(0, 5))))
+        steps = data.draw(st.integers(0, 10))
+        view = opened.filter_by_score(low, high).filter_by_length(steps)
+        keep = [i for i, run in enumerate(games) if low <= run.max_score <= high and len(run.moves) >= steps]
+        assert view.runs["id"].tolist() == keep
+        everything = dataset_rows(games)
+        np.testing.assert_array_equal(
+            view.get_batch(np.arange(len(view))), everything[np.isin(everything["run_id"], keep)]
+        )
+        if len(view):
+            numbers = np.array(data.draw(st.lists(st.integers(0, len(view) - 1))), np.int64)
+            rows = view.get_batch(numbers)
+            np.testing.assert_array_equal(rows, everything[view.source_rows(numbers)])
+            np.testing.assert_array_equal(view.runs["id"][view.run_index(numbers)], rows["run_id"])
+
+    def test_what_has_no_time_zone(self, built: Path) -> None:
+        import datetime as dt
+
+        opened = Dataset(built)
+        view = opened.filter_by_time(dt.datetime.fromtimestamp(2000, dt.UTC))
+        assert view.runs["id"].tolist() == [2]
+        with pytest.raises(ValueError, match="time zone"):
+            opened.filter_by_time(dt.datetime(2025, 1, 1))  # noqa: DTZ001 - that is the point
+
+    def test_bad_masks(self, built: Path) -> None:
+        for bad in (np.ones(4, np.bool_), np.ones(3, np.int64), np.ones((3, 1), np.bool_)):
+            with pytest.raises(ValueError, match="expected bool"):
+                Dataset(built).filter_runs(bad)
+
+
+def test_a_file_system_without_hard_links(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError
+
+    build_dataset(tmp_path / "ds", [runs], shard_rows=40)
+    monkeypatch.setattr(os, "link", refuse)
+    append_dataset(tmp_path / "ds", [runs])
+    assert verify_dataset(tmp_path / "ds").ok
+    assert len(Dataset(tmp_path / "ds")) == 174
+
+
+def test_the_database_of_a_copy_that_was_changed(tmp_path: Path, built: Path) -> None:
+    shutil.copytree(built, tmp_path / "copy")
+    change_database(tmp_path / "copy/metadata.db", "UPDATE runs SET max_score = 5")
+    assert {found.error for found in verify_dataset(tmp_path / "copy").findings} == {"ChecksumError"}

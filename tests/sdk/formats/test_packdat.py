@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import os
+import random
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tape2048.errors import (
+    BookkeepingError,
+    ChecksumError,
+    FieldError,
+    FormatError,
+    MagicError,
+    NameTakenError,
+    NoRunsError,
+    TapeError,
+    TrailingBytesError,
+    TruncatedError,
+    VersionError,
+)
+from tape2048.formats import _packdat_file as module
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.packdat import STEP_DTYPE, DataPack
+from tape2048.formats.rows import ROW_DTYPE
+
+from ..run_builders import a2run2_bytes, game, ref
+from .set_builders import ALMOST_ONE, GAMES, packdat_bytes, seal, write_runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def runs_of(games: Any = GAMES) -> list[RunV2]:
+    return [RunV2.from_bytes(a2run2_bytes(run)) for run in games]
+
+
+def load(path: Path, data: bytes, **how: Any) -> DataPack:
+    path.write_bytes(data)
+    return DataPack.load(path, **how)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pack.dat"
+
+
+class TestBytes:
+    def test_a_step_is_where_the_description_has_it(self) -> None:
+        offsets = {name: STEP_DTYPE.fields[name][1] for name in STEP_DTYPE.names}
+        assert offsets == {
+            "board": 0, "run_id": 8, "index_in_run": 12, "move_dir": 16, "ev_mask": 17, "ev_q": 18, "zero": 26
+        }  # fmt: skip
+
+    def test_what_is_written_is_the_file_of_the_description(self, path: Path) -> None:
+        DataPack.build(runs_of()).save(path)
+        assert path.read_bytes() == packdat_bytes()
+
+    @pytest.mark.parametrize("how", ["ram", "mmap"])
+    def test_load_and_save_give_the_same_bytes(self, path: Path, how: Any) -> None:
+        pack = load(path, packdat_bytes(), load=how)
+        again = path.with_name("again.dat")
+        pack.save(again)
+        assert again.read_bytes() == path.read_bytes()
+
+    def test_no_runs(self, path: Path) -> None:
+        DataPack.build([]).save(path)
+        assert path.read_bytes() == packdat_bytes([])
+        assert len(DataPack.load(path)) == 0
+
+    def test_a_run_of_no_steps(self, path: Path) -> None:
+        games = (GAMES[0], game(5, steps_max=0), GAMES[1])
+        pack = load(path, packdat_bytes(games))
+        assert pack.runs["steps"].tolist() == [30, 0, 12]
+        assert pack.run_index([29, 30, 41]).tolist() == [0, 2, 2]
+        np.testing.assert_array_equal(pack.get_batch([30])["board"], games[2].states[0])
+
+    def test_nothing_is_replaced(self, path: Path) -> None:
+        path.write_bytes(b"mine")
+        with pytest.raises(NameTakenError):
+            DataPack.build(runs_of()).save(path)
+        assert path.read_bytes() == b"mine"
+
+
+class TestRows:
+    def test_rows_are_those_of_the_runs(self) -> None:
+        pack = DataPack.build(runs_of())
+        rows = pack.get_batch(np.arange(len(pack)))
+        assert rows.dtype == ROW_DTYPE
+        first = 0
+        for number, run in enumerate(GAMES):
+            mine = rows[first : first + len(run.moves)]
+            assert mine["board"].tolist() == run.states[:-1]
+            assert mine["move"].tolist() == run.moves
+            assert mine["run_id"].tolist() == [number] * len(run.moves)
+            assert mine["step_index"].tolist() == list(range(len(run.moves)))
+            assert [bool(legal) for legal in mine["ev_legal"]] == [
+                branches is not None for branches in run.branches
+            ]
+            first += len(run.moves)
+
+    def test_values_are_level_by_65535_and_never_one(self, path: Path) -> None:
+        pack = load(path, packdat_bytes())
+        records, rows = pack.records(np.arange(len(pack))), pack.get_batch(np.arange(len(pack)))
+        for record, row in zip(records, rows, strict=True):
+            for move in range(4):
+                has = bool(record["ev_mask"] >> move & 1)
+                level = np.float32(record["ev_q"][move]) / np.float32(65535)
+                expected = min(float(level), ALMOST_ONE) if has else 0.0
+                assert float(row["ev_values"][move]) == expected
+
+    def test_out_is_written_into(self) -> None:
+        pack = DataPack.build(runs_of())
+        out = np.zeros(5, ROW_DTYPE)
+        assert pack.get_batch(np.arange(5), out) is out
+        assert out["board"].tolist() == GAMES[0].states[:5]
+        with pytest.raises(ValueError, match="out is"):
+            pack.get_batch(np.arange(4), out)
+
+
+class TestConversion:
+    def test_runs_come_back_as_they_went_in(self) -> None:
+        pack = DataPack.build(runs_of())
+        for number, run in enumerate(runs_of()):
+            back = pack.run(number, run.final_board)
+            assert back.meta == run.meta
+            np.testing.assert_array_equal(back.states, run.states)
+            np.testing.assert_array_equal(back.moves, run.moves)
+            has = run.has_branches
+            if not has.any():
+                assert back.has_branches is None
+                continue
+            np.testing.assert_array_equal(back.has_branches, has)
+            expected = run.normalize_branches()
+            np.testing.assert_array_equal(back.branch_legal, expected.branch_legal)
+            np.testing.assert_allclose(back.branch_values, expected.branch_values, atol=0.5 / 65535 + 1e-7)
+
+    def test_to_runs_and_back_gives_the_same_rows(self) -> None:
+        pack = DataPack.build(runs_of())
+        again = DataPack.build(pack.run(i, run.final_board) for i, run in enumerate(runs_of()))
+        np.testing.assert_array_equal(again.records(np.arange(len(pack))), pack.records(np.arange(len(pack))))
+
+    def test_an_illegal_move_is_refused(self) -> None:
+        run = runs_of()[0]
+        boards = [ref.unpack(board) for board in run.states[:-1].tolist()]
+        step, illegal = next(
+            (i, m) for i, cells in enumerate(boards) for m in range(4) if m not in ref.legal_moves(cells)
+        )
+        run.moves[step] = illegal
+        with pytest.raises(FieldError, match=f"step {step}"):
+            DataPack.build([run])
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_values_that_are_not_finite_are_refused(self, value: float) -> None:
+        run = runs_of()[0]
+        step = int(np.flatnonzero(run.has_branches)[0])
+        run.branch_values[step] = value
+        with pytest.raises(FieldError, match=f"step {step}"):
+            DataPack.build([run])
+
+    def test_limits_of_the_fields_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "U32_MAX", 40)
+        with pytest.raises(FieldError, match="first_step_idx would be 42"):
+            DataPack.build(runs_of())
+
+
+class TestAppend:
+    def test_ids_and_rows_go_on(self, tmp_path: Path) -> None:
+        pack = DataPack.build(runs_of())
+        before = pack.records(np.arange(len(pack)))
+        view = pack.filter_by_engine("toy")
+        pack.append_from_directory(write_runs(tmp_path / "runs"))
+        assert pack.runs["id"].tolist() == list(range(6))
+        np.testing.assert_array_equal(pack.records(np.arange(len(before))), before)
+        assert len(view) == 30, "a view stays what it was"
+        both = DataPack.build([*runs_of(), *runs_of()])
+        np.testing.assert_array_equal(pack.records(np.arange(len(pack))), both.records(np.arange(len(both))))
+        np.testing.assert_array_equal(pack.runs, both.runs)
+
+    def test_a_bad_file_costs_itself_or_everything(self, tmp_path: Path) -> None:
+        directory = write_runs(tmp_path / "runs")
+        (directory / "bad.a2run").write_bytes(b"A2T1")
+        pack = DataPack.build(runs_of())
+        with pytest.raises(TruncatedError):
+            pack.append_from_directory(directory)
+        assert len(pack.runs) == 3
+        said: list[str] = []
+        pack.append_from_directory(directory, on_skip=lambda name, error: said.append(f"{name}: {error}"))
+        assert len(pack.runs) == 6
+        assert len(said) == 1
+        assert "bad.a2run" in said[0]
+
+    def test_an_empty_directory(self, tmp_path: Path) -> None:
+        with pytest.raises(NoRunsError):
+            DataPack.build([]).append_from_directory(tmp_path)
+
+    def test_not_to_a_view(self) -> None:
+        with pytest.raises(ValueError, match="view"):
+            DataPack.build(runs_of()).filter_by_score(0).append(runs_of())
+
+
+class TestFilters:
+    @pytest.mark.parametrize(
+        ("name", "arguments", "expected"),
+        [
+            ("filter_by_score", {"min_score": 900}, [1, 2]),
+            ("filter_by_score", {"max_score": 900}, [0, 1]),
+            ("filter_by_score", {"min_score": 101, "max_score": 899}, []),
+            ("filter_by_length", {"min_steps": 30, "max_steps": 45}, [0, 2]),
+            ("filter_by_highest_tile", {"min_tile": 64}, [1, 2]),
+            ("filter_by_time", {"since": 1}, [0, 2]),
+            ("filter_by_time", {"since": 1000, "until": 3000}, [0]),
+        ],
+    )
+    def test_bounds(self, name: str, arguments: dict[str, int], expected: list[int]) -> None:
+        view = getattr(DataPack.build(runs_of()), name)(**arguments)
+        assert view.runs["id"].tolist() == expected
+        states = [state for i in expected for state in GAMES[i].states[:-1]]
+        assert view.get_batch(np.arange(len(view)))["board"].tolist() == states
+
+    def test_engines(self) -> None:
+        pack = DataPack.build(runs_of())
+        assert pack.filter_by_engine("toy").runs["id"].tolist() == [0]
+        assert pack.filter_by_engine(None, "other é").runs["id"].tolist() == [1, 2]
+        assert pack.filter_by_engine("unknown").runs["id"].tolist() == []
+
+    @settings(max_examples=60)
+    @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.data())
+    def test_views_of_views_are_the_rows_of_their_runs(self, lengths: list[int], data: st.DataObject) -> None:
+        games = [game(i, steps_max=length, with_branches=False) for i, length in enumerate(lengths)]
+        pack = DataPack.build(runs_of(games))
+        rows = pack.get_batch(np.arange(len(pack)))
+        view, chosen = pack, list(range(len(games)))
+        for _ in range(2):
+            mask = data.draw(st.lists(st.booleans(), min_size=len(chosen), max_size=len(chosen)))
+            view = view.filter_runs(np.array(mask, np.bool_))
+            chosen = [run for run, keep in zip(chosen, mask, strict=True) if keep]
+        expected = rows[np.isin(rows["run_id"], chosen)]
+        np.testing.assert_array_equal(view.get_batch(np.arange(len(view))), expected)
+        assert view.runs["id"][view.run_index(np.arange(len(view)))].tolist() == expected["run_id"].tolist()
+        for ordinal, run in enumerate(chosen):
+            assert view[view.rows_of(ordinal)]["run_id"].tolist() == [run] * len(games[run].moves)
+
+    def test_a_view_is_saved_with_ids_of_its_own(self, path: Path) -> None:
+        DataPack.build(runs_of()).filter_by_score(900).save(path)
+        assert path.read_bytes() == packdat_bytes(GAMES[1:])
+
+
+#: The whole number takes a minute; the suite takes a sample.
+CASES = 200_000 if os.environ.get("FULL_FUZZ") == "1" else 10_000
+
+SMALL = packdat_bytes((game(1, steps_max=2, engine="é"), game(2, steps_max=1, engine=None)))
+
+
+class TestBadInput:
+    def test_every_truncation(self, path: Path) -> None:
+        for length in range(len(SMALL)):
+            with pytest.raises((TruncatedError, MagicError, ChecksumError)):
+                load(path, SMALL[:length])
+
+    def test_every_flipped_bit(self) -> None:
+        for at in range(len(SMALL)):
+            for bit in range(8):
+                data = bytearray(SMALL)
+                data[at] ^= 1 << bit
+                with pytest.raises(FormatError):
+                    DataPack.from_bytes(data)
+
+    def test_bytes_at_the_end(self, path: Path) -> None:
+        with pytest.raises(ChecksumError):
+            load(path, SMALL + b"\0")
+        with pytest.raises(TrailingBytesError):
+            load(path, packdat_bytes(extra=b"\0"))
+
+    @pytest.mark.parametrize(
+        ("header", "error"),
+        [
+            ({"version": 2}, VersionError),
+            ({"runs": 4}, FormatError),
+            ({"runs": 2}, TrailingBytesError),
+            ({"runs": 2**32 - 1}, TruncatedError),
+            ({"steps": 2**63}, FieldError),
+            ({"steps": 2**58, "offset": 28 + 2**63}, TruncatedError),
+            ({"steps": 86}, FieldError),
+            ({"offset": 0}, FieldError),
+        ],
+    )
+    def test_header_fields(self, path: Path, header: dict[str, int], error: type[TapeError]) -> None:
+        with pytest.raises(error):
+            load(path, packdat_bytes(**header))
+
+    @pytest.mark.parametrize(
+        ("changes", "error"),
+        [
+            ({"id": 1}, BookkeepingError),
+            ({"first": 5}, BookkeepingError),
+            ({"steps": 2**32 - 1}, BookkeepingError),
+            ({"engine_len": 2**16 - 1}, FieldError),
+            ({"engine_len": 0}, FormatError),
+        ],
+    )
+    def test_run_fields(self, path: Path, changes: dict[str, int], error: type[TapeError]) -> None:
+        with pytest.raises(error):
+            load(path, packdat_bytes(run_changes=changes))
+
+    @pytest.mark.parametrize(
+        ("offset", "value", "error"),
+        [
+            (8, struct.pack("<I", 2), BookkeepingError),
+            (12, struct.pack("<I", 7), BookkeepingError),
+            (16, b"\x04", FieldError),
+            (17, b"\x10", FieldError),
+            (26, b"\x01", FieldError),
+        ],
+    )
+    def test_step_fields(self, path: Path, offset: int, value: bytes, error: type[TapeError]) -> None:
+        def change(body: bytearray) -> None:
+            at = 28 + 32 * 33 + offset
+            body[at : at + len(value)] = value
+
+        with pytest.raises(error) as caught:
+            load(path, packdat_bytes(change=change))
+        assert caught.value.offset == 28 + 32 * 33 + offset
+
+    def test_an_engine_that_is_not_utf_8(self, path: Path) -> None:
+        data = packdat_bytes().replace("other é".encode(), b"other \xc3\x28")
+        with pytest.raises(FieldError, match="UTF-8"):
+            load(path, seal(data[:-4]))
+
+    def test_something_else(self, path: Path) -> None:
+        for data in (b"", b"A2T1", b"\x93NUMPY", b"2047" + SMALL[4:]):
+            with pytest.raises(MagicError):
+                load(path, data)
+
+    def test_structured_changes_are_refused_or_read_back_as_they_are(self) -> None:
+        """Fields are changed and the checksum made right again: what loads has to save to the same bytes."""
+        rng = random.Random(7)
+        ends = [0, 1, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
+        good = 0
+        for _ in range(CASES):
+            body = bytearray(SMALL[:-4])
+            for _ in range(rng.randint(1, 2)):
+                width = rng.choice([1, 2, 4, 8])
+                at = rng.randrange(len(body) - width)
+                value = rng.choice(ends) if rng.random() < 0.5 else rng.randrange(2**64)
+                body[at : at + width] = (value % 2 ** (8 * width)).to_bytes(width, "little")
+            data = seal(bytes(body))
+            try:
+                pack = DataPack.from_bytes(data)
+            except FormatError:
+                continue
+            good += 1
+            assert pack.to_bytes() == data
+        assert CASES // 20 < good < CASES // 2, "boards, scores and values may be anything; little else may"

@@ -1,0 +1,601 @@
+"""Packs, against packs written from the format's description."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import runpy
+import struct
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import errors
+from tape2048.formats import _a2pack_writer as writer_module
+from tape2048.formats.a2pack import PackReader, PackStats, PackWriter, pack_directory
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.rows import RowSource
+
+from . import run_builders as build
+from .builders import names, open_files
+from .run_builders import ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DATA = Path(__file__).parents[1] / "data"
+GAMES = [
+    build.game(seed, steps_max=12 + 5 * seed, engine=engine)
+    for seed, engine in enumerate(["a", "b", None, "b", "a", "b", "ü"])
+]
+#: Every other one as A2T1.
+PAYLOADS = [build.a2run2_bytes(g) if i % 2 else build.a2t1_bytes(g) for i, g in enumerate(GAMES)]
+
+
+def write(path: Path, spec: build.PackSpec) -> Path:
+    path.write_bytes(build.a2pack_bytes(spec))
+    return path
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> PackReader:
+    return PackReader.open(write(tmp_path / "x.a2pack", build.PackSpec(PAYLOADS)))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A directory of run files whose path order is that of ``PAYLOADS``."""
+    for i, payload in enumerate(PAYLOADS):
+        day = tmp_path / f"runs/day{i // 3}"
+        day.mkdir(parents=True, exist_ok=True)
+        (day / f"{i}.{'a2run2' if i % 2 else 'a2run'}").write_bytes(payload)
+    return tmp_path / "runs"
+
+
+class TestReader:
+    def test_golden(self) -> None:
+        pack = PackReader.open(DATA / "golden.a2pack")
+        assert [pack.kind(i) for i in range(len(pack))] == ["v1", "v2", "v2"]
+        assert bytes(pack.get_slice(0).bytes) == (DATA / "golden.a2run").read_bytes()
+        assert bytes(pack.get_slice(1).bytes) == (DATA / "golden.a2run2").read_bytes()
+        pack.validate()
+
+    def test_the_script_beside_the_golden_files_makes_them(self) -> None:
+        script = runpy.run_path(str(DATA / "make_golden.py"))
+        for name, content in script["golden"]().items():
+            assert (DATA / name).read_bytes() == content
+
+    def test_threads_may_share_a_reader(self, pack: PackReader) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda i: bytes(pack.get_slice(i % 7).bytes), range(500)))
+        assert found == [PAYLOADS[i % 7] for i in range(500)]
+
+    def test_runs_are_what_was_packed(self, pack: PackReader) -> None:
+        assert len(pack) == 7
+        for i, (run, game) in enumerate(zip(pack, GAMES, strict=True)):
+            assert isinstance(run, RunV2)
+            assert run.states.tolist() == game.states
+            assert run.meta.engine == game.engine
+            assert run.has_branches.any() == bool(i % 2 and any(game.branches))
+            assert pack.decode(i).equals(run)
+            assert pack[np.int64(i)].equals(run)
+
+    def test_slices_are_views(self, pack: PackReader) -> None:
+        payload, kind = pack.get_slice(2)
+        assert (bytes(payload), kind) == (PAYLOADS[2], "v1")
+        assert payload.readonly
+        assert np.shares_memory(np.frombuffer(payload, np.uint8), pack._data)
+
+    @pytest.mark.parametrize("i", [-1, 7, 2**70])
+    def test_numbers_that_name_no_run(self, pack: PackReader, i: int) -> None:
+        for look in (pack.get_slice, pack.decode, pack.kind, pack.info):
+            with pytest.raises(IndexError, match=str(i)):
+                look(i)
+
+    def test_batches(self, pack: PackReader) -> None:
+        for workers in (1, 2, None):
+            found = pack.decode_batch([6, 0, 0, 3], workers)
+            assert [len(run) for run in found] == [len(GAMES[i].moves) for i in (6, 0, 0, 3)]
+        assert [run.meta.engine for run in pack.iter_indices(iter([2, 1]))] == [None, "b"]
+        with pytest.raises(IndexError):
+            pack.decode_batch([0, 7], workers=2)
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_batches_of_everything(self, pack: PackReader, workers: int) -> None:
+        batches = list(pack.iter_batches(3, workers=workers))
+        assert [len(batch) for batch in batches] == [3, 3, 1]
+        assert [run.final_board for batch in batches for run in batch] == [run.final_board for run in pack]
+
+    def test_shuffled_batches_have_a_stable_order(self, pack: PackReader) -> None:
+        def order(seed: int | None, workers: int = 1) -> list[int]:
+            lengths = [len(game.moves) for game in GAMES]
+            batches = pack.iter_batches(2, shuffle=True, seed=seed, workers=workers)
+            return [lengths.index(len(run)) for batch in batches for run in batch]
+
+        # The order is part of what a seed promises: on every machine, in every release.
+        for seed in (0, 3, 2**64 - 1):
+            keys = [ref.mix64((seed + (i + 1) * ref.GOLDEN_GAMMA) % ref.WORD) for i in range(7)]
+            assert order(seed) == sorted(range(7), key=keys.__getitem__)
+        assert order(0, workers=2) == order(0)
+        assert order(1) != order(0)
+        assert sorted(order(None)) == list(range(7))
+        assert len({tuple(order(None)) for _ in range(8)}) > 1
+
+    @pytest.mark.parametrize("arguments", [{"batch_size": 0}, {"batch_size": 1, "workers": 0}])
+    def test_batches_that_cannot_be(self, pack: PackReader, arguments: dict[str, int]) -> None:
+        with pytest.raises(ValueError, match="expected at least 1"):
+            list(pack.iter_batches(**arguments))
+
+    def test_rows_of_all_runs(self, pack: PackReader) -> None:
+        rows = pack.rows()
+        assert isinstance(rows, RowSource)
+        assert len(rows) == sum(len(game.moves) for game in GAMES)
+        assert rows[:]["board"].tolist() == [board for game in GAMES for board in game.states[:-1]]
+        assert rows[len(rows) - 1]["run_id"] == 6
+        assert set(pack.rows([3, 1])[:]["run_id"]) == {0, 1}
+
+    def test_pickling_sends_the_path_alone(self, pack: PackReader) -> None:
+        sent = pickle.dumps(pack)
+        assert len(sent) < 500
+        assert len(pickle.loads(sent)) == 7  # noqa: S301 - our own bytes
+
+    def test_no_file_stays_open(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "x", build.PackSpec(PAYLOADS))
+        before = open_files()
+        kept = PackReader.open(path)
+        assert open_files() == before
+        assert len(kept) == 7
+
+    def test_reading_writes_nothing(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "x", build.PackSpec(PAYLOADS))
+        before = (path.read_bytes(), path.stat().st_mtime_ns)
+        pack = PackReader.open(path)
+        pack.validate()
+        assert pack.stats.count == 7
+        assert (path.read_bytes(), path.stat().st_mtime_ns, names(tmp_path)) == (*before, ["x"])
+
+
+class TestStats:
+    def test_counted_where_the_file_has_none(self, pack: PackReader) -> None:
+        assert pack._layout.stats is None
+        lengths = sorted(len(game.moves) for game in GAMES)
+        stats = pack.stats
+        assert (stats.count, stats.total_steps) == (7, sum(lengths))
+        assert (stats.min_len, stats.max_len, stats.mean_len) == (lengths[0], lengths[-1], sum(lengths) / 7)
+        assert (stats.p50_len, stats.p90_len, stats.p99_len) == (lengths[3], lengths[6], lengths[6])
+        assert stats.engine_counts == {"": 1, "a": 2, "b": 3, "ü": 1}
+        assert sum(stats.highest_tile_hist.values()) == 7
+        assert pack.stats is stats
+
+    def test_taken_from_the_file_where_it_has_them(self, tmp_path: Path) -> None:
+        found = json.loads(build.stats_json(GAMES)) | {"count": 70}
+        path = write(tmp_path / "x", build.PackSpec(PAYLOADS, stats=json.dumps(found).encode()))
+        assert PackReader.open(path).stats.count == 70
+        with pytest.raises(errors.BookkeepingError, match="count=70"):
+            PackReader.open(path).validate()
+
+    @pytest.mark.parametrize("stats", [b'{"runs": 3}', b"{}"])
+    def test_of_other_writers_are_counted_anew(self, tmp_path: Path, stats: bytes) -> None:
+        pack = PackReader.open(write(tmp_path / "x", build.PackSpec(PAYLOADS, stats=stats)))
+        assert pack.stats.count == 7
+        pack.validate()
+
+    @pytest.mark.parametrize("stats", [b"", b"[1]", b"{", b"\xff\xff", b"[" * 100_000])
+    def test_that_are_no_object_are_found_by_validation(self, tmp_path: Path, stats: bytes) -> None:
+        pack = PackReader.open(write(tmp_path / "x", build.PackSpec(PAYLOADS, stats=stats or b" ")))
+        assert pack.stats.count == 7
+        with pytest.raises(errors.FieldError, match="stats"):
+            pack.validate()
+
+    def test_of_no_runs(self, tmp_path: Path) -> None:
+        pack = PackReader.open(write(tmp_path / "x", build.PackSpec([])))
+        assert pack.stats == PackStats(0, 0, 0, 0, 0.0, 0, 0, 0, {}, {})
+        assert list(pack) == []
+        pack.validate()
+
+
+class TestWriter:
+    def test_the_bytes_are_those_of_the_description(self, runs: Path, tmp_path: Path) -> None:
+        packed = pack_directory(runs, tmp_path / "x.a2pack", align=64)
+        found = (tmp_path / "x.a2pack").read_bytes()
+        spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+        assert found == build.a2pack_bytes(spec)
+        assert packed.bytes == len(found)
+        assert packed.skipped == []
+
+    @pytest.mark.parametrize("align", [1, 8, 4096, 1 << 20])
+    def test_entries_are_aligned(self, runs: Path, tmp_path: Path, align: int) -> None:
+        pack_directory(runs, tmp_path / "x", align=align)
+        pack = PackReader.open(tmp_path / "x")
+        assert all(pack.info(i).offset % align == 0 for i in range(7))
+        assert [bytes(pack.get_slice(i).bytes) for i in range(7)] == PAYLOADS
+        pack.validate()
+
+    @pytest.mark.parametrize("align", [0, 3, 1 << 21, -4])
+    def test_alignments_that_are_none(self, runs: Path, tmp_path: Path, align: int) -> None:
+        with pytest.raises(ValueError, match="power of two"):
+            pack_directory(runs, tmp_path / "x", align=align)
+        assert names(tmp_path) == ["runs"]
+
+    def test_any_number_of_workers_writes_the_same(self, runs: Path, tmp_path: Path) -> None:
+        for workers in (1, 2, 5):
+            pack_directory(runs, tmp_path / f"{workers}", workers=workers, compress="zstd")
+        assert len({(tmp_path / name).read_bytes() for name in "125"}) == 1
+
+    def test_without_entry_checksums(self, runs: Path, tmp_path: Path) -> None:
+        pack_directory(runs, tmp_path / "x", entry_crc=False)
+        pack = PackReader.open(tmp_path / "x")
+        assert {pack.info(i).crc32c for i in range(7)} == {0}
+        pack.validate()
+
+    def test_bad_files_are_left_out_and_named(self, runs: Path, tmp_path: Path) -> None:
+        (runs / "day0/0x.a2run").write_bytes(PAYLOADS[0][:-1])
+        (runs / "day1/z.a2run2").write_bytes(b"")
+        (runs / "day2/y.run").symlink_to("nowhere")
+        packed = pack_directory(runs, tmp_path / "x", align=64)
+        assert [item.path.name for item in packed.skipped] == ["0x.a2run", "z.a2run2", "y.run"]
+        assert "0x.a2run" in str(packed.skipped[0].error)
+        # As if they had never been there.
+        for item in packed.skipped:
+            item.path.unlink()
+        pack_directory(runs, tmp_path / "y", align=64)
+        assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+    @pytest.mark.parametrize("hint", [0, 7, 1000, 100_000])
+    def test_a_wrong_hint_changes_no_byte(
+        self, tmp_path: Path, hint: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The index outgrows its place, or leaves some: data move, in several parts that overlap.
+        monkeypatch.setattr(writer_module, "_BUFFER_BYTES", 100)
+        with PackWriter(tmp_path / "x", align=8, count_hint=hint) as writer:
+            for payload in PAYLOADS:
+                writer.add(payload)
+        spec = build.PackSpec(PAYLOADS, align=8, stats=build.stats_json(GAMES))
+        assert (tmp_path / "x").read_bytes() == build.a2pack_bytes(spec)
+        assert len(writer) == 7
+
+    def test_runs_in_memory(self, pack: PackReader, tmp_path: Path) -> None:
+        with PackWriter(tmp_path / "y") as writer:
+            for run in pack:
+                writer.add_run(run)
+        again = PackReader.open(tmp_path / "y")
+        assert all(a.equals(b) for a, b in zip(pack, again, strict=True))
+
+    def test_an_error_leaves_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.TruncatedError), PackWriter(tmp_path / "x") as writer:  # noqa: PT012
+            for payload in (PAYLOADS[0], PAYLOADS[0][:-1]):
+                writer.add(payload)
+        assert names(tmp_path) == []
+
+    def test_a_full_disk_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(writer_module, "write_all", refuse)
+        with pytest.raises(errors.DiskFullError), PackWriter(tmp_path / "x") as writer:
+            writer.add(PAYLOADS[0])
+        assert names(tmp_path) == []
+
+    def test_nothing_is_replaced(self, runs: Path, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(b"mine")
+        with pytest.raises(errors.NameTakenError):
+            pack_directory(runs, tmp_path / "x")
+        assert (tmp_path / "x").read_bytes() == b"mine"
+        assert names(tmp_path) == ["runs", "x"]
+
+    def test_a_directory_without_runs(self, tmp_path: Path) -> None:
+        (tmp_path / "runs").mkdir()
+        with pytest.raises(errors.NoRunsError, match=r"\*\.a2run"):
+            pack_directory(tmp_path / "runs", tmp_path / "x")
+        (tmp_path / "runs/a.a2run").write_bytes(b"A2T1")
+        with pytest.raises(errors.NoRunsError, match="none of 1 files is a whole run"):
+            pack_directory(tmp_path / "runs", tmp_path / "x")
+        assert names(tmp_path) == ["runs"]
+
+    def test_inputs_are_not_held(self, tmp_path: Path) -> None:
+        (tmp_path / "runs").mkdir()
+        payload = build.a2t1_bytes(build.PlainRun([1] * 20_001, [0] * 20_000, [None] * 20_000))
+        for i in range(60):
+            (tmp_path / f"runs/{i}.a2run").write_bytes(payload)
+        tracemalloc.start()
+        packed = pack_directory(tmp_path / "runs", tmp_path / "x", workers=2)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert packed.bytes > 10_000_000
+        assert peak < 9_500_000, "the write buffer, and nothing that grows with the inputs"
+
+
+class TestCompression:
+    @pytest.fixture
+    def packed(self, runs: Path, tmp_path: Path) -> Path:
+        pack_directory(runs, tmp_path / "z", compress="zstd", align=1)
+        return tmp_path / "z"
+
+    def test_payloads_come_back_byte_for_byte(self, packed: Path) -> None:
+        pack = PackReader.open(packed)
+        assert [bytes(pack.get_slice(i).bytes) for i in range(7)] == PAYLOADS
+        assert pack.info(0).compression == "zstd"
+        assert pack.info(0).raw_length == len(PAYLOADS[0])
+        assert pack._layout.data_crc == 0
+        pack.validate()
+
+    def test_without_the_package_the_extra_is_named(
+        self, packed: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        for use in (
+            lambda: PackReader.open(packed).decode(0),
+            lambda: pack_directory(runs, tmp_path / "y", compress="zstd"),
+        ):
+            with pytest.raises(errors.MissingPackageError) as caught:
+                use()
+            assert "tape2048[zstd]" in (caught.value.hint or "")
+
+    def compressed(self, tmp_path: Path, stored: bytes, raw_length: int, flags: int = 1) -> PackReader:
+        def change(entries: list[list[int]]) -> None:
+            entries[0][2:4] = 1, flags
+            entries[0][5] = raw_length
+
+        return PackReader.open(write(tmp_path / "x", build.PackSpec([stored], change_index=change)))
+
+    def test_lz4_is_named_and_not_read(self, tmp_path: Path) -> None:
+        pack = self.compressed(tmp_path, b"something", 20, flags=2)
+        assert pack.info(0).compression == "lz4"
+        with pytest.raises(errors.VersionError, match="lz4"):
+            pack.decode(0)
+
+    def test_lengths_that_do_not_fit(self, tmp_path: Path) -> None:
+        import zstandard
+
+        stored = zstandard.ZstdCompressor().compress(PAYLOADS[0])
+        unsized = zstandard.ZstdCompressor(write_content_size=False).compress(PAYLOADS[0])
+        size = len(PAYLOADS[0])
+        assert bytes(self.compressed(tmp_path, unsized, size).get_slice(0).bytes) == PAYLOADS[0]
+        for content in (stored, unsized):
+            for raw_length in (1, size - 1, size + 1):
+                with pytest.raises(errors.CompressionError):
+                    self.compressed(tmp_path, content, raw_length).decode(0)
+        with pytest.raises(errors.CompressionError):
+            self.compressed(tmp_path, stored + b"x", size).decode(0)
+        for cut in range(len(stored)):
+            with pytest.raises(errors.CompressionError):
+                self.compressed(tmp_path, stored[:cut], size).decode(0)
+
+    def test_a_frame_that_claims_the_world_allocates_nothing(self, tmp_path: Path) -> None:
+        # Magic, a header byte for an eight-byte content size, 2**62, then an empty last block.
+        frame = struct.pack("<IBQ", 0xFD2FB528, 0xE0, 2**62) + b"\x01\0\0"
+        tracemalloc.start()
+        with pytest.raises(errors.CompressionError):
+            self.compressed(tmp_path, frame, 4096).decode(0)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        tracemalloc.stop()
+
+    def test_a_raw_length_that_its_bytes_cannot_hold(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.FieldError, match="raw length"):
+            self.compressed(tmp_path, bytes(100), 2**32 - 1)
+
+
+class TestJsonLines:
+    @pytest.mark.parametrize("by_step", [False, True])
+    def test_the_same_bytes_for_any_number_of_workers(
+        self, pack: PackReader, tmp_path: Path, by_step: bool
+    ) -> None:
+        for name, arguments in {"a": {"parallel": False}, "b": {"workers": 2}, "c": {"workers": 5}}.items():
+            written = pack.to_jsonl(tmp_path / name, by_step=by_step, **arguments)
+            assert written == (tmp_path / name).stat().st_size
+        assert len({(tmp_path / name).read_bytes() for name in "abc"}) == 1
+        lines = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
+        count = sum(len(game.moves) for game in GAMES) if by_step else 7
+        assert len(lines) == count
+        assert lines[-1]["run_idx"] == 6
+
+    def test_a_bad_entry_leaves_no_file(self, tmp_path: Path) -> None:
+        bad = build.a2t1_bytes(GAMES[0])[:-1] + b"?"
+        pack = PackReader.open(write(tmp_path / "x", build.PackSpec([PAYLOADS[0], bad])))
+        with pytest.raises(errors.ChecksumError, match="entry 1"):
+            pack.to_jsonl(tmp_path / "y", workers=2)
+        assert names(tmp_path) == ["x"]
+        (tmp_path / "y").write_bytes(b"mine")
+        with pytest.raises(errors.NameTakenError):
+            pack.to_jsonl(tmp_path / "y")
+
+
+class TestExtract:
+    def test_byte_for_byte(self, pack: PackReader, tmp_path: Path) -> None:
+        paths = pack.extract([5, 0], tmp_path / "out")
+        assert [path.name for path in paths] == ["run_000005.a2run2", "run_000000.a2run"]
+        assert [path.read_bytes() for path in paths] == [PAYLOADS[5], PAYLOADS[0]]
+
+    def test_nothing_is_replaced_and_nothing_half_done(self, pack: PackReader, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/run_000005.a2run2").symlink_to(tmp_path / "elsewhere")
+        for indices in ([0, 5], [0, 1, 0]):
+            with pytest.raises(errors.NameTakenError):
+                pack.extract(indices, tmp_path / "out")
+        with pytest.raises(IndexError):
+            pack.extract([0, 7], tmp_path / "out")
+        assert names(tmp_path / "out") == ["run_000005.a2run2"]
+        assert not (tmp_path / "elsewhere").exists()
+
+    def test_where_no_directory_can_be(self, pack: PackReader, tmp_path: Path) -> None:
+        with pytest.raises(errors.OutDirError):
+            pack.extract([0], tmp_path / "missing/out")
+        with pytest.raises(errors.StorageError):
+            pack.extract([0], pack.path)
+
+
+def change(i: int, field: int, value: int) -> Callable[[list[list[int]]], None]:
+    """A change of one field of one entry; the checksum of the index fits it."""
+
+    def apply(entries: list[list[int]]) -> None:
+        entries[i][field] = value
+
+    return apply
+
+
+OFFSET, LENGTH, KIND, FLAGS, CRC, RAW, RESERVED = range(7)
+
+
+class TestBadInput:
+    SPEC = build.PackSpec(PAYLOADS[:3], align=64, stats=build.stats_json(GAMES[:3]))
+
+    def test_truncation_at_every_byte(self) -> None:
+        data = np.frombuffer(build.a2pack_bytes(self.SPEC), np.uint8)
+        for size in range(len(data)):
+            with pytest.raises(errors.FormatError):
+                PackReader.from_bytes(data[:size], "x")
+
+    def test_a_flip_of_every_byte_is_found_by_validation(self, tmp_path: Path) -> None:
+        data = bytearray(build.a2pack_bytes(self.SPEC))
+        right = PackReader.open(write(tmp_path / "x", self.SPEC)).stats
+        stats_at = data.rindex(b'{"count"')
+        for at in range(len(data)):
+            data[at] ^= 0x55
+            try:
+                pack = PackReader.from_bytes(np.frombuffer(bytes(data), np.uint8), "x")
+                pack.validate()
+            except errors.FormatError:
+                pass
+            else:
+                # The stats have no checksum. With a name changed they are another writer's: counted anew.
+                assert stats_at <= at < len(data) - 32
+                assert pack.stats == right
+            data[at] ^= 0x55
+
+    def test_trailing_bytes(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(build.a2pack_bytes(self.SPEC) + b"\0")
+        with pytest.raises(errors.FormatError):
+            PackReader.open(tmp_path / "x")
+
+    @pytest.mark.parametrize("count", [4, 2**27, 2**59, 2**63, 2**64 - 1])
+    def test_counts_allocate_nothing(self, tmp_path: Path, count: int) -> None:
+        spec = dataclasses.replace(self.SPEC, header={"count": count})
+        path = write(tmp_path / "x", spec)
+        tracemalloc.start()
+        with pytest.raises(errors.TruncatedError if count > 4 else errors.ChecksumError):
+            PackReader.open(path)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        tracemalloc.stop()
+
+    @pytest.mark.parametrize(
+        ("field", "value", "error"),
+        [
+            (OFFSET, 0, errors.LayoutError),
+            (OFFSET, 64, errors.LayoutError),
+            (OFFSET, 2**64 - 1, errors.LayoutError),
+            (OFFSET, 2**63, errors.LayoutError),
+            (LENGTH, 2**32 - 1, errors.LayoutError),
+            (LENGTH, 1000, errors.LayoutError),
+            (KIND, 0, errors.FieldError),
+            (KIND, 3, errors.FieldError),
+            (FLAGS, 3, errors.VersionError),
+            (FLAGS, 0x100, errors.VersionError),
+            (RAW, 1, errors.FieldError),
+            (RESERVED, 1, errors.FieldError),
+            (RESERVED, 2**63, errors.FieldError),
+        ],
+    )
+    def test_entries_with_checksums_that_fit(
+        self, tmp_path: Path, field: int, value: int, error: type[errors.FormatError]
+    ) -> None:
+        path = write(tmp_path / "x", dataclasses.replace(self.SPEC, change_index=change(1, field, value)))
+        with pytest.raises(error, match="entry 1") as caught:
+            PackReader.open(path)
+        assert (caught.value.path, caught.value.offset) == (str(path), 28 + 32)
+
+    def test_entries_that_overlap(self, tmp_path: Path) -> None:
+        def onto_the_first(entries: list[list[int]]) -> None:
+            entries[1][OFFSET] = entries[0][OFFSET] + 8
+
+        path = write(tmp_path / "x", dataclasses.replace(self.SPEC, change_index=onto_the_first))
+        with pytest.raises(errors.LayoutError, match="entry 1: begins before"):
+            PackReader.open(path)
+
+    @pytest.mark.parametrize(
+        ("header", "error"), [({"version": 2}, errors.VersionError), ({"flags": 1}, errors.VersionError)]
+    )
+    def test_headers(self, tmp_path: Path, header: dict[str, int], error: type[errors.FormatError]) -> None:
+        with pytest.raises(error):
+            PackReader.open(write(tmp_path / "x", dataclasses.replace(self.SPEC, header=header)))
+
+    @pytest.mark.parametrize(
+        "footer",
+        [
+            {"data_end": 0},
+            {"data_end": 2**64 - 1},
+            {"stats_offset": 0},
+            {"stats_offset": 1},
+            {"stats_offset": 2**64 - 1},
+            {"stats_offset": 2**63},
+        ],
+    )
+    def test_footers(self, tmp_path: Path, footer: dict[str, int]) -> None:
+        with pytest.raises(errors.LayoutError):
+            PackReader.open(write(tmp_path / "x", dataclasses.replace(self.SPEC, footer=footer)))
+
+    def test_stats_of_another_length(self, tmp_path: Path) -> None:
+        data = bytearray(build.a2pack_bytes(self.SPEC))
+        at = data.rindex(b'{"count"') - 4
+        for length in (0, 2**32 - 1, int.from_bytes(data[at : at + 4], "little") - 1):
+            data[at : at + 4] = length.to_bytes(4, "little")
+            (tmp_path / "x").write_bytes(data)
+            with pytest.raises(errors.LayoutError, match="stats"):
+                PackReader.open(tmp_path / "x")
+
+    def test_a_bad_payload_costs_that_entry(self, tmp_path: Path) -> None:
+        data = bytearray(build.a2pack_bytes(self.SPEC))
+        at = data.index(PAYLOADS[1]) + 40
+        data[at] ^= 1
+        (tmp_path / "x").write_bytes(data)
+        pack = PackReader.open(tmp_path / "x")
+        assert pack.decode(0).states.tolist() == GAMES[0].states
+        for _ in range(2):
+            with pytest.raises(errors.ChecksumError, match="entry 1"):
+                pack.get_slice(1)
+        assert pack.decode(2).states.tolist() == GAMES[2].states
+        unchecked = PackReader.open(tmp_path / "x", verify=False)
+        assert len(unchecked.get_slice(1).bytes) == len(PAYLOADS[1])
+
+    def test_errors_of_a_payload_name_the_entry_and_the_place(self, tmp_path: Path) -> None:
+        payload = build.a2run2_bytes(build.PlainRun([1, 3], [2], [None])).replace(
+            b"\x01\x02\x00", b"\x01\x07\x00"
+        )
+        path = write(tmp_path / "x", build.PackSpec([PAYLOADS[0], payload]))
+        with pytest.raises(errors.EncodingError, match="entry 1: move 7") as caught:
+            PackReader.open(path).decode(1)
+        assert path.read_bytes()[caught.value.offset or 0] == 7
+
+    def test_the_kind_decides_how_a_payload_is_read(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "x", build.PackSpec([PAYLOADS[0]], change_index=change(0, KIND, 2)))
+        with pytest.raises(errors.FormatError):
+            PackReader.open(path).decode(0)
+
+    @pytest.mark.parametrize("part", ["entry_crc", "data_crc"])
+    def test_a_checksum_that_was_left_out_is_not_missed(self, tmp_path: Path, part: str) -> None:
+        spec = dataclasses.replace(self.SPEC, **{part: False})
+        PackReader.open(write(tmp_path / "x", spec)).validate()
+
+    def test_zeros_are_what_padding_is(self, tmp_path: Path) -> None:
+        data = bytearray(build.a2pack_bytes(dataclasses.replace(self.SPEC, data_crc=False)))
+        at = data.index(PAYLOADS[1]) - 1
+        assert data[at] == 0
+        data[at] = 7
+        (tmp_path / "x").write_bytes(data)
+        with pytest.raises(errors.FieldError, match="padding") as caught:
+            PackReader.open(tmp_path / "x").validate()
+        assert caught.value.offset == at
+
+    def test_what_is_no_pack(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(PAYLOADS[0])
+        with pytest.raises(errors.MagicError):
+            PackReader.open(tmp_path / "x")
+        with pytest.raises(errors.StorageError):
+            PackReader.open(tmp_path)
+        with pytest.raises(errors.StorageError):
+            PackReader.open(tmp_path / "missing")

@@ -1,0 +1,193 @@
+"""New files that appear whole or not at all, and ordered work on threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import _durable, errors
+from tape2048._durable import new_file, write_all
+from tape2048._parallel import map_ordered, worker_count
+from tape2048._reading import map_path, read_path
+
+from .builders import names, open_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class TestNewFile:
+    def test_it_appears_when_it_is_whole(self, tmp_path: Path) -> None:
+        with new_file(tmp_path / "x") as fd:
+            write_all(fd, b"half")
+            assert all(name.startswith(".") for name in names(tmp_path))
+            write_all(fd, b"whole")
+        assert names(tmp_path) == ["x"]
+        assert (tmp_path / "x").read_bytes() == b"halfwhole"
+
+    def test_flushed_before_it_is_named_and_the_name_after(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[str] = []
+
+        def note(name: str, function: Any) -> Any:
+            def noted(*args: Any) -> Any:
+                calls.append(name)
+                return function(*args)
+
+            return noted
+
+        monkeypatch.setattr(_durable.os, "fsync", note("fsync", os.fsync))
+        monkeypatch.setattr(_durable, "rename_noreplace", note("rename", _durable.rename_noreplace))
+        monkeypatch.setattr(_durable, "fsync_dir", note("directory", _durable.fsync_dir))
+        with new_file(tmp_path / "x") as fd:
+            write_all(fd, b"x")
+        assert calls == ["fsync", "rename", "directory", "fsync"]
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, errors.FieldError])
+    def test_after_an_error_there_is_nothing(self, tmp_path: Path, error: type[BaseException]) -> None:
+        before = open_files()
+        with pytest.raises(error), new_file(tmp_path / "x") as fd:  # noqa: PT012
+            write_all(fd, b"half")
+            raise error("no")
+        assert names(tmp_path) == []
+        assert open_files() == before
+
+    @pytest.mark.parametrize(
+        ("code", "kind"),
+        [
+            (errno.ENOSPC, errors.DiskFullError),
+            (errno.EDQUOT, errors.DiskFullError),
+            (errno.EIO, errors.StorageError),
+        ],
+    )
+    def test_a_flush_that_fails_is_not_tried_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[errors.StorageError]
+    ) -> None:
+        tries = []
+
+        def refuse(fd: int) -> None:
+            tries.append(fd)
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(_durable.os, "fsync", refuse)
+        with pytest.raises(kind) as caught, new_file(tmp_path / "x") as fd:
+            write_all(fd, b"x")
+        assert len(tries) == 1
+        assert caught.value.path == str(tmp_path / "x")
+        assert names(tmp_path) == []
+
+    def test_what_stands_there_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "x").symlink_to("nowhere")
+        with pytest.raises(errors.NameTakenError), new_file(tmp_path / "x"):
+            raise AssertionError("refused before anything is written")
+        assert names(tmp_path) == ["x"]
+
+    def test_what_comes_to_stand_there_meanwhile_stays(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.NameTakenError), new_file(tmp_path / "x") as fd:  # noqa: PT012
+            write_all(fd, b"mine")
+            (tmp_path / "x").write_bytes(b"theirs")
+        assert names(tmp_path) == ["x"]
+        assert (tmp_path / "x").read_bytes() == b"theirs"
+
+    def test_a_directory_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.OutDirError), new_file(tmp_path / "none/x"):
+            pass
+
+    def test_names_as_long_as_they_get(self, tmp_path: Path) -> None:
+        with new_file(tmp_path / ("x" * 255)) as fd:
+            write_all(fd, b"x")
+        assert names(tmp_path) == ["x" * 255]
+
+    def test_killed_halfway_it_leaves_no_file_that_is_read(self, tmp_path: Path) -> None:
+        code = (
+            "import os, sys\nfrom tape2048._durable import new_file, write_all\n"
+            "with new_file(sys.argv[1]) as fd:\n    write_all(fd, b'half')\n    os.kill(os.getpid(), 9)\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "x.a2run")], check=False, env=environment, timeout=60
+        )
+        assert done.returncode == -9
+        assert [name.startswith(".") for name in names(tmp_path)] == [True]
+
+
+class TestReadPath:
+    def test_mapped_and_read_are_the_same(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_bytes(b"content")
+        before = open_files()
+        for read in (map_path, read_path):
+            data = read(tmp_path / "x")
+            assert data.tobytes() == b"content"
+            assert not data.flags.writeable
+            (tmp_path / "empty").touch()
+            assert read(tmp_path / "empty").shape == (0,)
+            for bad in (tmp_path, tmp_path / "none"):
+                with pytest.raises(errors.StorageError):
+                    read(bad)
+        assert open_files() == before
+
+    def test_a_fifo_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        for read in (map_path, read_path):
+            with pytest.raises(errors.StorageError, match="regular"):
+                read(tmp_path / "fifo")
+
+
+class TestMapOrdered:
+    @pytest.mark.parametrize("workers", [1, 2, 7, None])
+    def test_results_come_in_order(self, workers: int | None) -> None:
+        def slow_first(i: int) -> int:
+            time.sleep(0.002 if i % 5 == 0 else 0)
+            return i * i
+
+        assert list(map_ordered(slow_first, range(40), workers)) == [i * i for i in range(40)]
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_an_error_comes_in_its_turn(self, workers: int) -> None:
+        def bad_at_3(i: int) -> int:
+            if i == 3:
+                raise errors.FieldError("three")
+            return i
+
+        found = []
+        with pytest.raises(errors.FieldError, match="three"):  # noqa: PT012
+            for result in map_ordered(bad_at_3, range(100), workers):
+                found.append(result)  # noqa: PERF402 - what came before the error counts
+        assert found == [0, 1, 2]
+
+    def test_only_a_few_are_ahead(self) -> None:
+        taken = []
+
+        def items() -> Iterator[int]:
+            for i in range(1000):
+                taken.append(i)
+                yield i
+
+        results = map_ordered(lambda i: i, items(), 2)
+        assert next(results) == 0
+        assert len(taken) < 20
+        results.close()
+        assert len(taken) < 20
+
+    def test_no_thread_is_left(self) -> None:
+        before = threading.active_count()
+        assert sum(map_ordered(int, range(10), 4)) == 45
+        assert threading.active_count() == before
+
+    def test_worker_counts(self) -> None:
+        assert worker_count(None) == len(os.sched_getaffinity(0))
+        assert worker_count(3) == 3
+        with pytest.raises(ValueError, match="workers=0"):
+            worker_count(0)
+        with pytest.raises(ValueError, match="workers=0"):
+            list(map_ordered(np.sqrt, [], 0))

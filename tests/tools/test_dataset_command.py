@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Tape = Callable[..., Any]
+
+# One move to the right and a spawn, again and again, worked out by hand: 2 . . . -> . . . 2 -> 2 . . 2.
+STATES = [0x1000 << 48, 0x1001 << 48, 0x1002 << 48]
+MOVES = bytes([3, 3])
+
+
+def a2t1(score: int, engine: bytes = b"toy", start: int = 1_767_225_600) -> bytes:
+    head = b"A2T1" + struct.pack("<BBIQfQIH", 1, 0, 2, start, 1.5, score, 4, len(engine)) + engine
+    body = head + struct.pack("<3Q", *STATES) + MOVES
+    return body + crc32c(body).to_bytes(4, "little")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    for number, score in enumerate((10, 20, 30)):
+        (tmp_path / f"runs/{number}.a2run").write_bytes(a2t1(score, b"toy" if number else b""))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def built(tape: Tape, runs: Path, tmp_path: Path) -> Path:
+    done = tape("dataset", "build", runs, "--output", tmp_path / "ds")
+    assert (done.code, done.err) == (0, "")
+    assert "3 runs, 6 rows" in done.out
+    return tmp_path / "ds"
+
+
+class TestBuildAndAppend:
+    def test_what_is_left_out_is_named_and_the_code_is_1(
+        self, tape: Tape, runs: Path, tmp_path: Path
+    ) -> None:
+        (runs / "bad.a2run").write_bytes(b"A2T1")
+        done = tape("dataset", "build", runs, "--output", tmp_path / "ds", "--json")
+        assert done.code == 1
+        assert "bad.a2run: TruncatedError" in done.err
+        assert (done.json["runs"], done.json["skipped"][0]["error"]) == (3, "TruncatedError")
+
+    def test_append(self, tape: Tape, built: Path, runs: Path) -> None:
+        assert tape("dataset", "append", built, runs, "--workers", "1").code == 0
+        rows = np.load(built / "steps.npy")
+        assert rows["run_id"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+        with closing(sqlite3.connect(built / "metadata.db")) as database:
+            assert [row[0] for row in database.execute("SELECT id FROM runs ORDER BY id")] == [*range(6)]
+
+    def test_shards(self, tape: Tape, runs: Path, tmp_path: Path) -> None:
+        assert tape("dataset", "build", runs, "--output", tmp_path / "ds", "--shard-rows", "4").code == 0
+        assert sorted(os.listdir(tmp_path / "ds/shards")) == ["steps_00000.npy", "steps_00001.npy"]  # noqa: PTH208
+
+    def test_names_that_are_taken_or_missing(
+        self, tape: Tape, built: Path, runs: Path, tmp_path: Path
+    ) -> None:
+        assert tape("dataset", "build", runs, "--output", built).code == 33
+        assert tape("dataset", "append", tmp_path / "none", runs).code == 51
+        assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 23
+
+    def test_as_a_process(self, process: Any, runs: Path, tmp_path: Path) -> None:
+        done = process("dataset", "build", str(runs), "--output", str(tmp_path / "ds"), "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["steps"] == 6
+
+
+class TestStatsAndFilter:
+    def test_stats(self, tape: Tape, built: Path, runs: Path) -> None:
+        found = tape("dataset", "stats", built, "--json").json
+        assert (found["rows"], found["runs"], found["engines"]) == (6, 3, {"": 1, "toy": 2})
+        assert found["score"]["p50"] == 20
+        assert found["sources"] == [{"path": str(runs), "kind": "runs", "runs": 3, "steps": 6, "skipped": 0}]
+        text = tape("dataset", "stats", built).out
+        assert "toy" in text
+        assert str(runs) in text
+
+    @pytest.mark.parametrize(
+        ("flags", "runs_left"),
+        [
+            (["--min-score", "20"], 2), (["--max-score", "10"], 1), (["--engine", "toy"], 2),
+            (["--min-tile", "8"], 0),
+            (["--min-steps", "2", "--max-steps", "2"], 3), (["--since", "2026-01-01"], 3),
+            (["--until", "2026-01-01"], 0),
+            (["--since", "2026-01-01T00:00:01Z"], 0), (["--min-score", "20", "--engine", "x"], 0),
+        ],
+    )  # fmt: skip
+    def test_filter_counts(self, tape: Tape, built: Path, flags: list[str], runs_left: int) -> None:
+        found = tape("dataset", "filter", built, *flags, "--json").json
+        assert (found["runs"], found["rows"], found["of_runs"]) == (runs_left, 2 * runs_left, 3)
+
+    def test_filter_writes(self, tape: Tape, built: Path, tmp_path: Path) -> None:
+        assert tape("dataset", "filter", built, "--min-score", "20", "--output", tmp_path / "part").code == 0
+        assert np.load(tmp_path / "part/steps.npy")["run_id"].tolist() == [0, 0, 1, 1]
+        assert tape("dataset", "verify", tmp_path / "part").code == 0
+
+    def test_a_moment_that_is_none(self, tape: Tape, built: Path) -> None:
+        assert tape("dataset", "filter", built, "--since", "yesterday").code == 2
+
+
+class TestVerify:
+    def test_sound_and_not(self, tape: Tape, built: Path) -> None:
+        assert tape("dataset", "verify", built).out.startswith("ok ")
+        data = bytearray((built / "steps.npy").read_bytes())
+        data[-1] ^= 1
+        (built / "steps.npy").write_bytes(data)
+        done = tape("dataset", "verify", built)
+        assert done.code == 1
+        assert "BookkeepingError" in done.out
+        assert tape("dataset", "verify", built, "--json").json["ok"] is False

@@ -1,0 +1,194 @@
+"""``a2pack`` and ``tape2048 pack``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048 import errors
+from tape2048_tools import cli
+from tape2048_tools.commands import pack as pack_command
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+
+import run_builders as build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Outcome
+
+    A2pack = Callable[..., Outcome]
+
+GAMES = [build.game(seed, steps_max=10 + seed, engine="e" if seed else None) for seed in range(4)]
+PAYLOADS = [build.a2run2_bytes(g) if i % 2 else build.a2t1_bytes(g) for i, g in enumerate(GAMES)]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    for i, payload in enumerate(PAYLOADS):
+        (tmp_path / f"runs/{i}.a2run2").write_bytes(payload)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def packfile(tmp_path: Path) -> Path:
+    spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+    (tmp_path / "x.a2pack").write_bytes(build.a2pack_bytes(spec))
+    return tmp_path / "x.a2pack"
+
+
+@pytest.fixture
+def a2pack(capsys: pytest.CaptureFixture[str]) -> A2pack:
+    """Run ``a2pack`` in this process, through the function that its entry point calls."""
+    from .conftest import Outcome
+
+    def run_here(*args: str | Path) -> Outcome:
+        capsys.readouterr()
+        code = cli.run([str(arg) for arg in args], pack_command.command, "a2pack")
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run_here
+
+
+class TestPack:
+    def test_the_seeds_command(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
+        done = a2pack("pack", "--input", runs, "--output", tmp_path / "y", "--align", "64", "--workers", "2")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(f"{tmp_path}/y: 4 runs, 46 steps, ")
+        spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+        assert (tmp_path / "y").read_bytes() == build.a2pack_bytes(spec)
+
+    @pytest.mark.parametrize("flags", [["--compress", "zstd"], ["--no-entry-crc"], ["--entry-crc"]])
+    def test_flags(self, a2pack: A2pack, runs: Path, tmp_path: Path, flags: list[str]) -> None:
+        assert a2pack("pack", "--input", runs, "--output", tmp_path / "y", *flags).code == 0
+        assert a2pack("validate", "--packfile", tmp_path / "y").code == 0
+        info = a2pack("inspect", "--packfile", tmp_path / "y", "--index", "1", "--json").json
+        assert info["compression"] == ("zstd" if "zstd" in flags else "none")
+        assert (info["crc32c"] == 0) == ("--no-entry-crc" in flags)
+
+    def test_bad_files_are_named(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
+        (runs / "2.a2run2").write_bytes(PAYLOADS[2][:-1])
+        done = a2pack("pack", "--input", runs, "--output", tmp_path / "y", "--json")
+        assert done.code == 1
+        assert "left out" in done.err
+        assert "2.a2run2" in done.err
+        assert done.json["stats"]["count"] == 3
+        (left_out,) = done.json["left_out"]
+        assert left_out["error"] == "TruncatedError"
+        assert left_out["path"] == str(runs / "2.a2run2")
+
+    def test_what_cannot_be(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
+        def pack(*flags: object) -> int:
+            return a2pack("pack", "--input", runs, "--output", tmp_path / "y", *map(str, flags)).code
+
+        assert pack("--align", 3) == 2
+        assert pack("--compress", "lz4") == 2
+        assert pack("--workers", 0) == 2
+        assert pack() == 0
+        assert pack() == errors.NameTakenError.exit_code
+        done = a2pack("pack", "--input", tmp_path / "none", "--output", tmp_path / "z")
+        assert done.code == errors.OutDirError.exit_code
+        assert done.err.startswith("a2pack: error: ")
+
+
+class TestValidate:
+    def test_sound(self, a2pack: A2pack, packfile: Path) -> None:
+        done = a2pack("validate", "--packfile", packfile)
+        assert (done.code, done.out, done.err) == (0, f"OK: {packfile} (4 runs)\n", "")
+
+    def test_not_sound(self, a2pack: A2pack, packfile: Path) -> None:
+        data = bytearray(packfile.read_bytes())
+        data[data.index(PAYLOADS[2]) + 50] ^= 1
+        packfile.write_bytes(data)
+        done = a2pack("validate", "--packfile", packfile)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"INVALID: {packfile} (ChecksumError: CRC-32C of entry 2 is ")
+        packfile.write_bytes(data[:100])
+        assert a2pack("validate", "--packfile", packfile).err.startswith("INVALID: ")
+
+    def test_what_is_not_there(self, a2pack: A2pack, tmp_path: Path) -> None:
+        done = a2pack("validate", "--packfile", tmp_path / "none")
+        assert done.code == errors.StorageError.exit_code
+
+
+def test_stats(a2pack: A2pack, packfile: Path) -> None:
+    assert a2pack("stats", "--packfile", packfile, "--json").json == json.loads(build.stats_json(GAMES))
+    lines = [line.split() for line in a2pack("stats", "--packfile", packfile).out.splitlines()]
+    assert ["count", "4"] in lines
+    assert ["engine_counts", "(none):", "1,", "e:", "3"] in lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [([], 4), (["--runs-only", "--no-parallel"], 4), (["--steps", "--parallel", "--workers", "2"], 46)],
+)
+def test_to_jsonl(a2pack: A2pack, packfile: Path, tmp_path: Path, flags: list[str], lines: int) -> None:
+    done = a2pack("to-jsonl", "--packfile", packfile, "--output", tmp_path / "y.jsonl", *flags)
+    assert done.code == 0
+    found = [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()]
+    assert len(found) == lines
+    assert ("step_idx" in found[0]) == (lines == 46)
+    again = a2pack("to-jsonl", "--packfile", packfile, "--output", tmp_path / "y.jsonl", *flags)
+    assert again.code == errors.NameTakenError.exit_code
+
+
+class TestExtract:
+    def test_byte_for_byte(self, a2pack: A2pack, packfile: Path, tmp_path: Path) -> None:
+        done = a2pack("extract", "--packfile", packfile, "--indices", "3, 0", "--output", tmp_path / "out")
+        assert done.code == 0
+        assert done.out.splitlines() == [
+            f"{tmp_path}/out/run_000003.a2run2",
+            f"{tmp_path}/out/run_000000.a2run",
+        ]
+        assert (tmp_path / "out/run_000003.a2run2").read_bytes() == PAYLOADS[3]
+        done = a2pack("extract", "--packfile", packfile, "--indices", "0,1", "--output", tmp_path / "out")
+        assert done.code == errors.NameTakenError.exit_code
+        assert len(os.listdir(tmp_path / "out")) == 2  # noqa: PTH208 - only counted
+
+    @pytest.mark.parametrize("indices", ["", "a", "-1", "4", "0,0", "1,,2", "0-3", "٣"])
+    def test_numbers_that_name_no_run(
+        self, a2pack: A2pack, packfile: Path, tmp_path: Path, indices: str
+    ) -> None:
+        done = a2pack("extract", "--packfile", packfile, f"--indices={indices}", "--output", tmp_path / "out")
+        assert done.code == 2
+        assert not (tmp_path / "out").exists()
+
+
+def test_inspect(a2pack: A2pack, packfile: Path) -> None:
+    found = a2pack("inspect", "--packfile", packfile, "--index", "1", "--json").json
+    game = GAMES[1]
+    assert (found["kind"], found["steps"], found["engine"]) == ("v2", len(game.moves), "e")
+    assert found["final_board"] == game.states[-1]
+    assert found["moves"]["LEFT"] == game.moves.count(2)
+    assert found["steps_with_branches"] == sum(branch is not None for branch in game.branches)
+    assert found["length"] == len(PAYLOADS[1])
+    text = a2pack("inspect", "--packfile", packfile, "--index", "1").out
+    assert "final board" in text
+    assert a2pack("inspect", "--packfile", packfile, "--index", "4").code == 2
+
+
+def test_tape2048_pack_is_the_same(tape: Any, packfile: Path) -> None:
+    assert tape("pack", "validate", "--packfile", packfile).code == 0
+    assert "tape2048 pack extract" in tape("pack", "--help").out
+
+
+def test_the_entry_point(environment: dict[str, str], packfile: Path) -> None:
+    code = "from tape2048_tools.cli import a2pack; a2pack()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "validate", "--packfile", str(packfile)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

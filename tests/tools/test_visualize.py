@@ -1,0 +1,176 @@
+"""``tape2048 visualize``."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tape2048 import errors
+from tape2048.formats.a2run2 import RunV2
+from tape2048.formats.jsonl import run_line
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+
+import run_builders as build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+GAME = build.game(11, steps_max=12, elapsed_s=0.5, engine="toy \x1b[31m")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "a.a2run2").write_bytes(build.a2run2_bytes(GAME))
+    return tmp_path / "a.a2run2"
+
+
+def cells(text: str) -> list[int]:
+    """The four lines of a board, dots as empty cells."""
+    rows = [line.split() for line in text.splitlines()]
+    boards = [row for row in rows if len(row) == 4 and all(word.isdigit() or word == "." for word in row)]
+    return [0 if word == "." else int(word).bit_length() - 1 for row in boards for word in row]
+
+
+def test_facts_and_the_final_board(tape: Tape, run: Path) -> None:
+    done = tape("visualize", run)
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["steps", "12"] in lines
+    assert ["moves_per_s", "24.0"] in lines
+    assert ["started", "2025-08-23T05:42:34+00:00"] in lines
+    assert cells(done.out) == build.ref.unpack(GAME.states[-1])
+    assert "\x1b" not in done.out, "an escape sequence of a file does not reach the terminal"
+
+
+def test_json(tape: Tape, run: Path) -> None:
+    found = tape("visualize", run, "--json").json
+    assert found["moves_per_s"] == 24
+    assert found["final_board"] == GAME.states[-1]
+    assert found["path"] == str(run)
+
+
+@pytest.mark.parametrize("kind", ["a2t1", "a2run2"])
+def test_any_step_with_its_move_and_spawn(tape: Tape, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "run"
+    path.write_bytes({"a2t1": build.a2t1_bytes, "a2run2": build.a2run2_bytes}[kind](GAME))
+    for step, move in enumerate(GAME.moves):
+        found = tape("visualize", path, "--step", str(step), "--json").json
+        assert found["exps"] == build.ref.unpack(GAME.states[step])
+        assert found["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[move]
+        # The spawn that the file does not store: on the slid board it makes the next one.
+        after, _ = build.ref.slide(found["exps"], move)
+        assert after[found["spawn"]["cell"]] == 0
+        after[found["spawn"]["cell"]] = found["spawn"]["tile"].bit_length() - 1
+        assert build.ref.pack(after) == GAME.states[step + 1]
+        branches = GAME.branches[step] if kind == "a2run2" else None
+        assert (found["branches"] is None) == (branches is None)
+        if branches is not None:
+            assert [branch["value"] for branch in found["branches"]] == list(branches)
+
+
+def test_a_step_as_text(tape: Tape, run: Path) -> None:
+    step = next(i for i, branches in enumerate(GAME.branches) if branches is not None)
+    out = tape("visualize", run, "--step", str(step)).out
+    assert cells(out) == build.ref.unpack(GAME.states[step])
+    assert ", then a " in out
+    assert "branch values: UP " in out
+    last = tape("visualize", run, "--step", "-1").out
+    assert cells(last) == build.ref.unpack(GAME.states[-1])
+    assert "the final board" in last
+
+
+def test_a_move_that_does_not_fit_is_said(tape: Tape, tmp_path: Path) -> None:
+    game = build.PlainRun([1, 2, 3], [0, 0], [None, None])
+    (tmp_path / "run").write_bytes(build.a2run2_bytes(game))
+    assert "does not lead to the next board" in tape("visualize", tmp_path / "run", "--step", "0").out
+    assert tape("visualize", tmp_path / "run", "--step", "0", "--json").json["spawn"] is None
+
+
+@pytest.mark.parametrize("step", ["13", "-2", "x"])
+def test_steps_that_there_are_not(tape: Tape, run: Path, step: str) -> None:
+    assert tape("visualize", run, "--step", step).code == 2
+
+
+def test_play(tape: Tape, run: Path) -> None:
+    out = tape("visualize", run, "--play").out
+    boards = cells(out)
+    wanted = [cell for board in [*GAME.states, GAME.states[-1]] for cell in build.ref.unpack(board)]
+    assert boards == wanted, "every board, then the final one below the facts"
+
+
+def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
+    other = build.game(12, steps_max=3)
+    path = tmp_path / "x.a2pack"
+    path.write_bytes(build.a2pack_bytes(build.PackSpec([build.a2t1_bytes(other), build.a2run2_bytes(GAME)])))
+    assert tape("visualize", path, "--index", "1", "--json").json["steps"] == 12
+    for flags in ([], ["--index", "2"]):
+        assert tape("visualize", path, *flags).code == 2
+    (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
+    assert tape("visualize", tmp_path / "run", "--index", "0").code == 2
+
+
+@pytest.mark.parametrize("action", [True, False])
+def test_a_game_of_a_session(tape: Tape, tmp_path: Path, action: bool) -> None:
+    dtype = [("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))]
+    rows = np.zeros(12, [*dtype, ("action", "u1")] if action else dtype)
+    rows["step_idx"] = np.arange(12)
+    rows["exps"] = [build.ref.unpack(board) for board in GAME.states[:12]]
+    if action:
+        rows["action"] = GAME.moves
+    session = tmp_path / "20260101T000000Z_model=a"
+    session.mkdir()
+    np.save(session / "steps.npy", rows)
+    with contextlib.closing(sqlite3.connect(session / "metadata.db")) as database:
+        database.executescript("""
+            CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT,
+                              highest_tile INT);
+            CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
+            INSERT INTO runs VALUES (0, 5, 12, 40, 16);
+        """)
+    found = tape("visualize", session, "--index", "0", "--json").json
+    assert (found["steps"], found["max_score"]) == (11, 40)
+    assert sum(found["moves"].values()) + found["moves_unknown"] == 11
+    for step in range(11):
+        shown = tape("visualize", session, "--index", "0", "--step", str(step), "--json").json
+        assert shown["exps"] == build.ref.unpack(GAME.states[step])
+        if shown["move"] is None:
+            assert not action
+            out = tape("visualize", session, "--index", "0", "--step", str(step)).out
+            assert "do not tell" in out
+        else:
+            assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
+    assert tape("visualize", session).code == 2
+    assert tape("visualize", session, "--index", "1").code == 2
+
+
+def test_a_run_among_lines(tape: Tape, tmp_path: Path) -> None:
+    lines = [bytes(run_line(RunV2.from_bytes(build.a2run2_bytes(GAME)), i)) for i in range(2)]
+    (tmp_path / "x.jsonl").write_bytes(b"".join(lines))
+    assert tape("visualize", tmp_path / "x.jsonl", "--index", "1", "--json").json["steps"] == 12
+    assert tape("visualize", tmp_path / "x.jsonl", "--index", "2").code == 2
+
+
+def test_a_run_that_started_in_no_calendar(tape: Tape, tmp_path: Path) -> None:
+    game = build.game(1, steps_max=1, start_unix_s=2**64 - 1, elapsed_s=0.0)
+    (tmp_path / "run").write_bytes(build.a2t1_bytes(game))
+    found = tape("visualize", tmp_path / "run", "--json").json
+    assert (found["started"], found["moves_per_s"]) == (None, None)
+    assert tape("visualize", tmp_path / "run").code == 0
+
+
+def test_what_is_no_run(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "run").write_bytes(b"nonsense")
+    done = tape("visualize", tmp_path / "run")
+    assert 10 <= done.code < 30
+    assert tape("visualize", tmp_path / "none").code == errors.StorageError.exit_code

@@ -1,0 +1,61 @@
+"""``tape2048 annotate``: a player's values of all four moves, for runs that have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.commands.convert import conversion_options, say_converted
+
+__all__ = ["command"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 annotate runs/ annotated.a2pack --player expectimax:depth=2",
+        "tape2048 annotate selfplay/ ds --to dataset --lossy",
+    ],
+)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option(
+    "--player",
+    default="expectimax",
+    metavar="PLAYER",
+    help="Whose values, parameters included.  [default: expectimax]",
+)
+@click.option("--replace", is_flag=True, help="Compute anew what runs have already.")
+@conversion_options
+def command(
+    *,
+    source: Path,
+    target: Path,
+    player: str,
+    replace: bool,
+    to: str | None,
+    lossy: bool,
+    workers: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write the runs in SOURCE to TARGET with a player's values of the four moves of every step.
+
+    Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Steps
+    that have values keep them, but for --replace. SOURCE and TARGET are as for `tape2048 convert`.
+    """
+    from tape2048.formats.convert import convert
+    from tape2048.formats.sources import Endings, open_source
+    from tape2048_recorder.annotate import Annotator
+    from tape2048_recorder.config import split_player
+    from tape2048_recorder.endings import final_boards
+    from tape2048_tools.progress import progress_bar
+
+    name, args = split_player(player)
+    annotator = Annotator(name, args or {}, replace=replace)
+    annotated = open_source(source, Endings(final_boards)).changed(annotator)
+    with progress_bar("annotating", quiet=quiet) as progress:
+        converted = convert(annotated, target, to, lossy=lossy, workers=workers, progress=progress)
+    say_converted(converted, as_json=as_json)

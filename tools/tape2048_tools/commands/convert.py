@@ -1,0 +1,110 @@
+"""``tape2048 convert``: runs from one format to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tape2048_tools._click import Command
+from tape2048_tools.display import number
+from tape2048_tools.output import print_human, print_json, printable
+
+if TYPE_CHECKING:
+    from tape2048.formats.convert import Converted
+
+__all__ = ["command", "conversion_options", "say_converted"]
+
+EXIT_FINDINGS = 1
+
+#: As :data:`tape2048.formats.convert.TARGETS`, which would load NumPy for ``--help``.
+_TARGETS = ("a2run", "a2run2", "pack", "packdat", "dataset", "session", "jsonl", "parquet")
+
+
+def conversion_options(command: Any) -> Any:
+    """The flags of every command that writes runs in another format."""
+    for option in reversed(
+        [
+            click.option(
+                "--to", type=click.Choice(_TARGETS), help="What to write.  [default: by TARGET's name]"
+            ),
+            click.option("--lossy", is_flag=True, help="Leave out what TARGET has no place for."),
+            click.option(
+                "--workers",
+                type=click.IntRange(1),
+                metavar="N",
+                help="Threads.  [default: one for each core]",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="One JSON document."),
+            click.option("--quiet", is_flag=True, help="No progress bar."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 convert runs/ runs.a2pack",
+        "tape2048 convert selfplay/ --to a2run2 runs2/",
+        "tape2048 convert runs.a2pack pack.dat --lossy",
+        "tape2048 convert ds/ runs.parquet",
+    ],
+)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@conversion_options
+def command(
+    *,
+    source: Path,
+    target: Path,
+    to: str | None,
+    lossy: bool,
+    workers: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Convert the runs in SOURCE to TARGET.
+
+    SOURCE is a run file, a directory of them, a pack, a pack.dat, a data set, a session or a directory of
+    sessions, or JSONL or Parquet with one run a row. TARGET's extension says what to write (.a2run,
+    .a2run2, .a2pack, .dat, .jsonl, .parquet), or --to does; it appears whole or not at all.
+
+    Where TARGET cannot hold what SOURCE has, nothing is written and the exit code is 52, unless --lossy
+    is given; then what was left out is said on standard error. Runs that cannot be read are left out
+    and named there too, and the exit code is 1.
+    """
+    from tape2048.formats.convert import convert
+    from tape2048.formats.sources import Endings
+    from tape2048_recorder.endings import final_boards
+    from tape2048_tools.progress import progress_bar
+
+    with progress_bar("converting", quiet=quiet) as progress:
+        converted = convert(
+            source,
+            target,
+            to,
+            lossy=lossy,
+            workers=workers,
+            endings=Endings(final_boards),
+            progress=progress,
+        )
+    say_converted(converted, as_json=as_json)
+
+
+def say_converted(converted: Converted, *, as_json: bool) -> None:
+    """Tell what was written, what was lost and what was left out; exit code 1 for the last."""
+    for what, count in converted.lost.items():
+        click.echo(f"lost: {what}, of {number(count)} runs", err=True)
+    for skipped in converted.skipped:
+        line = f"left out: {printable(skipped.run)}: {skipped.error}: {printable(skipped.message)}"
+        click.echo(line, err=True)
+    if as_json:
+        print_json(msgspec.to_builtins(converted))
+    else:
+        print_human(f"{printable(converted.target)}: {number(converted.runs)} runs ({converted.kind})")
+    if converted.skipped:
+        raise click.exceptions.Exit(EXIT_FINDINGS)

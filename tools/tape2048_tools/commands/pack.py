@@ -1,0 +1,252 @@
+"""``a2pack`` (also ``tape2048 pack``): make, check, describe, convert and unpack a2pack files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_tools._click import Group
+from tape2048_tools.output import print_human, print_json, printable
+
+if TYPE_CHECKING:
+    from tape2048.formats.a2pack import PackReader, PackStats
+
+__all__ = ["command"]
+
+EXIT_FINDINGS = 1
+EXIT_INVALID = 2
+
+_PACKFILE = click.option(
+    "--packfile", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The pack."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+_WORKERS = click.option(
+    "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
+)
+
+
+@click.group(
+    cls=Group,
+    # As those of tape2048, since a2pack is a root of its own.
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    examples=[
+        "tape2048 pack pack --input runs/ --output runs.a2pack",
+        "tape2048 pack validate --packfile runs.a2pack",
+        "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
+        "tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
+    ],
+)
+def command() -> None:
+    """Pack many runs into one read-only file, and read such files.
+
+    The command a2pack is the same under a name of its own: a2pack stats is tape2048 pack stats.
+    """
+
+
+@command.command(
+    examples=[
+        "tape2048 pack pack --input runs/ --output runs.a2pack",
+        "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
+    ]
+)
+@click.option(
+    "--input", "source", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Runs."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The new pack."
+)
+@click.option(
+    "--align",
+    type=int,
+    default=4096,
+    metavar="BYTES",
+    help="Where entries start: 1 to 1 MiB.  [default: 4096]",
+)
+@click.option(
+    "--compress", type=click.Choice(["none", "zstd"]), default="none", help="How entries are stored."
+)
+@click.option("--entry-crc/--no-entry-crc", default=True, help="A checksum for each entry.  [default: yes]")
+@_WORKERS
+@_JSON
+def pack(
+    *,
+    source: Path,
+    output: Path,
+    align: int,
+    compress: Any,
+    entry_crc: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Pack every run file below a directory, in path order.
+
+    Files that are not whole runs are left out and named on standard error; the exit code is then 1.
+    """
+    from tape2048.formats.a2pack import pack_directory
+    from tape2048_tools.progress import progress_bar
+
+    if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
+        raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
+    with progress_bar(f"packing {source.name}") as progress:
+        packed = pack_directory(
+            source,
+            output,
+            align=align,
+            compress=compress,
+            entry_crc=entry_crc,
+            workers=workers,
+            progress=progress,
+        )
+    for skipped in packed.skipped:
+        click.echo(f"left out: {printable(skipped.error)}", err=True)
+    if as_json:
+        left_out = [
+            {"path": str(skipped.path), "error": type(skipped.error).__name__, "message": str(skipped.error)}
+            for skipped in packed.skipped
+        ]
+        print_json(
+            {
+                "path": str(output),
+                "bytes": packed.bytes,
+                "stats": _document(packed.stats),
+                "left_out": left_out,
+            }
+        )
+    else:
+        print_human(
+            f"{printable(output)}: {packed.stats.count:,} runs, {packed.stats.total_steps:,} steps, "
+            f"{packed.bytes:,} bytes"
+        )
+    if packed.skipped:
+        raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+@command.command(examples=["tape2048 pack validate --packfile runs.a2pack && echo sound"])
+@_PACKFILE
+def validate(*, packfile: Path) -> None:
+    """Read a pack completely: every checksum, every run, padding and statistics.
+
+    A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
+    """
+    from tape2048.errors import FormatError
+    from tape2048_tools.progress import progress_bar
+
+    try:
+        reader = _open(packfile)
+        with progress_bar(f"reading {packfile.name}") as progress:
+            reader.validate(progress)
+    except FormatError as error:
+        at = "" if error.offset is None else f" at byte {error.offset}"
+        click.echo(
+            f"INVALID: {printable(packfile)} ({type(error).__name__}: {printable(error.message)}{at})",
+            err=True,
+        )
+        raise click.exceptions.Exit(EXIT_INVALID) from None
+    print_human(f"OK: {printable(packfile)} ({len(reader):,} runs)")
+
+
+@command.command(
+    examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"]
+)
+@_PACKFILE
+@_JSON
+def stats(*, packfile: Path, as_json: bool) -> None:
+    """Say how many runs a pack holds, how long they are, how far they came, and what played."""
+    found = _document(_open(packfile).stats)
+    if as_json:
+        print_json(found)
+        return
+    from tape2048_tools.output import columns
+
+    tiles = ", ".join(f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
+    engines = ", ".join(f"{name or '(none)'}: {count:,}" for name, count in found["engine_counts"].items())
+    shown = {key: f"{value:,}" for key, value in found.items() if isinstance(value, int)}
+    shown |= {"mean_len": f"{found['mean_len']:,.1f}", "highest_tile_hist": tiles, "engine_counts": engines}
+    print_human(columns(shown))
+
+
+@command.command(
+    "to-jsonl",
+    examples=[
+        "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
+        "tape2048 pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
+    ],
+)
+@_PACKFILE
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The new file."
+)
+@click.option("--parallel/--no-parallel", default=True, help="On several threads.  [default: yes]")
+@_WORKERS
+@click.option(
+    "--steps/--runs-only", "by_step", default=False, help="One line a step, or (default) one a run."
+)
+def to_jsonl(*, packfile: Path, output: Path, parallel: bool, workers: int | None, by_step: bool) -> None:
+    """Write every run as JSON lines."""
+    from tape2048_tools.progress import progress_bar
+
+    reader = _open(packfile)
+    with progress_bar(f"writing {output.name}") as progress:
+        written = reader.to_jsonl(output, parallel, workers, by_step=by_step, progress=progress)
+    print_human(f"{printable(output)}: {len(reader):,} runs, {written:,} bytes")
+
+
+@command.command(examples=["tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"])
+@_PACKFILE
+@click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the files go."
+)
+def extract(*, packfile: Path, indices: str, output: Path) -> None:
+    """Write runs to files of their own, byte for byte as they were packed; nothing is replaced."""
+    reader = _open(packfile)
+    for path in reader.extract(_numbers(indices, len(reader)), output):
+        print_human(printable(path))
+
+
+@command.command(examples=["tape2048 pack inspect --packfile runs.a2pack --index 123"])
+@_PACKFILE
+@click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
+@_JSON
+def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
+    """Say what one run of a pack is, and show its final board."""
+    from tape2048_tools.run_view import run_document, run_parts
+
+    reader = _open(packfile)
+    if index >= len(reader):
+        raise click.BadParameter(f"the pack has {len(reader)} runs", param_hint="--index")
+    run = reader.decode(index)
+    document = {"index": index, **reader.info(index)._asdict(), **run_document(run)}
+    if as_json:
+        print_json(document)
+    else:
+        print_human(*run_parts(run, document))
+
+
+def _open(path: Path) -> PackReader:
+    from tape2048.formats.a2pack import PackReader
+
+    return PackReader.open(path)
+
+
+def _document(found: PackStats) -> dict[str, Any]:
+    import msgspec
+
+    document: dict[str, Any] = msgspec.structs.asdict(found)
+    return document
+
+
+def _numbers(text: str, count: int) -> list[int]:
+    numbers = []
+    for part in text.split(","):
+        word = part.strip()
+        if not (word.isascii() and word.isdecimal() and int(word) < count):
+            raise click.BadParameter(
+                f"{word!r} is not the number of one of {count} runs (from 0)", param_hint="--indices"
+            )
+        numbers.append(int(word))
+    if len(set(numbers)) < len(numbers):
+        raise click.BadParameter("a run is named twice", param_hint="--indices")
+    return numbers

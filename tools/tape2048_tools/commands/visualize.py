@@ -1,0 +1,175 @@
+"""``tape2048 visualize``: one run, its facts and its boards, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.output import cell, print_human, print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tape2048.formats.run import Run
+
+__all__ = ["command"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 visualize game.a2run2",
+        "tape2048 visualize game.a2run --step 100",
+        "tape2048 visualize runs.a2pack --index 5 --play --fps 20",
+        "tape2048 visualize selfplay/20260101T000000Z_model=expectimax --index 0 --step 10",
+        "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
+    ],
+)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--index", type=click.IntRange(0), metavar="I", help="The run's number, from 0.")
+@click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the final board.")
+@click.option("--play", is_flag=True, help="Play through the game.")
+@click.option(
+    "--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second of --play."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: float, as_json: bool) -> None:
+    """Show a run: its facts and final board, any one of its boards, or the whole game.
+
+    RUN is a file of one run (A2T1 or a2run2), or, together with --index, whatever holds several: a pack, a
+    session, pack.dat, a data set, JSON lines. Of a session the boards that it kept are shown (it has none
+    after the last move); moves and spawns that no file stores are recovered from the boards.
+    """
+    from tape2048_tools.run_view import run_document, run_parts, step_document
+
+    found = _read(run, index)
+    if step is not None:
+        if not -1 <= step <= len(found):
+            raise click.BadParameter(f"{step}; the run has boards 0 to {len(found)}", param_hint="--step")
+        document = step_document(found, len(found) if step == -1 else step)
+        if as_json:
+            print_json(document)
+        else:
+            print_human(*_step_parts(document, len(found)))
+    elif as_json:
+        print_json({"path": str(run), **run_document(found)})
+    else:
+        if play:
+            _play(found, fps)
+        print_human(*run_parts(found, {"path": str(run), **run_document(found)}))
+
+
+def _read(path: Path, index: int | None) -> Run:
+    from itertools import islice
+
+    from tape2048.formats._a2pack_layout import MAGIC
+    from tape2048.formats.run_files import first_bytes, read_run_file
+    from tape2048.formats.sources import kind_of, open_source
+
+    if index is None:
+        if path.is_dir() or first_bytes(path, len(MAGIC)) == MAGIC:
+            raise click.BadParameter("say which of its runs, from 0", param_hint="--index")
+        return read_run_file(path)  # by its content, whatever it is named
+    kind = kind_of(path)
+    if kind == "run":
+        raise click.BadParameter("a file of one run has no others", param_hint="--index")
+    if kind == "pack":
+        from tape2048.formats.a2pack import PackReader
+
+        reader = PackReader.open(path)
+        return reader.decode(_checked(index, len(reader)))
+    if kind == "session":
+        return _of_session(path, index)
+    source = open_source(path)
+    found = next(islice(source.runs(workers=1), index, None), None)
+    if found is None:
+        raise click.BadParameter(f"{index}: there are fewer runs", param_hint="--index")
+    if found.run is None:
+        raise found.failure
+    return found.run
+
+
+def _of_session(path: Path, index: int) -> Run:
+    """The boards that a session kept of a game; its moves, where they were not recorded, recovered."""
+    import numpy as np
+
+    from tape2048.formats.recover import recover
+    from tape2048.formats.run import Run, RunMeta
+    from tape2048.rules import exps_to_boards
+    from tape2048.session import Session
+
+    session = Session.open(path)
+    row = session.runs[_checked(index, len(session.runs))]
+    rows = session.steps[session.rows_of(index)]
+    if not len(rows):
+        raise click.BadParameter(f"the session kept no board of run {index}", param_hint="--index")
+    boards = exps_to_boards(rows["exps"])
+    names = rows.dtype.names or ()
+    moves = np.ascontiguousarray(rows["action"][:-1]) if "action" in names else recover(boards).moves
+    engine = session.meta.get("player")
+    meta = RunMeta(
+        steps=len(boards) - 1,
+        max_score=int(row["max_score"]),
+        highest_tile=int(row["highest_tile"]),
+        engine=engine if isinstance(engine, str) else None,
+    )
+    return Run(boards, moves, meta)
+
+
+def _checked(index: int, count: int) -> int:
+    if index >= count:
+        raise click.BadParameter(f"{index}; there are runs 0 to {count - 1}", param_hint="--index")
+    return index
+
+
+def _step_parts(document: dict[str, Any], steps: int) -> list[RenderableType]:
+    from tape2048_tools.display import board
+
+    parts: list[RenderableType] = [
+        cell(f"board {document['step']} of {steps}", "bold"),
+        board(document["exps"]),
+    ]
+    spawn = document["spawn"]
+    if document["move"] is None:
+        last = document["step"] == steps
+        parts.append("the final board" if last else "the boards do not tell which move was made")
+    elif spawn is None:
+        parts.append(f"{document['move']}, which does not lead to the next board")
+    else:
+        row, column = divmod(spawn["cell"], 4)
+        parts.append(f"{document['move']}, then a {spawn['tile']} in row {row + 1}, column {column + 1}")
+    if document["branches"] is not None:
+        names = ("UP", "DOWN", "LEFT", "RIGHT")
+        values = [
+            f"{name} {branch['value']:.4g}" if branch["legal"] else f"{name} -"
+            for name, branch in zip(names, document["branches"], strict=True)
+        ]
+        parts.append(f"branch values: {', '.join(values)}")
+    return parts
+
+
+def _play(run: Run, fps: float) -> None:
+    """Show every board in turn: in one place on a terminal, below each other elsewhere."""
+    from rich.console import Group as Parts
+
+    from tape2048_tools.display import board
+    from tape2048_tools.run_view import exps_of
+
+    def frame(step: int) -> RenderableType:
+        return Parts(cell(f"board {step} of {len(run)}", "bold"), board(exps_of(int(run.states[step]))))
+
+    if not sys.stdout.isatty():
+        for step in range(len(run) + 1):
+            print_human(frame(step))
+        return
+    from rich.live import Live
+
+    with Live(frame(0), auto_refresh=False, transient=True) as live:
+        for step in range(len(run) + 1):
+            live.update(frame(step), refresh=True)
+            time.sleep(1 / fps)

@@ -1,0 +1,99 @@
+"""One run as people read it: its facts, its moves, its boards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tape2048_tools.display import board, number
+from tape2048_tools.output import cell, columns
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tape2048.formats.run import Run
+
+__all__ = ["exps_of", "run_document", "run_parts", "step_document"]
+
+
+def exps_of(packed: int) -> list[int]:
+    """The 16 exponents of a packed board."""
+    return [packed >> (60 - 4 * i) & 15 for i in range(16)]
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """The run's facts, for ``--json`` and for :func:`run_parts`."""
+    import datetime as dt
+
+    import numpy as np
+
+    from tape2048.formats.a2run2 import Move
+
+    meta = run.meta
+    try:
+        started = (
+            dt.datetime.fromtimestamp(meta.start_unix_s, dt.UTC).isoformat() if meta.start_unix_s else None
+        )
+    except (ValueError, OverflowError, OSError):
+        started = None  # a year that no calendar here has
+    counts = np.bincount(run.moves, minlength=4)
+    return {
+        "steps": meta.steps,
+        "start_unix_s": meta.start_unix_s,
+        "started": started,
+        "elapsed_s": round(meta.elapsed_s, 6),
+        "moves_per_s": meta.steps / meta.elapsed_s if meta.elapsed_s > 0 else None,
+        "max_score": meta.max_score,
+        "highest_tile": meta.highest_tile,
+        "engine": meta.engine,
+        "moves": {move.name: int(counts[move]) for move in Move},
+        "moves_unknown": int(counts[len(Move) :].sum()),
+        "steps_with_branches": None if run.has_branches is None else int(run.has_branches.sum()),
+        "final_board": run.final_board,
+        "final_exps": exps_of(run.final_board),
+    }
+
+
+def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
+    """A document of :func:`run_document` (with whatever else stands in it) as text, and the final board."""
+    shown = {
+        key: value for key, value in document.items() if key not in ("final_board", "final_exps", "moves")
+    }
+    rate = document["moves_per_s"]
+    shown |= {
+        "steps": number(document["steps"]),
+        "max_score": number(document["max_score"]),
+        "moves_per_s": "-" if rate is None else f"{rate:,.1f}",
+        "moves": ", ".join(f"{name} {number(count)}" for name, count in document["moves"].items()),
+    }
+    return [
+        columns({key: "-" if value is None else value for key, value in shown.items()}),
+        "",
+        cell("final board", "bold"),
+        board(exps_of(run.final_board)),
+    ]
+
+
+def step_document(run: Run, step: int) -> dict[str, Any]:
+    """One board of the run, the move on it with its spawn, and its branch values.
+
+    Args:
+        run: the run.
+        step: 0 to ``len(run)``; the last one is the final board, which has no move.
+    """
+    from tape2048.formats.a2run2 import Move, RunV2
+    from tape2048.formats.recover import recover
+
+    exps = exps_of(int(run.states[step]))
+    document: dict[str, Any] = {"step": step, "board": int(run.states[step]), "exps": exps}
+    if step == len(run):
+        return document | {"move": None, "spawn": None, "branches": None}
+    found = recover(run.states[step : step + 2], run.moves[step : step + 1])
+    spawn = None
+    if found.moves[0] < len(Move):
+        spawn = {"cell": int(found.cells[0]), "tile": 1 << int(found.exponents[0])}
+    branches = None if run.has_branches is None else RunV2.from_run(run).steps[step].branches
+    return document | {
+        "move": Move(move).name if (move := int(run.moves[step])) < len(Move) else None,
+        "spawn": spawn,
+        "branches": None if branches is None else [branch._asdict() for branch in branches],
+    }
