@@ -92,7 +92,7 @@ class TestSql:
                 None,
             ),
             (
-                "id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x + 1 FROM c WHERE x < 3) SELECT x FROM c)",
+                "id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x+1 FROM c WHERE x<3) SELECT x FROM c)",
                 "not authorized",
                 "only compare",
             ),
