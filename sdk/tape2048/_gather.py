@@ -1,9 +1,10 @@
 """The one compiled gather: from places in a view to rows, boards, labels and all else of a batch.
 
-:func:`fill` works in tiles of :data:`TILE` rows. First it turns places into addresses: the shuffle's
-bijection, the cap's draw, the mask's selection, the guide (each left out where there is none). Then it writes
-the outputs, a chunk of rows at a time, and asks for the cache lines of the next chunk before it writes
-one. All tables but the rows themselves are small, and sit in the caches.
+:func:`fill` works in chunks of :data:`CHUNK` rows, three of which are under way. While the places of one are
+turned into addresses (the shuffle's bijection, the cap's draw, the mask's selection, the guide, each left
+out where there is none), the cache lines of the one before are asked for, a row at a time; then the
+outputs of the one before that are written, whose lines have arrived. All tables but the rows themselves are
+small, and sit in the caches.
 
 Inside, tables and outputs are addresses and not arrays: an array that is handed from one function to
 another costs two atomic counts of its references, and there are look-ups in four tables for each row.
@@ -45,11 +46,10 @@ __all__ = ["LISTED", "SHUFFLED", "STRAIGHT", "copy_rows", "fill"]
 
 U64 = np.uint64
 
-#: Rows of a tile, all of which are looked up before the first line is asked for: look-ups that stand in line
-#: behind prefetches of rows took a third more in all. Its four scratch tables are 32 KB.
-TILE = 1024
-#: Rows whose lines are asked for while those before are written. (16 to 64 did not differ beyond the noise.)
-CHUNK = 16
+#: Rows of a chunk. Looking all rows up before the first line is asked for took 5 to 10% more in all, a
+#: look-up and its own row's lines in turns a third more: look-ups then stand in line behind what comes
+#: from memory.
+CHUNK = 64
 
 #: Where a batch's places come from: they follow one another, ...
 STRAIGHT = U64(0)
@@ -74,15 +74,15 @@ _mix: Any = register_jitable(mix64)
 _entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
 
 
-class _Tile(NamedTuple):
-    """Addresses of four scratch tables of TILE ``u64`` each, for the rows of a tile.
+class _Chunk(NamedTuple):
+    """Addresses of four scratch tables of CHUNK ``u64`` each.
 
     ``row`` has each row's address, ``number`` its number in the view, ``base`` its number in the map, and
     ``segment`` its segment.
     """
 
-    row: Any
     number: Any
+    row: Any
     base: Any
     segment: Any
 
@@ -167,10 +167,19 @@ def _unmask(number: Any, tables: Any) -> Any:
 
 
 @register_jitable
-def _look_up(tile: Any, count: Any, tables: Any, cap_key: Any, with_segments: Any) -> Any:
-    """Turn numbers (in ``tile.number``) into rows; returns how many of them are within the view."""
+def _look_up(  # noqa: PLR0917
+    chunk: Any, count: Any, tables: Any, cap_key: Any, with_segments: Any, before: Any, lead: Any
+) -> Any:
+    """Turn numbers (in ``chunk.number``) into rows; returns how many of them are within the view.
+
+    Between any two, it asks for the lines of a row of the chunk ``before``: look-ups are work for the
+    processor, lines for the memory, and a burst of either would keep the other waiting.
+    """
     for k in range(count):
-        number = _word(tile.number, k)
+        row = _word(before.row, k)
+        prefetch(row + lead)
+        prefetch(row + _EXPS_LAST)
+        number = _word(chunk.number, k)
         slot = number
         if tables.pool:
             if slot >= tables.pool_rows:
@@ -187,30 +196,31 @@ def _look_up(tile: Any, count: Any, tables: Any, cap_key: Any, with_segments: An
         address = tables.line + base * tables.row_bytes
         if with_segments:
             segment = find(base, tables.entries, tables.starts, tables.shift)
-            _keep(tile.segment, k, segment)
+            _keep(chunk.segment, k, segment)
             if not tables.line:
                 address = _word(tables.address, segment) + base * tables.row_bytes
         if tables.pool:
             address = tables.pool + slot * tables.row_bytes
-        _keep(tile.row, k, address)
-        _keep(tile.number, k, number)
-        _keep(tile.base, k, base)
+        _keep(chunk.row, k, address)
+        _keep(chunk.number, k, number)
+        _keep(chunk.base, k, base)
     return count
 
 
 @register_jitable
-def _ask_for(tile: Any, begin: Any, count: Any, lead: Any) -> None:
-    for k in range(begin, begin + count):
-        row = _word(tile.row, k)
+def _ask_for(chunk: Any, begin: Any, count: Any, lead: Any) -> None:
+    for k in range(begin, count):
+        row = _word(chunk.row, k)
         prefetch(row + lead)
         prefetch(row + _EXPS_LAST)
 
 
 @register_jitable
-def _from_row(tile: Any, at: Any) -> Any:
-    """The rest of a tile."""
-    skip = at << U64(3)
-    return _Tile(tile.row + skip, tile.number + skip, tile.base + skip, tile.segment + skip)
+def _chunk(scratch: Any, ordinal: Any) -> Any:
+    """One of the three chunks in the scratch memory, in turns."""
+    table = U64(8 * CHUNK)
+    begin = scratch + (ordinal % U64(3)) * (U64(4) * table)
+    return _Chunk(begin, begin + table, begin + U64(2) * table, begin + U64(3) * table)
 
 
 # ------------------------------------------------------------------------------- rows to outputs
@@ -395,32 +405,35 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
     # A row's first twelve bytes are mostly not asked for, and may be in a line of their own.
     lead = U64(0) if out.records or out.step else _EXPS
     with_segments = not tables.line or out.flags or out.targets or out.run or out.segment
-    scratch = np.empty(4 * TILE, np.uint64)
-    table = U64(8 * TILE)
-    here = U64(scratch.ctypes.data)
-    tile = _Tile(here, here + table, here + U64(2) * table, here + U64(3) * table)
-    begin, total = U64(0), order.count
-    while begin < total:
-        asked = min(U64(TILE), total - begin)
-        if order.kind == SHUFFLED:
-            fill_permuted(order.first + begin, keys, scratch[TILE : TILE + asked])
-        elif order.kind == LISTED:
-            for k in range(asked):
-                _keep(tile.number, k, _word(order.listed, begin + k))
-        else:
-            for k in range(asked):
-                _keep(tile.number, k, order.first + begin + k)
-        count = _look_up(tile, asked, tables, order.cap_key, with_segments)
-        if count < asked:
-            total = begin + count
-        _ask_for(tile, U64(0), min(U64(CHUNK), count), lead)
-        for at in range(U64(0), count, U64(CHUNK)):
-            if at + U64(CHUNK) < count:
-                _ask_for(tile, at + U64(CHUNK), min(U64(CHUNK), count - at - U64(CHUNK)), lead)
-            some = min(U64(CHUNK), count - at)
-            _write(_from_row(tile, at), some, begin + at, tables, key, out)
+    memory = np.zeros(12 * CHUNK, np.uint64)
+    scratch = U64(memory.ctypes.data)
+    asked_for, looked_up = U64(0), U64(0)  # rows of the two chunks before
+    begin, total, ordinal = U64(0), order.count, U64(0)
+    while begin < total or looked_up or asked_for:
+        chunk, before = _chunk(scratch, ordinal), _chunk(scratch, ordinal + U64(2))
+        count = U64(0)
+        if begin < total:
+            wanted = min(U64(CHUNK), total - begin)
+            if order.kind == SHUFFLED:
+                at = np.int64((ordinal % U64(3)) * U64(4 * CHUNK))
+                fill_permuted(order.first + begin, keys, memory[at : at + np.int64(wanted)])
+            elif order.kind == LISTED:
+                for k in range(wanted):
+                    _keep(chunk.number, k, _word(order.listed, begin + k))
+            else:
+                for k in range(wanted):
+                    _keep(chunk.number, k, order.first + begin + k)
+            count = _look_up(chunk, wanted, tables, order.cap_key, with_segments, before, lead)
+            if count < wanted:
+                total = begin + count
+        _ask_for(before, count, looked_up, lead)
+        if asked_for:
+            first = begin - looked_up - asked_for
+            _write(_chunk(scratch, ordinal + U64(1)), asked_for, first, tables, key, out)
         begin += count
-    scratch[0] = total  # or the array would be freed as soon as its address was taken
+        asked_for, looked_up = looked_up, count
+        ordinal += U64(1)
+    memory[0] = total  # or the array would be freed as soon as its address was taken
     return np.int64(total)
 
 

@@ -1,0 +1,81 @@
+"""The guide against a binary search; maps of more rows than 32 bits count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tape2048 import _gather
+from tape2048._gather import find
+from tape2048._jit import kernel
+from tape2048._plan import Order, Outputs, Plan, address_of
+from tape2048._rowmap import RowMap, Segments, make_guide
+
+
+@kernel
+def _find_all(numbers: Any, entries: Any, starts: Any, shift: Any, out: Any) -> None:
+    for i in range(numbers.shape[0]):
+        out[i] = find(numbers[i], entries, starts, shift)
+
+
+def found(lengths: list[int], numbers: npt.NDArray[np.uint64]) -> list[int]:
+    guide = make_guide(np.cumsum([0, *lengths]))
+    out = np.empty(len(numbers), np.uint64)
+    _find_all(
+        numbers, np.uint64(address_of(guide.entries)), np.uint64(address_of(guide.starts)), guide.shift, out
+    )
+    return out.tolist()
+
+
+@given(st.lists(st.integers(0, 9) | st.sampled_from([0, 0, 0, 1, 500]), min_size=1, max_size=60))
+@example([1])
+@example([0, 0, 3, 0, 0])
+@example([1000, *[0] * 20, 1, 1, 1, 1000])
+@example([1] * 60)
+def test_every_number_is_found_in_its_range(lengths: list[int]) -> None:
+    """Ranges of any lengths, empty ones too: many in a bucket, and many buckets to one."""
+    expected = np.repeat(np.arange(len(lengths)), lengths)
+    assert found(lengths, np.arange(len(expected), dtype=np.uint64)) == expected.tolist()
+
+
+@pytest.mark.parametrize("lengths", [[2**33, 1, 2**33, 5], [2**40], [1, 2**35, 1]])
+def test_more_numbers_than_32_bits_count(lengths: list[int]) -> None:
+    ends = np.cumsum(lengths)
+    edges = np.concatenate([[0], ends - 1, ends, ends + 1, ends // 2])
+    numbers = np.unique(edges[edges < ends[-1]]).astype(np.uint64)
+    assert found(lengths, numbers) == np.searchsorted(ends, numbers, "right").tolist()
+
+
+def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
+    """Of rows that do not exist: their runs are told without reading them."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(1, 20_000, 600_000)
+    rows[rng.random(len(rows)) < 0.05] *= 50
+    nothing = np.zeros(len(rows), np.int64)
+    address = np.full(len(rows), 1 << 40, np.uint64)
+    segments = Segments(address, rows, np.arange(len(rows)), address, nothing, nothing)
+    rowmap = RowMap.of(segments, len(rows), 28)
+    assert rowmap.rows > 2**33
+    plan = Plan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
+    numbers = rng.integers(0, rowmap.rows, 50_000)
+    run = np.empty(len(numbers), np.uint32)
+    order = np.array(Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0), np.uint64)
+    target = np.array(Outputs(run=address_of(run)), np.uint64)
+    assert _gather.fill(plan.words, order, np.empty(0, np.uint64), target) == len(numbers)
+    np.testing.assert_array_equal(run, np.searchsorted(np.cumsum(rows), numbers, "right"))
+
+
+def test_rows_in_one_line_need_no_look_up() -> None:
+    rows = np.array([3, 1, 4])
+    address = np.uint64(1000) + np.array([0, 3, 4], np.uint64) * np.uint64(28)
+    end = np.full(3, 1000 + 8 * 28, np.uint64)
+    nothing = np.zeros(3, np.int64)
+    line = Segments(address, rows, np.arange(3), end, nothing, nothing)
+    assert RowMap.of(line, 3, 28).line == 1000
+    assert RowMap.of(line.take(np.array([0, 2])), 2, 28).line == 0
+    assert RowMap.of(line.take(np.array([], np.int64)), 0, 28).line == 0
