@@ -99,8 +99,10 @@ def read_run(path: str | os.PathLike[str], load: Load = "mmap") -> Run:
         StorageError: the operating system could not open, map or read it.
         ValueError: ``load`` is something else.
     """
+    if load == "mmap":
+        return parse_run(map_path(path), path)
     check_load(load)
-    return parse_run(map_path(path) if load == "mmap" else read_path(path), path)
+    return parse_run(read_path(path), path)
 
 
 def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:
