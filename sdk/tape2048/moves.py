@@ -1,25 +1,73 @@
-"""The move between two boards of a run, found again from the boards alone."""
+"""Moves and spawns, found again from the boards of a run.
+
+A board and the next one are explained by one legal move and one spawn: an empty cell of the afterstate that
+gets a 2 or a 4. Mostly exactly one move explains a pair. On few tiles two can: a lone 2 slid to either end of
+its row, where the spawn took the other end. Where none does, the boards are not consecutive.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba.extending import register_jitable
 
 from tape2048._bits import popcount
 from tape2048._jit import kernel
+from tape2048.errors import RecoveryError
 from tape2048.rules import slide
 
-__all__ = ["AMBIGUOUS", "UNKNOWN", "recover_move", "recover_moves"]
+if TYPE_CHECKING:
+    import os
 
-#: Two different moves lead from one board to the next, each with a spawn of its own.
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "AMBIGUOUS",
+    "UNKNOWN",
+    "Recovered",
+    "check_consecutive",
+    "recover",
+    "recover_move",
+    "recover_moves",
+]
+
+#: In the place of a move: two moves explain the pair.
 AMBIGUOUS = 254
-#: No move does: the boards do not follow one another, or the next one was not recorded.
+#: In the place of a move, a cell or an exponent: nothing explains the pair.
 UNKNOWN = 255
 
+U8 = np.uint8
 U64 = np.uint64
+
+
+class Recovered(NamedTuple):
+    """What happened between consecutive boards.
+
+    Attributes:
+        moves: ``u8[n]``: 0 to 3, AMBIGUOUS or UNKNOWN.
+        cells: ``u8[n]``: the cell of the spawn, 0 (top left) to 15; UNKNOWN where the move is not one move.
+        exponents: ``u8[n]``: the spawned tile: 1 (a 2) or 2 (a 4); UNKNOWN as above.
+    """
+
+    moves: NDArray[np.uint8]
+    cells: NDArray[np.uint8]
+    exponents: NDArray[np.uint8]
+
+
+@register_jitable
+def _spawn_between(board: Any, move: Any, following: Any) -> Any:
+    """The spawn after a move, as ``cell * 16 + exponent``; 0 where nothing explains the pair."""
+    after = slide(board, move)
+    spawn = after ^ following
+    if after == board or spawn == U64(0):
+        return U64(0)
+    # One nibble differs: its lowest set bit says which.
+    shift = popcount((spawn & (~spawn + U64(1))) - U64(1)) & ~U64(3)
+    exponent = spawn >> shift
+    if exponent > U64(2) or (after >> shift) & U64(15) != U64(0):
+        return U64(0)
+    return (U64(15) - (shift >> U64(2))) << U64(4) | exponent
 
 
 @register_jitable
@@ -27,14 +75,7 @@ def recover_move(board: Any, following: Any) -> Any:
     """The move (a ``u64``) that leads from a packed board to the next one, AMBIGUOUS, or UNKNOWN."""
     found = U64(UNKNOWN)
     for move in range(4):
-        after = slide(board, U64(move))
-        spawn = after ^ following
-        if after == board or spawn == U64(0):
-            continue
-        # One nibble differs: its lowest set bit says which.
-        cell = popcount((spawn & (~spawn + U64(1))) - U64(1)) & ~U64(3)
-        tile = spawn >> cell
-        if (tile == U64(1) or tile == U64(2)) and (after >> cell) & U64(15) == U64(0):
+        if _spawn_between(board, U64(move), following) != U64(0):
             found = U64(move) if found == U64(UNKNOWN) else U64(AMBIGUOUS)
     return found
 
@@ -45,12 +86,8 @@ def _fill_moves(boards: Any, following: Any, out: Any) -> None:
         out[i] = recover_move(boards[i], following[i])
 
 
-def recover_moves(boards: npt.ArrayLike, following: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+def recover_moves(boards: ArrayLike, following: ArrayLike) -> NDArray[np.uint8]:
     """The move between each board and the next one of its run.
-
-    A move is legal, and is followed by one spawn: an empty cell of the afterstate gets a 2 or a 4. Mostly
-    exactly one move explains a pair of boards. On few tiles two can: a lone 2 slid to either end of
-    its row, where the spawn took the other end.
 
     Args:
         boards: packed boards, ``u64[n]``.
@@ -71,3 +108,60 @@ def recover_moves(boards: npt.ArrayLike, following: npt.ArrayLike) -> npt.NDArra
     out = np.empty(before.size, np.uint8)
     _fill_moves(before.reshape(-1).astype(np.uint64), after.reshape(-1).astype(np.uint64), out)
     return out.reshape(before.shape)
+
+
+@kernel
+def _recover(states: Any, known: Any, moves: Any, cells: Any, exponents: Any) -> None:
+    for i in range(moves.shape[0]):
+        move, found = U64(UNKNOWN), U64(0)
+        first, last = (0, 4) if known.shape[0] == 0 else (np.int64(known[i]), np.int64(known[i]) + 1)
+        for candidate in range(first, min(last, 4)):
+            spawn = _spawn_between(states[i], U64(candidate), states[i + 1])
+            if spawn != U64(0):
+                move = U64(candidate) if found == U64(0) else U64(AMBIGUOUS)
+                found = spawn
+        moves[i] = U8(move)
+        one = move < U64(4)
+        cells[i] = U8(found >> U64(4)) if one else U8(UNKNOWN)
+        exponents[i] = U8(found & U64(15)) if one else U8(UNKNOWN)
+
+
+def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) -> Recovered:
+    """Moves and spawns between consecutive boards.
+
+    Args:
+        states: ``u64[n + 1]``, packed boards.
+        moves: ``u8[n]``, the moves where they are known: then only the spawns are looked for, and no pair is
+            ambiguous. A move that does not explain its pair comes back as UNKNOWN.
+
+    Raises:
+        ValueError: lengths that do not fit each other, or no board at all.
+    """
+    steps = len(states) - 1
+    if steps < 0 or (moves is not None and len(moves) != steps):
+        raise ValueError(f"{len(states)} boards and {None if moves is None else len(moves)} moves")
+    known = np.empty(0, np.uint8) if moves is None else np.array(moves, np.uint8)
+    if moves is not None and steps == 0:
+        known = np.empty(0, np.uint8)
+    found = Recovered(*(np.empty(steps, np.uint8) for _ in range(3)))
+    _recover(np.array(states, np.uint64), known, *found)
+    return found
+
+
+def check_consecutive(
+    states: NDArray[np.uint64], moves: NDArray[np.uint8], path: str | os.PathLike[str] | None = None
+) -> None:
+    """Raise unless each board follows from the one before it by its move and one spawn.
+
+    Raises:
+        RecoveryError: one does not; the message names the step and both boards.
+    """
+    bad = np.flatnonzero(recover(states, moves).moves == UNKNOWN)
+    if len(bad):
+        step = int(bad[0])
+        raise RecoveryError(
+            f"move {moves[step]} at step {step} does not lead from board {int(states[step]):#018x} "
+            f"to {int(states[step + 1]):#018x}",
+            path=path,
+            hint=f"{len(bad)} of {len(moves)} steps are like this",
+        )

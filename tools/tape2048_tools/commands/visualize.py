@@ -98,8 +98,8 @@ def _of_session(path: Path, index: int) -> Run:
     """The boards that a session kept of a game; its moves, where they were not recorded, recovered."""
     import numpy as np
 
-    from tape2048.formats.recover import recover
     from tape2048.formats.run import Run, RunMeta
+    from tape2048.moves import recover
     from tape2048.rules import exps_to_boards
     from tape2048.session import Session
 

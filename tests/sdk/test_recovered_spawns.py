@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import errors
-from tape2048.formats.recover import AMBIGUOUS, UNKNOWN, check_consecutive, recover
+from tape2048.moves import AMBIGUOUS, UNKNOWN, check_consecutive, recover
 
 from . import run_builders as build
 from .run_builders import ref
