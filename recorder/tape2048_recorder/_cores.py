@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tape2048._cgroups import own_groups
+
 __all__ = ["available_cores"]
 
 
@@ -18,26 +20,10 @@ def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path
         own: the list of this process's control groups.
     """
     cores = len(os.sched_getaffinity(0))
-    quotas = [quota for folder in _own_groups(cgroup_root, own) if (quota := _quota(folder)) is not None]
+    quotas = [
+        quota for folder in own_groups("cpu", cgroup_root, own) if (quota := _quota(folder)) is not None
+    ]
     return max(1, int(min([cores, *quotas])))
-
-
-def _own_groups(root: Path, own: Path) -> list[Path]:
-    """The folders of this process's groups and of the groups that these stand in: each may have a quota."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return []
-    folders: list[Path] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 2 has no controllers in its line and is mounted at the root; version 1 has a mount for each.
-        base = root / controllers if controllers else root
-        group = base / path.lstrip("/")
-        folders += [group, *(parent for parent in group.parents if parent.is_relative_to(base))]
-    return folders
 
 
 def _quota(folder: Path) -> float | None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.config import RecorderConfig
 
-__all__ = ["limit_met", "memory_available", "resident_bytes"]
+__all__ = ["limit_met", "resident_bytes"]
 
 _MEGABYTE = 10**6
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -26,14 +26,6 @@ def resident_bytes(pids: Iterable[int]) -> int:
         except (OSError, IndexError):
             continue  # it has just ended
     return total
-
-
-def memory_available() -> int:
-    """Bytes that can be taken without swapping, as the kernel estimates it."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
 
 
 def limit_met(

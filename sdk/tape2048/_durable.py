@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from _typeshed import ReadableBuffer
 
@@ -32,7 +32,6 @@ __all__ = [
     "rename_exchange",
     "rename_noreplace",
     "replace_file",
-    "replace_file_parts",
     "storage_error",
     "write_all",
     "write_file",
@@ -103,34 +102,25 @@ def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 
 def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
     """Put these bytes in the place of a small file: the old content or the new is seen, never a half."""
-    replace_file_parts(path, [data])
-
-
-def replace_file_parts(path: str | os.PathLike[str], parts: Iterable[ReadableBuffer]) -> int:
-    """As :func:`replace_file`, for bytes that come in parts; returns how many there were."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            for part in parts:
-                write_all(fd, part)
-            os.fsync(fd)
-            size = os.fstat(fd).st_size
-        finally:
-            os.close(fd)
+        write_file(draft, data)
         draft.replace(target)
     except BaseException:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
         raise
     fsync_dir(target.parent)
-    return size
 
 
 @contextlib.contextmanager
-def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
+def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[int]:
     """A file that appears at ``path`` whole when the block is left, or not at all.
+
+    Args:
+        path: the name to be.
+        replace: whether a file that has this name gives way.
 
     Yields:
         A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a
@@ -138,11 +128,11 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
         draft is removed.
 
     Raises:
-        NameTakenError: something stands at ``path``; nothing is replaced.
+        NameTakenError: something stands at ``path`` (looked up before and after the block).
         StorageError: the operating system refused something, within the block too.
     """
     target = Path(path)
-    if os.path.lexists(target):  # said before gigabytes are written, and again by the rename
+    if not replace and os.path.lexists(target):  # said before gigabytes are written, and again by the rename
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
@@ -152,7 +142,10 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
             os.fsync(fd)
         finally:
             os.close(fd)
-        rename_noreplace(draft, target)
+        if replace:
+            draft.replace(target)
+        else:
+            rename_noreplace(draft, target)
         fsync_dir(target.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -160,6 +153,16 @@ def new_file(path: str | os.PathLike[str]) -> Iterator[int]:
         if isinstance(error, OSError):
             raise storage_error(error, target, "writing it") from error
         raise
+
+
+@contextlib.contextmanager
+def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[BinaryIO]:
+    """As :func:`new_file`, for a command with ``--force``: yields a file object open for writing."""
+    try:
+        with new_file(path, replace=replace) as fd, os.fdopen(fd, "wb", closefd=False) as file:
+            yield file
+    except NameTakenError as error:
+        raise NameTakenError(error.message, path=path, hint=_FORCE_HINT) from None
 
 
 @functools.cache
@@ -192,47 +195,6 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
     if os.path.lexists(target):
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     Path(source).rename(target)
-
-
-@contextlib.contextmanager
-def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[BinaryIO]:
-    """Write a file of any length: it appears under its name when the block is left, and only if it succeeded.
-
-    Args:
-        path: the name to be.
-        replace: whether a file that has this name gives way.
-
-    Yields:
-        A new file, open for writing.
-
-    Raises:
-        NameTakenError: something has this name (looked up before and after the block).
-        StorageError: the operating system refused a step; what the block raises passes through, but for
-            OSError, which becomes one of these.
-    """
-    target = Path(path)
-    taken = NameTakenError("the name is taken; nothing was replaced", path=target, hint=_FORCE_HINT)
-    if not replace and os.path.lexists(target):
-        raise taken
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.unlink(missing_ok=True)
-        with draft.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            draft.replace(target)
-        else:
-            rename_noreplace(draft, target)
-        fsync_dir(target.parent)
-    except NameTakenError:
-        raise taken from None
-    except OSError as error:
-        raise storage_error(error, target, "writing") from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tape2048._cgroups import own_groups
 from tape2048._reading import open_regular, read_exactly, reading
 from tape2048.errors import StorageError, TruncatedError
 
@@ -158,7 +159,7 @@ def ram_available(root: Path = Path("/")) -> int:
         root: where ``/proc`` and ``/sys`` are looked for.
     """
     found = [_meminfo(root / "proc/meminfo")]
-    for group in _memory_groups(root / "sys/fs/cgroup", root / "proc/self/cgroup"):
+    for group in own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup"):
         left = _left_in(group)
         if left is not None:
             found.append(left)
@@ -170,24 +171,6 @@ def _meminfo(path: Path) -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # a kernel before 3.14
-
-
-def _memory_groups(base: Path, own: Path) -> list[Path]:
-    """This process's memory groups and the groups that these stand in."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return []
-    folders: list[Path] = []
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        # Version 2 has no controllers in its line; version 1 has a mount for each.
-        mount = base / controllers if controllers else base
-        group = mount / name.lstrip("/")
-        folders += [group, *(parent for parent in group.parents if parent.is_relative_to(mount))]
-    return folders
 
 
 def _left_in(group: Path) -> int | None:

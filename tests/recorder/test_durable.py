@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
@@ -23,7 +22,6 @@ from tape2048._durable import (
     publishing_file,
     rename_noreplace,
     replace_file,
-    replace_file_parts,
     storage_error,
     write_all,
     write_file,
@@ -31,9 +29,6 @@ from tape2048._durable import (
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 from .disks import files_end_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # --- checksums
 
@@ -138,25 +133,11 @@ def test_replace_file_keeps_the_old_content_where_there_is_no_room(tmp_path: Pat
     assert (tmp_path / "file").read_bytes() == b"one"
 
 
-def test_replace_file_parts_counts_what_it_wrote(tmp_path: Path) -> None:
-    assert replace_file_parts(tmp_path / "file", [b"one", memoryview(b"two"), b""]) == 6
-    assert (tmp_path / "file").read_bytes() == b"onetwo"
-
-
 def test_a_replacement_that_fails_leaves_no_draft(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"one")
     (tmp_path / "directory").mkdir()
-
-    def fail() -> Iterator[bytes]:
-        yield b"two"
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        replace_file_parts(tmp_path / "file", fail())
     with pytest.raises(IsADirectoryError):
         replace_file(tmp_path / "directory", b"two")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
-    assert (tmp_path / "file").read_bytes() == b"one"
+    assert [path.name for path in tmp_path.iterdir()] == ["directory"]
 
 
 def test_files_and_directories_are_flushed_and_no_descriptor_stays(tmp_path: Path) -> None:
@@ -308,10 +289,3 @@ def test_published_file_on_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(OutDirError), publishing_file(tmp_path / "missing" / "file"):
         pytest.fail("there is no such directory")
     assert not list(tmp_path.iterdir())
-
-
-def test_what_a_dead_process_left_is_no_hindrance(tmp_path: Path) -> None:
-    (tmp_path / f".file.{os.getpid()}.tmp").write_bytes(b"left behind")
-    with publishing_file(tmp_path / "file") as file:
-        file.write(b"new")
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048._durable import replace_file_parts
+from tape2048._durable import publishing_file
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.arguments import network_path
@@ -143,7 +143,7 @@ def save_network(network: Network, path: str | os.PathLike[str], *, compress: bo
     """Write a network in the place of what stands at ``path``; returns the file's bytes.
 
     Raises:
-        OSError: as the operating system gave it; what stood there still does.
+        StorageError: the operating system said no; what stood there still does.
     """
     layout = network.layout
     arrays = dict(zip(_names(layout), network.tables().values(), strict=True))
@@ -155,7 +155,9 @@ def save_network(network: Network, path: str | os.PathLike[str], *, compress: bo
     parts = encode({**arrays, "scales": network.scales}, texts)
     if compress:
         parts = iter([lzma.compress(b"".join(parts), lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=_FILTERS)])
-    return replace_file_parts(path, parts)
+    with publishing_file(path, replace=True) as file:
+        file.writelines(parts)
+        return file.tell()
 
 
 #: Literals are pairs of bytes, and values of neighbouring entries are alike.

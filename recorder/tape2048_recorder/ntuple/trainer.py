@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._durable import replace_file_parts, storage_error
+from tape2048 import _ram
+from tape2048._durable import publishing_file, storage_error
 from tape2048.errors import ConfigError, NetworkError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.learning import LANE_WORDS, Lane, Tables, new_lane, train
@@ -278,10 +279,8 @@ class Trainer:
             "coherence": self._coherence,
             "lanes": np.stack([lane.state for lane in self._lanes]),
         }
-        try:
-            replace_file_parts(path, encode(arrays, texts))
-        except OSError as error:
-            raise storage_error(error, path, "writing a checkpoint") from error
+        with publishing_file(path, replace=True) as file:
+            file.writelines(encode(arrays, texts))
 
     @classmethod
     def resume(cls, path: Path, config: TrainingConfig) -> Trainer:
@@ -353,9 +352,7 @@ def _mapped(path: Path) -> memoryview:
 
 
 def _check_memory(config: TrainingConfig) -> None:
-    from tape2048_recorder.limits import memory_available
-
-    needed, free = memory_needed(config), memory_available()
+    needed, free = memory_needed(config), _ram.ram_available()
     if needed > free:
         raise ConfigError(
             f"found tuples and stages that need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",

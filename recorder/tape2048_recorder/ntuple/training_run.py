@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tape2048._durable import replace_file_parts, storage_error
+from tape2048._durable import publishing_file, storage_error
 from tape2048.errors import AlreadyRunningError, OutDirError
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.ntuple.trainer import Progress, Trainer
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tape2048_recorder.ntuple.network import Network
     from tape2048_recorder.ntuple.training_config import TrainingConfig
 
 __all__ = ["CHECKPOINT", "METRICS", "NETWORK", "NETWORK_F32", "TrainingView", "run_training"]
@@ -85,11 +84,11 @@ def run_training(
             _learn_until(trainer, due, stop, metrics)
             metrics.note()
             trainer.save_checkpoint(checkpoint)
-            _save(trainer.network(), directory / NETWORK_F32, compress=False)
+            save_network(trainer.network(), directory / NETWORK_F32, compress=False)
             view.event(f"checkpoint at {trainer.moves:,} moves")
         view.event("writing the network as it ships (xz takes its time)")
         network, step = trainer.network(), config.quantise_step
-        _save(network.quantised(step) if step else network, directory / NETWORK, compress=True)
+        save_network(network.quantised(step) if step else network, directory / NETWORK, compress=True)
     return trainer
 
 
@@ -104,13 +103,6 @@ def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _
             pause.set()
 
     trainer.learn(trainer.config.moves, stop=pause, tick=tick)
-
-
-def _save(network: Network, path: Path, *, compress: bool) -> None:
-    try:
-        save_network(network, path, compress=compress)
-    except OSError as error:
-        raise storage_error(error, path, "writing the network") from error
 
 
 class _Metrics:
@@ -145,7 +137,8 @@ class _Metrics:
             lines = self._path.read_bytes().splitlines(keepends=True)
             kept = [line for line in lines if line.endswith(b"\n") and _moves_of(line) <= moves]
             if kept != lines:
-                replace_file_parts(self._path, kept)
+                with publishing_file(self._path, replace=True) as file:
+                    file.writelines(kept)
         except FileNotFoundError:
             return
         except OSError as error:

@@ -20,7 +20,7 @@ from tape2048.errors import MagicError, NoRunsError, TapeError
 from tape2048.formats import jsonl_runs, packdat, parquet
 from tape2048.formats._dataset_files import METADATA_DB, SHARDS, STEP_DTYPE, STEPS_NPY
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
-from tape2048.formats.run_files import find_run_files
+from tape2048.formats.run_files import find_run_files, read_run_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tape2048.formats.run import Run
     from tape2048.session import Session
 
-__all__ = ["KINDS", "Endings", "Source", "SourceRun", "kind_of", "open_source", "read_run_file"]
+__all__ = ["KINDS", "Endings", "Source", "SourceRun", "kind_of", "open_source"]
 
 #: Runs that are decoded together on one thread.
 JOB_RUNS = 16
@@ -37,7 +37,6 @@ JOB_RUNS = 16
 KINDS = ("run", "runs", "pack", "packdat", "dataset", "session", "sessions", "jsonl", "parquet")
 
 _PACK_MAGIC = b"A2PACK\0\0"
-_A2T1_MAGIC = b"A2T1"
 _PARQUET_MAGIC = b"PAR1"
 
 
@@ -159,7 +158,7 @@ def kind_of(path: Path) -> str:
     for magic, kind in ((_PACK_MAGIC, "pack"), (packdat.MAGIC, "packdat"), (_PARQUET_MAGIC, "parquet")):
         if head.startswith(magic):
             return kind
-    if head.startswith(_A2T1_MAGIC) or path.suffix == ".a2run2":
+    if head.startswith(b"A2T1") or path.suffix == ".a2run2":
         return "run"
     if path.suffix in {".jsonl", ".ndjson"}:
         return "jsonl"
@@ -185,21 +184,6 @@ def _directory_kind(path: Path) -> str:
     if METADATA_DB in names or any(name.startswith("steps-") for name in names):
         return "session"
     return "sessions" if sessions(path) else "runs"
-
-
-def read_run_file(path: str | os.PathLike[str]) -> Run:
-    """Read a file of one run, A2T1 or a2run2, as its content says.
-
-    Raises:
-        FormatError: it is neither, or damaged.
-        StorageError: it cannot be read.
-    """
-    from tape2048.formats.a2run2 import RunV2
-    from tape2048.formats.a2t1 import read_run
-
-    with open_regular(path) as fd, reading(path):
-        head = os.pread(fd, len(_A2T1_MAGIC), 0)
-    return read_run(path) if head == _A2T1_MAGIC else RunV2.load(path)
 
 
 def _attempt(name: str, action: Callable[[], SourceRun]) -> SourceRun:

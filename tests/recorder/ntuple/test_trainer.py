@@ -17,6 +17,7 @@ import pytest
 from tests.recorder.disks import files_end_at
 from tests.recorder.processes import PATIENCE_S, environment
 
+from tape2048 import _ram
 from tape2048.errors import (
     AlreadyRunningError,
     ConfigError,
@@ -28,7 +29,6 @@ from tape2048.errors import (
     TruncatedError,
     UnknownKeyError,
 )
-from tape2048_recorder import limits
 from tape2048_recorder.ntuple import trainer as trainer_module
 from tape2048_recorder.ntuple import training_run
 from tape2048_recorder.ntuple.files import load_network
@@ -288,14 +288,14 @@ def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: 
 def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(tuples="012456 012345", stages="8192")
     assert memory_needed(config) == 2 * 2 * 16**6 * 12
-    monkeypatch.setattr(limits, "memory_available", lambda: 700_000_000)
+    monkeypatch.setattr(_ram, "ram_available", lambda: 700_000_000)
     with pytest.raises(ConfigError, match=r"need 0\.8 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
     assert "fewer stages" in (caught.value.hint or "")
 
 
 def test_the_memory_that_is_free_is_the_kernels_estimate() -> None:
-    assert 1 << 20 < limits.memory_available() < 1 << 50
+    assert 1 << 20 < _ram.ram_available() < 1 << 50
 
 
 # --- a directory

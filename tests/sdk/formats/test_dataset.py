@@ -405,7 +405,7 @@ class TestOpen:
 
 class TestRuns:
     def test_runs_come_back_as_they_went_in(self, built: Path, runs: Path) -> None:
-        from tape2048.formats.sources import read_run_file
+        from tape2048.formats.run_files import read_run_file
 
         opened = Dataset(built)
         for number, file in enumerate(sorted(runs.iterdir())):

@@ -197,7 +197,6 @@ def _progress(label: str) -> Iterator[Progress | None]:
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
 def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
-    from tape2048._durable import storage_error
     from tape2048.errors import NameTakenError
     from tape2048_recorder.ntuple.files import load_network, save_network
 
@@ -206,10 +205,7 @@ def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
             "the target exists; nothing was replaced", path=target, hint="--force replaces it"
         )
     network = load_network(source).quantised(step)
-    try:
-        written = save_network(network, target)
-    except OSError as error:
-        raise storage_error(error, target, "writing the network") from error
+    written = save_network(network, target)
     largest = float(network.scales.max())
     coarser = f" (up to {largest:.3g} where a table's range asks for it)" if largest > step else ""
     print_human(f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}")
