@@ -12,7 +12,7 @@ SECONDS = 60
 ARGS =
 MINUTES = 30
 # Formats that `make fuzz` fuzzes, MINUTES each.
-FORMATS = a2t1 a2run2 a2pack a2pack-index
+FORMATS = a2t1 a2run2 a2pack a2pack-index packdat
 # Further arguments for pytest: make test PYTEST_ARGS="-k session -x"
 PYTEST_ARGS =
 

@@ -40,8 +40,15 @@ def _expectimax(args: Mapping[str, Any]) -> Valuer:
     return lambda boards: move_values(player, boards)
 
 
+def _ntuple(args: Mapping[str, Any]) -> Valuer:
+    from tape2048_recorder.players.ntuple import move_values
+
+    player = make_player("ntuple", args)
+    return lambda boards: np.nan_to_num(move_values(player, boards), nan=0.0)
+
+
 #: The kinds of player whose values are known, and what makes a :class:`Valuer` of their parameters.
-VALUERS: dict[str, Callable[[Mapping[str, Any]], Valuer]] = {"expectimax": _expectimax}
+VALUERS: dict[str, Callable[[Mapping[str, Any]], Valuer]] = {"expectimax": _expectimax, "ntuple": _ntuple}
 
 
 class Annotator:

@@ -33,19 +33,19 @@ def test_show_lists_every_setting(tape: Tape) -> None:
     lines = [line.split() for line in tape("config", "show").out.splitlines()]
     assert lines[0] == ["setting", "value"]
     assert [line[0] for line in lines[1:]] == list(SETTINGS)
-    assert ["model_tag", "expectimax"] in lines
+    assert ["model_tag", "ntuple"] in lines
     assert ["rotate_steps", "10_000_000"] in lines
 
 
 def test_show_says_where_each_value_comes_from(
     tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\ndepth = 2\n')
+    (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\nlook_below = 2\n')
     monkeypatch.setenv("TAPE2048_ROTATE_S", "1h")
     out = tape("config", "show", "--config", "r.toml", "--workers", "2", "--record-action", "--origin").out
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert lines["out_dir"] == ["x", "r.toml:1"]
-    assert lines["player_args"] == ["depth=2", "r.toml:2"]
+    assert lines["player_args"] == ["look_below=2", "r.toml:2"]
     assert lines["rotate_s"] == ["3600", "TAPE2048_ROTATE_S"]
     assert lines["workers"] == ["2", "--workers"]
     assert lines["record_action"] == ["true", "--record-action"]

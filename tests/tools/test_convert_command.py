@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tape2048.formats.a2pack import PackReader
 from tape2048.session import Session, sessions
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def test_recorded_games_go_round(tape: Tape, recorded: Path, tmp_path: Path) -> 
 def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
     assert tape("annotate", recorded, tmp_path / "x.a2pack", "--player", "expectimax:depth=1").code == 0
     done = tape("convert", tmp_path / "x.a2pack", tmp_path / "v1", "--to", "a2run")
-    assert done.code == 52
+    assert done.code == 61
     assert "branch values" in done.err
     assert "--lossy" in done.err
     assert not (tmp_path / "v1").exists()
@@ -71,11 +72,16 @@ def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
     assert (chosen == 1.0).all()
     assert tape("dataset", "verify", tmp_path / "ds").code == 0
     assert tape("annotate", recorded, tmp_path / "y", "--to", "pack", "--player", "random").code == 78
+    done = tape("annotate", recorded, tmp_path / "z.a2pack", "--player", "ntuple:weights=fast")
+    assert done.code == 0
+    values = PackReader.open(tmp_path / "z.a2pack").decode(0).branch_values
+    assert values.max() == pytest.approx(1, abs=1e-6)
+    assert len(np.unique(values)) > 100, "a network's values, not ties"
 
 
 def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    assert tape("convert", tmp_path / "runs", tmp_path / "x.a2pack").code == 50
+    assert tape("convert", tmp_path / "runs", tmp_path / "x.a2pack").code == 72
     (tmp_path / "x.jsonl").write_text('{"steps": 0, "states": [1], "moves": []}\n')
     done = tape("convert", tmp_path / "x.jsonl", tmp_path / "x")
     assert done.code == 10

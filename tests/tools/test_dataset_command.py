@@ -69,7 +69,7 @@ class TestBuildAndAppend:
         self, tape: Tape, built: Path, runs: Path, tmp_path: Path
     ) -> None:
         assert tape("dataset", "build", runs, "--output", built).code == 33
-        assert tape("dataset", "append", tmp_path / "none", runs).code == 51
+        assert tape("dataset", "append", tmp_path / "none", runs).code == 73
         assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 23
 
     def test_as_a_process(self, process: Any, runs: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_presets_are_printed(tape: Tape) -> None:
         ([], 2, "either a --config file or a --preset"),
         (["--config", "player.toml", "--preset", "default"], 2, "either a --config file or a --preset"),
         (["--config", "player.toml"], 2, "--out DIR"),
-        (["--preset", "huge", "--out", "out"], 78, "one of: default, fast, strong"),
+        (["--preset", "huge", "--out", "out"], 78, "one of: default, fast"),
         (["--config", "none.toml", "--out", "out"], 78, "none.toml"),
         (["--config", "player.toml", "--out", "out", "--moves", "many"], 78, "--moves: found 'many'"),
         (["--config", "player.toml", "--out", "out", "--threads", "1000"], 78, "--threads"),

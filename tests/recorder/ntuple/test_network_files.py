@@ -17,6 +17,7 @@ from tape2048.errors import (
     ConfigError,
     FormatError,
     NetworkError,
+    StorageError,
     TapeError,
     TrailingBytesError,
     TruncatedError,
@@ -373,7 +374,7 @@ def test_a_write_that_fails_leaves_what_stood_there(tmp_path: Path) -> None:
     before = path.read_bytes()
     target = tmp_path / "directory"
     target.mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(StorageError, match="directory"):
         save_network(NETWORKS["i16"], target)
     assert path.read_bytes() == before
     assert sorted(item.name for item in tmp_path.iterdir()) == ["directory", "network"], "no draft stays"

@@ -67,4 +67,4 @@ def test_the_default_network_is_strong() -> None:
 def test_the_fast_network_is_stronger_than_expectimax_of_depth_1() -> None:
     fast = play(100, weights="fast", look_below=0)
     assert fast.mean_score > 30_000
-    assert fast.reach[2048].share > 0.7
+    assert fast.reach[2048].share > 0.6

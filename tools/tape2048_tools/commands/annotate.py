@@ -16,16 +16,16 @@ __all__ = ["command"]
     cls=Command,
     examples=[
         "tape2048 annotate runs/ annotated.a2pack --player expectimax:depth=2",
-        "tape2048 annotate selfplay/ ds --to dataset --lossy",
+        "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
     ],
 )
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
     "--player",
-    default="expectimax",
+    default="ntuple",
     metavar="PLAYER",
-    help="Whose values, parameters included.  [default: expectimax]",
+    help="Whose values, parameters included.  [default: ntuple]",
 )
 @click.option("--replace", is_flag=True, help="Compute anew what runs have already.")
 @conversion_options

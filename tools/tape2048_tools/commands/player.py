@@ -28,7 +28,7 @@ __all__ = ["command"]
     examples=[
         "tape2048 player info default",
         "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
-        "tape2048 player quantise runs/strong/network.safetensors strong.ntuple --step 16",
+        "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
     ],
 )
 def command() -> None:
@@ -36,7 +36,7 @@ def command() -> None:
 
 
 @command.command(
-    cls=Command, examples=["tape2048 player info default", "tape2048 player info strong.ntuple --json"]
+    cls=Command, examples=["tape2048 player info default", "tape2048 player info mine.ntuple --json"]
 )
 @click.argument("weights")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")

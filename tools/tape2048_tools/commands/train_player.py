@@ -25,14 +25,14 @@ __all__ = ["command"]
     examples=[
         "tape2048 train-player --preset default --out runs/default",
         "tape2048 train-player --config player.toml --out runs/mine",
-        "tape2048 train-player --preset strong --out runs/strong --threads 8 --moves 50_000_000_000",
+        "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
         "tape2048 train-player --preset default --print-config > player.toml",
     ],
 )
 @click.option(
     "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with the training's settings."
 )
-@click.option("--preset", help="A configuration that comes with tape2048: default, fast or strong.")
+@click.option("--preset", help="A configuration that comes with tape2048: default or fast.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
