@@ -42,7 +42,7 @@ from tape2048.moves import UNKNOWN, recover_move
 from tape2048.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.shuffle import fill_permuted
 
-__all__ = ["LISTED", "SHUFFLED", "STRAIGHT", "copy_rows", "fill"]
+__all__ = ["LISTED", "SHUFFLED", "STRAIGHT", "copy_records", "copy_rows", "fill"]
 
 U64 = np.uint64
 
@@ -435,6 +435,42 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
         ordinal += U64(1)
     memory[0] = total  # or the array would be freed as soon as its address was taken
     return np.int64(total)
+
+
+@kernel
+def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, target: Any) -> Any:
+    """Copy whole rows that stand in one line in memory: :func:`fill` without its look-ups.
+
+    Args:
+        line: address of row 0, ``u64``.
+        limit: number of rows.
+        row_bytes: of a row, 25 to 32.
+        numbers: of the rows, ``i64[n]``.
+        target: address of ``u8[n, row_bytes]``.
+
+    Returns:
+        How many rows were copied: n, or the index of the first number outside the view.
+    """
+    # Far enough for memory, and few enough that no line is pushed out before its turn.
+    ahead = 24
+    count = numbers.shape[0]
+    last = row_bytes - U64(8)
+    for k in range(-ahead, count):
+        if k + ahead < count:
+            later = line + U64(numbers[k + ahead]) * row_bytes
+            prefetch(later)
+            prefetch(later + last)
+        if k >= 0:
+            number = U64(numbers[k])
+            if number >= limit:
+                return k
+            source = line + number * row_bytes
+            to = target + U64(k) * row_bytes
+            store64_at(to, load64(source))
+            store64_at(to + U64(8), load64(source + U64(8)))
+            store64_at(to + U64(16), load64(source + U64(16)))
+            store64_at(to + last, load64(source + last))
+    return count
 
 
 @kernel

@@ -27,6 +27,11 @@ __all__ = ["Gatherer", "gather"]
 _NO_KEYS = np.empty(0, np.uint64)
 _NO_THRESHOLDS = np.empty(0, np.int64)
 
+_LISTED_WORDS = np.array(Order(_gather.LISTED, 0, 0, 0, 0, 0), np.uint64)
+_COUNT, _LISTED = Order._fields.index("count"), Order._fields.index("listed")
+_RECORD_WORDS = np.array(Outputs(), np.uint64)
+_RECORDS = Outputs._fields.index("records")
+
 
 class Gatherer:
     """A view with all that the kernel needs for some fields of its rows; holds the rows alive.
@@ -138,14 +143,24 @@ def gather(
     Raises:
         IndexError: a number outside the corpus; the rows before it are filled.
     """
-    order = Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0)
     gatherer = gatherer or corpus.gatherer
     if batch is not None:
-        done = gatherer.fill(order, batch)
+        done = gatherer.fill(Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0), batch)
     else:
         assert records is not None
-        target = np.array(Outputs(records=address_of(records)), np.uint64)
-        done = int(_gather.fill(gatherer.plan.words, np.array(order, np.uint64), _NO_KEYS, target))
+        if gatherer.plan.line is not None:
+            done = int(_gather.copy_records(*gatherer.plan.line, numbers, np.uint64(address_of(records))))
+            _check_done(done, numbers, corpus)
+            return
+        # Copies of words that are the same each time: three microseconds less than making them anew.
+        order, target = _LISTED_WORDS.copy(), _RECORD_WORDS.copy()
+        order[_COUNT], order[_LISTED] = len(numbers), address_of(numbers)
+        target[_RECORDS] = address_of(records)
+        done = int(_gather.fill(gatherer.plan.words, order, _NO_KEYS, target))
+    _check_done(done, numbers, corpus)
+
+
+def _check_done(done: int, numbers: NDArray[np.int64], corpus: Corpus) -> None:
     if done < len(numbers):
         raise IndexError(f"row {numbers[done]}; expected 0 <= row < {len(corpus)}")
 

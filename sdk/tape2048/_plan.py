@@ -142,9 +142,11 @@ class Plan:
 
     Attributes:
         words: what the kernel takes, ``u64``.
+        line: address of row 0, number of rows and bytes of a row, ``u64``, where the view's rows stand in one
+            line in memory and in the view's order; else None.
     """
 
-    __slots__ = ("_kept", "words")
+    __slots__ = ("_kept", "line", "words")
 
     def __init__(
         self,
@@ -184,4 +186,7 @@ class Plan:
             threshold_count=len(thresholds),
         )
         self.words = np.array(tables, np.uint64)
+        is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
+        line = (tables.line, tables.limit, tables.row_bytes)
+        self.line = tuple(np.uint64(word) for word in line) if is_line else None
         self._kept = (rows, by_segment, thresholds, cap, pool)

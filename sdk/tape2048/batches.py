@@ -196,6 +196,7 @@ class Batches:
                 rank=self.rank,
                 world_size=self.world_size,
             )
+        self._batch_count = self._count_batches()
         self._check_size()
 
     # ------------------------------------------------------------------------------------- sizes
@@ -207,6 +208,9 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""
+        return self._batch_count
+
+    def _count_batches(self) -> int:
         whole, rest = divmod(self._rank_rows(), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
@@ -234,7 +238,7 @@ class Batches:
 
     def _extent(self, index: int) -> tuple[int, int]:
         """First place in the epoch's order, and number of rows, of this rank's batch ``index``."""
-        if not 0 <= index < len(self):
+        if not 0 <= index < self._batch_count:
             raise IndexError(f"batch {index}; expected 0 <= index < {len(self)}")
         size, world = self.batch_size, self.world_size
         if self._pool is not None:

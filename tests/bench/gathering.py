@@ -5,7 +5,7 @@
     python -m tests.bench.gathering [--rows 20000000] [--batch 4096] [--rounds 9]
 
 Everything takes turns over the same array on huge pages, with fresh random indices for each call; a sample
-is the median of 32 calls. Ratios are to the floor of the same round.
+is the median of 128 calls. Ratios are to the floor of the same round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROWS = 20_000_000
 BATCH = 4096
-CALLS = 32
+CALLS = 128
 
 #: Bytes written at a time when the rows are made up.
 _FILL_BYTES = 1 << 26
