@@ -187,6 +187,6 @@ class Plan:
         )
         self.words = np.array(tables, np.uint64)
         is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
-        line = (tables.line, tables.limit, tables.row_bytes)
-        self.line = tuple(np.uint64(word) for word in line) if is_line else None
+        line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
+        self.line = line if is_line else None
         self._kept = (rows, by_segment, thresholds, cap, pool)
