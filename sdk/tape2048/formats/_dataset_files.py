@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._manifest import read_manifest_file
 from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular, read_exactly, reading
 from tape2048.errors import (
@@ -266,26 +267,13 @@ def read_manifest(directory: Path) -> Manifest | None:
         ManifestError: it is malformed, or of a version that this package does not know.
         StorageError: the operating system could not read it.
     """
-    path = directory / MANIFEST
-    if not os.path.lexists(path):
-        return None
-    with open_regular(path) as fd:
-        size = os.fstat(fd).st_size
-        if size > MANIFEST_BYTES_MAX:
-            raise ManifestError(f"{size} bytes; expected at most {MANIFEST_BYTES_MAX}", path=path)
-        content = np.empty(size, np.uint8)
-        read_exactly(fd, content, 0, path)
-    try:
-        manifest = msgspec.json.decode(content.tobytes(), type=Manifest)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ManifestError(f"malformed: {error}", path=path) from error
-    if manifest.version != FORMAT_VERSION:
-        raise ManifestError(
-            f"data set version {manifest.version}; expected {FORMAT_VERSION}",
-            path=path,
-            hint="a newer tape2048 may read it",
-        )
-    return manifest
+    return read_manifest_file(
+        directory / MANIFEST,
+        Manifest,
+        version=FORMAT_VERSION,
+        what="data set",
+        bytes_max=MANIFEST_BYTES_MAX,
+    )
 
 
 def check_files(manifest: Manifest, directory: Path) -> None:

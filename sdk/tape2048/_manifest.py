@@ -1,0 +1,60 @@
+"""Reading the ``manifest.json`` of a session or a data set, which somebody else may have written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from tape2048._reading import open_regular, read_exactly
+from tape2048.errors import ManifestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["read_manifest_file"]
+
+
+class _Versioned(Protocol):
+    @property
+    def version(self) -> int: ...
+
+
+M = TypeVar("M", bound=_Versioned)
+
+
+def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
+    """The manifest at ``path``, or None where nothing stands there.
+
+    Args:
+        path: of the file.
+        kind: the Struct that it holds.
+        version: the one that this package knows.
+        what: whose version that is, for the error.
+        bytes_max: no manifest is longer.
+
+    Raises:
+        ManifestError: it is malformed, or of another version.
+        StorageError: the operating system could not read it.
+    """
+    if not os.path.lexists(path):
+        return None
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        if size > bytes_max:
+            raise ManifestError(f"{size} bytes; expected at most {bytes_max}", path=path)
+        content = np.empty(size, np.uint8)
+        read_exactly(fd, content, 0, path)
+    try:
+        manifest = msgspec.json.decode(content.tobytes(), type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ManifestError(f"malformed: {error}", path=path) from error
+    if manifest.version != version:
+        raise ManifestError(
+            f"{what} version {manifest.version}; expected {version}",
+            path=path,
+            hint="a newer tape2048 may read it",
+        )
+    return manifest
