@@ -13,6 +13,8 @@ ARGS =
 MINUTES = 30
 # Formats that `make fuzz` fuzzes, MINUTES each.
 FORMATS = a2t1 a2run2 a2pack a2pack-index packdat
+# Processes that run tests; the tests of a file stay in one, and share what they record.
+JOBS = 2
 # Further arguments for pytest: make test PYTEST_ARGS="-k session -x"
 PYTEST_ARGS =
 
@@ -35,8 +37,8 @@ lint: $(VENV)/.installed-dev ## Check style and format (ruff).
 types: $(VENV)/.installed-dev ## Check types (mypy, strict).
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed-dev ## Run the tests alone (PYTEST_ARGS=).
-	$(BIN)/pytest $(PYTEST_ARGS)
+unit: $(VENV)/.installed-dev ## Run the tests alone, two at a time (JOBS=2, PYTEST_ARGS=).
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
 	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
@@ -46,7 +48,7 @@ faults: $(VENV)/.installed-dev ## Run the crash sweep at every point (the suite 
 
 fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).
 	$(PIP_INSTALL) --editable '.[test,fuzz]'
-	FUZZ_CASES=200000 $(BIN)/pytest tests/fuzz $(PYTEST_ARGS)
+	FUZZ_CASES=1000000 $(BIN)/pytest tests/fuzz $(PYTEST_ARGS)
 	for format in $(FORMATS); do $(BIN)/python -m tests.fuzz $$format --minutes $(MINUTES) || exit 1; done
 
 soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory and descriptors.

@@ -18,7 +18,7 @@ from tape2048.errors import TruncatedError
 from tape2048.formats.packdat import DataPack
 
 #: Cases of the structured layer; ``make fuzz`` asks for more.
-CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from planting import Mutant, planted
 from run_targets import TARGETS
 
 #: Cases of the structured layer; ``make fuzz`` asks for more.
-CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 

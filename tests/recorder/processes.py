@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     Said = dict[str, Any]
     Condition = Callable[[Said], Any]
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 #: How long anything may take before a test gives up. Only a cold compile cache comes near it.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -198,6 +198,22 @@ def cpu_s(pid: int) -> float:
     """CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_idle(pids: Iterable[int]) -> None:
+    """Wait until these processes sleep, ten looks in a row (one that has work and no core is not asleep)."""
+
+    def asleep(pid: int) -> bool:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+    looks = 0
+
+    def idle() -> bool:
+        nonlocal looks
+        looks = looks + 1 if all(map(asleep, pids)) else 0
+        return looks == 10
+
+    wait_until(idle)
 
 
 def resident_mb(pid: int) -> float:

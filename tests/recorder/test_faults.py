@@ -40,7 +40,16 @@ from .checks import (
     run_table,
 )
 from .disks import tmpfs
-from .processes import Recorders, cpu_s, environment, kill, resident_mb, wait_until, workers_of
+from .processes import (
+    Recorders,
+    cpu_s,
+    environment,
+    kill,
+    resident_mb,
+    wait_until,
+    wait_until_idle,
+    workers_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +126,7 @@ def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
     begin = time.monotonic()
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60, "an hour was allowed"
     assert recorder.events("warning") == ["SIGTERM again: ending the workers, publishing what is confirmed"]
     assert recorder.summary["games_dropped"] >= 1  # and those that were handed out and not begun
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
@@ -137,18 +146,19 @@ def test_other_signals_drain_too(recorders: Recorders, root: Path, number: signa
 
 
 def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(**SLOW, drain_timeout_s=0.2)
+    slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.daemon:HURRY_GRACE_S": 300.0}}
+    recorder = recorders.start(**slow, drain_timeout_s=0.2)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     begin = time.monotonic()
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
-    assert time.monotonic() - begin < 4, "workers end within a slice of play, not when they are killed"
+    assert time.monotonic() - begin < 60, "workers end within a slice of play, not when they are killed"
     assert (recorder.summary["games"], recorder.summary["games_dropped"]) == (0, 1)
     assert_every_game_accounted_for(root)
 
 
 def test_the_drain_finishes_the_games_in_play_and_begins_no_other(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(**SLOW)
+    recorder = recorders.start(**SLOW, drain_timeout_s=3600)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
@@ -167,7 +177,7 @@ def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Pa
     recorder.signal(signal.SIGTERM)
     begin = time.monotonic()
     assert recorder.end() == 0
-    assert 0.8 < time.monotonic() - begin < 4
+    assert 0.8 < time.monotonic() - begin < 60
     assert any(
         f"pid {stopped}) ended while draining: killed by SIGKILL" in event
         for event in recorder.events("warning")
@@ -400,7 +410,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
     assert "the disk is full" in said or "no room" in said
     workers = recorder.workers
     assert len(workers) == 2
-    time.sleep(0.3)
+    wait_until_idle(workers)
     before = [cpu_s(pid) for pid in (*workers, recorder.pid)]
     time.sleep(2.5)
     after = [cpu_s(pid) for pid in (*workers, recorder.pid)]
