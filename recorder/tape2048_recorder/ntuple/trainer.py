@@ -213,16 +213,23 @@ class Trainer:
             scores = np.empty(_SLICE_GAMES)
             highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
             config = self.config
-            settings = (config.beta, config.decay, config.restart_moves_min)
-            train(tables, lane, *settings, 0, scores, highest)  # compiled before the clock starts
+            settings = (config.decay, config.restart_moves_min)
+            # Compiled before the clock starts.
+            train(tables, lane, config.beta, *settings, 0, scores, highest)
             while not stop.is_set() and (left := limit - self._counts.moves) > 0:
                 begin = time.monotonic()
                 slice_moves = min(_SLICE_MOVES, left)
-                games, moves, errors = train(tables, lane, *settings, slice_moves, scores, highest)
+                beta = self._beta()
+                games, moves, errors = train(tables, lane, beta, *settings, slice_moves, scores, highest)
                 self._note(scores[:games], highest[:games], begin, moves, errors)
         except BaseException as error:  # noqa: BLE001 - the thread's edge: raised again by learn
             self._error = error
             stop.set()  # the others would go on alone
+
+    def _beta(self) -> float:
+        """The learning rate of the next slice: it falls to 0 over the last ``anneal_moves``."""
+        left = self.config.moves - self._counts.moves
+        return self.config.beta * min(left / max(self.config.anneal_moves, 1), 1.0)
 
     def _note(
         self,

@@ -79,6 +79,13 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Positive,
         about("moves to learn from", why="an hour or so on two cores"),
     ] = 6_000_000_000
+    anneal_moves: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)],
+        about(
+            "the last moves, over which the learning rate falls to 0",
+            why="entries settle on means in place of their last games; a training that is cut short has none",
+        ),
+    ] = 0
     threads: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=256)],
         about(

@@ -98,6 +98,36 @@ def test_learning_plays_better() -> None:
     assert late.elapsed_s > early.elapsed_s > 0
 
 
+def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 2_000)
+    rates: list[tuple[int, float]] = []
+    train = trainer_module.train
+
+    def watched(tables: Any, lane: Any, beta: float, *rest: Any) -> Any:
+        rates.append((annealed.moves, beta))
+        return train(tables, lane, beta, *rest)
+
+    plain = Trainer(small(stages=""))
+    plain.learn(55_000)
+    annealed = Trainer(small(stages="", anneal_moves=40_000, beta=0.5))
+    monkeypatch.setattr(trainer_module, "train", watched)
+    annealed.learn(10**9)
+    slices = rates[1:]  # the first call compiles
+    assert {beta for moves, beta in slices if moves <= 60_000} == {0.5}
+    falling = [beta for moves, beta in slices if moves > 60_000]
+    assert falling == sorted(falling, reverse=True)
+    assert 0 < falling[-1] < 0.06
+    assert falling == [0.5 * (100_000 - moves) / 40_000 for moves, _ in slices if moves > 60_000]
+
+    same = Trainer(small(stages="", anneal_moves=40_000))
+    monkeypatch.setattr(trainer_module, "train", train)
+    same.learn(55_000)
+    assert state_of(same) == state_of(plain)
+    same.learn(10**9)
+    plain.learn(10**9)
+    assert state_of(same) != state_of(plain)
+
+
 def test_progress_before_anything_is_known() -> None:
     progress = Trainer(small()).progress()
     assert (progress.moves, progress.games, progress.moves_per_s, progress.mean_error) == (0, 0, 0, 0)
