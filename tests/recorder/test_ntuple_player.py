@@ -138,6 +138,35 @@ def test_the_look_ahead_is_an_expectation_where_few_cells_are_empty(kind: str, l
     assert differ or look < 2, "some choices are others than without"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("margin", [1, 400, 1500, 100_000])
+def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) -> None:
+    player = make(kind, look_below=16, look_margin=margin)
+    chosen_otherwise = full_boards = 0
+    for cells in slow.random_boards(120, seed=13, highest=8):
+        now = slow.move_values(network(kind), cells, looks_ahead=False)
+        if not now:
+            continue
+        ahead = slow.move_values(network(kind), cells, looks_ahead=True)
+        full = 0 not in cells
+        near = [move for move in now if full or now[move] >= max(now.values()) - margin]
+        best = max(ahead[move] for move in near)
+        move, _, _ = choice(player, cells)
+        assert move in near
+        assert len(near) == 1 or ahead[move] >= best - 0.1
+        chosen_otherwise += ahead[move] < max(ahead.values()) - 0.1
+        full_boards += full
+    assert full_boards > 3
+    assert (chosen_otherwise > 0) == (margin < 100_000), "a wide margin leaves nothing out, a narrow one does"
+
+
+def test_a_temperature_draws_from_moves_out_of_the_margin_too() -> None:
+    values = slow.move_values(network(), FOUR_WAYS, looks_ahead=True)
+    counts = counts_of(make(look_below=16, look_margin=1.0, temperature=1e6), FOUR_WAYS, 4_000)
+    assert np.flatnonzero(counts).tolist() == list(values)
+
+
 def test_a_lost_position_is_worth_nothing() -> None:
     # The only move leaves one empty cell; a 2 there can merge, a 4 loses.
     cells = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1, 3, 5, 0]
@@ -347,6 +376,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         {"look_below": 0},
         {"mix": "0:1+2:1"},
         {"mix": "0:1+2:2"},
+        {"look_margin": 100.0},
         {"epsilon": 0.1},
         {"temperature": 5},
         {"weights": str(tmp_path / "other.ntuple")},

@@ -109,6 +109,9 @@ REGISTRY: dict[str, PlayerKind] = {
                 "look_below": Parameter(
                     3, 0, 16, "look a spawn ahead where fewer cells than this are empty; 0: never, 16: always"
                 ),
+                "look_margin": Parameter(
+                    0.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
+                ),
                 "mix": Parameter(
                     "", 0, 0, "look_below by game, drawn with weights: `0:2+3:1` is never in 2 games of 3"
                 ),

@@ -10,6 +10,9 @@ expectation over the next spawns of the best answer,
 
 with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where no answer is left. ``look_below`` says where: on
 boards with fewer empty cells than that (0: nowhere; 16: everywhere, since two tiles stand at least).
+``look_margin`` says at which moves: at those whose :math:`r + V(s)` is within that many points of the best
+one's, if there are two of them (0: at all; a full board is looked at whole, which costs little). A move that
+looks far worse seldom turns out better, and each left out saves its spawns.
 
 For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
 score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
@@ -63,6 +66,7 @@ class NTuple(NamedTuple):
 
     mix_looks: npt.NDArray[np.uint64]
     mix_ends: npt.NDArray[np.uint64]
+    look_margin: np.float32
     epsilon: np.float64
     temperature: np.float64
     masks: tuple[np.uint64, ...]
@@ -73,7 +77,9 @@ class NTuple(NamedTuple):
     table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
 
 
-def make(*, weights: str, look_below: int, mix: str, epsilon: float, temperature: float) -> NTuple:
+def make(
+    *, weights: str, look_below: int, look_margin: float, mix: str, epsilon: float, temperature: float
+) -> NTuple:
     """The player with the network of this name or file.
 
     Raises:
@@ -83,7 +89,12 @@ def make(*, weights: str, look_below: int, mix: str, epsilon: float, temperature
     from tape2048_recorder.ntuple.files import load_network
 
     return of_network(
-        load_network(weights), look_below=look_below, mix=mix, epsilon=epsilon, temperature=temperature
+        load_network(weights),
+        look_below=look_below,
+        look_margin=look_margin,
+        mix=mix,
+        epsilon=epsilon,
+        temperature=temperature,
     )
 
 
@@ -91,6 +102,7 @@ def of_network(
     network: Network,
     *,
     look_below: int = 0,
+    look_margin: float = 0.0,
     mix: str = "",
     epsilon: float = 0.0,
     temperature: float = 0.0,
@@ -105,6 +117,7 @@ def of_network(
     return NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
+        np.float32(look_margin),
         np.float64(epsilon),
         np.float64(temperature),
         layout.masks,
@@ -224,33 +237,57 @@ def _ordered(value: Any) -> Any:
     return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
 
 
-def _best_move(looks_ahead: bool) -> Any:  # noqa: FBT001 - numba freezes it into the loop
-    """The best legal move: ``(bit, tied)``, where ``tied`` says that another one is as good."""
-
-    @register_jitable(forceinline=True)
-    def best_move(player: Any, options: Any) -> Any:
-        # Values as integers of the same order, with the move behind: their maximum takes no branch.
-        best = _LEAST
-        tied = U64(0)
-        moves = options[4]
-        while moves != U64(0):
-            bit = moves & (~moves + U64(1))
-            moves ^= bit
-            key = _ordered(_move_value(player, bit, options, looks_ahead)) << np.int64(4) | np.int64(bit)
-            same = U64((key ^ best) >> np.int64(4) == np.int64(0))
-            tied = same | (tied & U64(key < best))
-            best = max(best, key)
-        return U64(best) & U64(15), tied != U64(0)
-
-    return best_move
+@register_jitable(forceinline=True)
+def _best_of(player: Any, options: Any, moves: Any, looks_ahead: Any) -> Any:
+    """The best of some legal moves: ``(bit, tied)``, where ``tied`` says that another one is as good."""
+    # Values as integers of the same order, with the move behind: their maximum takes no branch.
+    best = _LEAST
+    tied = U64(0)
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        key = _ordered(_move_value(player, bit, options, looks_ahead)) << np.int64(4) | np.int64(bit)
+        same = U64((key ^ best) >> np.int64(4) == np.int64(0))
+        tied = same | (tied & U64(key < best))
+        best = max(best, key)
+    return U64(best) & U64(15), tied != U64(0)
 
 
-_best_move_now = _best_move(looks_ahead=False)
-_best_move_ahead = kernel(_best_move(looks_ahead=True))
+@register_jitable(forceinline=True)
+def _best_move_now(player: Any, options: Any) -> Any:
+    return _best_of(player, options, options[4], False)  # noqa: FBT003 - numba freezes it into the loop
+
+
+@register_jitable(forceinline=True)
+def _worth_a_look(player: Any, options: Any, empty: Any) -> Any:
+    """The mask of the legal moves that ``look_margin`` leaves."""
+    moves = options[4]
+    if player.look_margin == F32(0) or empty == U64(0):
+        return moves
+    up, down, left, right, _, column_score, row_score = options
+    v0 = column_score + _value(player, up) if moves & U64(1) else _NOTHING
+    v1 = column_score + _value(player, down) if moves & U64(2) else _NOTHING
+    v2 = row_score + _value(player, left) if moves & U64(4) else _NOTHING
+    v3 = row_score + _value(player, right) if moves & U64(8) else _NOTHING
+    least = max(v0, v1, v2, v3) - player.look_margin
+    return (
+        U64(v0 >= least)
+        | U64(v1 >= least) << U64(1)
+        | U64(v2 >= least) << U64(2)
+        | U64(v3 >= least) << U64(3)
+    )
 
 
 @kernel
-def _drawn_move(player: Any, options: Any, looks_ahead: Any, state: Any, gamma: Any) -> Any:
+def _best_move_ahead(player: Any, options: Any, empty: Any) -> Any:
+    moves = _worth_a_look(player, options, empty)
+    if moves & (moves - U64(1)) == U64(0):
+        return moves, False
+    return _best_of(player, options, moves, True)  # noqa: FBT003 - as above
+
+
+@kernel
+def _drawn_move(player: Any, options: Any, looks_ahead: Any, empty: Any, state: Any, gamma: Any) -> Any:
     """A move where the generator has a say: ties, ``epsilon``, ``temperature``. ``(bit, state)``."""
     moves = options[4]
     if player.epsilon > 0.0:
@@ -258,6 +295,8 @@ def _drawn_move(player: Any, options: Any, looks_ahead: Any, state: Any, gamma: 
         if draw < player.epsilon:
             pick, state = rng.bounded(state, gamma, popcount(moves))
             return select_bit(moves, pick), state
+    if looks_ahead and player.temperature == 0.0:
+        moves = _worth_a_look(player, options, empty)
     best = _NOTHING
     equal = U64(0)
     while moves != U64(0):
@@ -287,13 +326,17 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         options = _afterstates(board)
         if options[4] == U64(0):
             return NO_MOVE, board, state
-        looks_ahead = count_empty(board) < _look_of(player, gamma)
+        empty = count_empty(board)
+        looks_ahead = empty < _look_of(player, gamma)
         draws = player.epsilon > 0.0 or player.temperature > 0.0
         bit = U64(0)
         if not draws:
-            bit, draws = _best_move_ahead(player, options) if looks_ahead else _best_move_now(player, options)
+            if looks_ahead:
+                bit, draws = _best_move_ahead(player, options, empty)
+            else:
+                bit, draws = _best_move_now(player, options)
         if draws:
-            bit, state = _drawn_move(player, options, looks_ahead, state, gamma)
+            bit, state = _drawn_move(player, options, looks_ahead, empty, state, gamma)
         after = _of_move(bit, options[0], options[1], options[2], options[3])
         if bit < U64(4):
             after = transpose(after)
@@ -317,7 +360,8 @@ def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     """The values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right), in points of score.
 
-    An illegal move is NaN. A mixture counts as its first part.
+    An illegal move is NaN. A mixture counts as its first part; ``look_margin`` leaves none out here, so that
+    all four are values of one kind.
     """
     out = np.empty((len(boards), 4), dtype=np.float32)
     _fill_move_values(player, np.ascontiguousarray(boards, dtype=U64), out)
