@@ -22,7 +22,7 @@ from tape2048_recorder.game_loop import play_unrecorded
 from tape2048_recorder.ntuple.arguments import parse_mix
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.players._api import NO_MOVE, choose
-from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
+from tape2048_recorder.players.ntuple import NTuple, downgraded, mix_choices, move_values, of_network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,6 +177,46 @@ def test_a_lost_position_is_worth_nothing() -> None:
     )
     (values,) = move_values(make(look_below=16), slow.packed([cells]))
     assert values[reference.RIGHT] == pytest.approx(0.9 * best, rel=1e-5)
+
+
+# --- downgrading
+
+
+def slow_downgraded(cells: list[int]) -> list[int]:
+    missing = [e for e in range(1, max(cells)) if e not in cells]
+    if not missing or cells.count(15) > 1:
+        return cells
+    return [e - 1 if e > max(missing) else e for e in cells]
+
+
+@given(cells=boards)
+def test_downgrading_halves_the_tiles_above_the_largest_missing_one(cells: list[int]) -> None:
+    found = reference.unpack(int(downgraded(u64(cells))))
+    assert found == slow_downgraded(cells)
+    assert reference.legal_moves(found) == reference.legal_moves(cells)
+
+
+def test_a_board_without_a_gap_is_not_downgraded() -> None:
+    for cells in ([*range(1, 16), 0], [15, *range(15)], [3, 2, 1, 1] + [0] * 12):
+        assert reference.unpack(int(downgraded(u64(cells)))) == cells
+
+
+@pytest.mark.parametrize("look", [0, 3])
+def test_moves_are_chosen_on_the_downgraded_board_and_made_on_the_real_one(look: int) -> None:
+    player, plain = make(look_below=look, downgrade=16384), make(look_below=look)
+    differ = downgraded_boards = 0
+    for cells in slow.random_boards(200, seed=14, highest=9):
+        cells[5] = 13 + len(reference.empty_cells(cells)) % 3
+        if not reference.legal_moves(cells):
+            continue
+        seen = slow_downgraded(cells) if max(cells) >= 14 else cells
+        move, after, state = choice(player, cells, state=3)
+        assert (move, state) == (choice(plain, seen, state=3)[0], choice(plain, seen, state=3)[2])
+        assert after == reference.slide(cells, move)[0]
+        differ += move != choice(plain, cells, state=3)[0]
+        downgraded_boards += seen != cells
+    assert downgraded_boards > 20
+    assert differ > 2
 
 
 # --- ties
@@ -377,6 +417,8 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         {"mix": "0:1+2:1"},
         {"mix": "0:1+2:2"},
         {"look_margin": 100.0},
+        {"downgrade": 0},
+        {"downgrade": 8192},
         {"epsilon": 0.1},
         {"temperature": 5},
         {"weights": str(tmp_path / "other.ntuple")},
@@ -398,6 +440,8 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         ({"look_below": 17}, ConfigError, "expected an integer from 0 to 16"),
         ({"look_below": 1.0}, ConfigError, "expected an integer from 0 to 16"),
         ({"mix": "x"}, ConfigError, "found the mixture 'x'"),
+        ({"downgrade": 5}, ConfigError, "expected 0 or a tile from 4 to 32768"),
+        ({"downgrade": 2}, ConfigError, "expected 0 or a tile from 4 to 32768"),
         ({"epsilon": 1.5}, ConfigError, "expected a number from 0 to 1"),
         ({"epsilon": math.nan}, ConfigError, "expected a number from 0 to 1"),
         ({"temperature": -1}, ConfigError, "expected a number from 0 to 1e\\+06"),

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SHIPPED", "check", "network_path", "parse_mix"]
 
+#: Highest tiles from which boards may be downgraded: below the first, no tile can be missing.
+TILES = [1 << exponent for exponent in range(2, 16)]
+
 #: Networks that come with the package, by the name that stands for them.
 SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
 
@@ -29,6 +32,12 @@ def check(args: Mapping[str, Any]) -> None:
     network_path(args["weights"])
     if args["mix"]:
         parse_mix(args["mix"])
+    downgrade = args["downgrade"]
+    if downgrade and downgrade not in TILES:
+        raise ConfigError(
+            f"found downgrade = {downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
+            hint="0 takes all boards as they are",
+        )
 
 
 def network_path(name: str) -> Path:

@@ -26,7 +26,7 @@ from numba.extending import register_jitable
 from tape2048._bits import extract_nibbles
 from tape2048.rules import flip, mirror, transpose
 
-__all__ = ["SYMMETRIES", "indices_of", "stage_of", "value_of"]
+__all__ = ["SYMMETRIES", "highest_at_least", "indices_of", "stage_of", "value_of"]
 
 U64 = np.uint64
 
@@ -34,7 +34,7 @@ SYMMETRIES = 8
 
 
 @register_jitable
-def _highest_at_least(board: Any, exponent: Any) -> Any:
+def highest_at_least(board: Any, exponent: Any) -> Any:
     """Whether a tile of the board has at least this exponent (1..15)."""
     # Nibbles of alternate cells in bytes of their own, so that adding does not carry into a neighbour.
     low = U64(0x0F0F0F0F0F0F0F0F)
@@ -48,7 +48,7 @@ def stage_of(stage_exponents: Any, board: Any) -> Any:
     """The stage of a board: how many of the stages' first exponents its highest tile reaches."""
     stage = U64(0)
     for i in range(stage_exponents.shape[0]):
-        if _highest_at_least(board, stage_exponents[i]):
+        if highest_at_least(board, stage_exponents[i]):
             stage += U64(1)
     return stage
 

@@ -112,6 +112,9 @@ REGISTRY: dict[str, PlayerKind] = {
                 "look_margin": Parameter(
                     0.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
                 ),
+                "downgrade": Parameter(
+                    16384, 0, 32768, "from this highest tile on, boards are valued as smaller ones; 0: never"
+                ),
                 "mix": Parameter(
                     "", 0, 0, "look_below by game, drawn with weights: `0:2+3:1` is never in 2 games of 3"
                 ),

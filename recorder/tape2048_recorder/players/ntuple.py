@@ -14,6 +14,11 @@ boards with fewer empty cells than that (0: nowhere; 16: everywhere, since two t
 one's, if there are two of them (0: at all; a full board is looked at whole, which costs little). A move that
 looks far worse seldom turns out better, and each left out saves its spawns.
 
+Of boards with the largest tiles a network has seen few, and values them badly. From a highest tile of
+``downgrade`` on, moves are chosen on a board in their place whose tiles above its largest missing one are
+halved: it has the same moves and is a usual one (tile downgrading; Guei, Chen and Wu, "Optimistic temporal
+difference learning for 2048", IEEE Transactions on Games 2021, section IV).
+
 For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
 score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
 Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, ties too, come from the game's
@@ -37,13 +42,13 @@ from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.ntuple.arguments import parse_mix
-from tape2048_recorder.ntuple.lookup import stage_of, value_of
+from tape2048_recorder.ntuple.lookup import highest_at_least, stage_of, value_of
 from tape2048_recorder.players._api import NO_MOVE, choose, is_player
 
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple.network import Network
 
-__all__ = ["NTuple", "make", "mix_choices", "move_values", "of_network"]
+__all__ = ["NTuple", "downgraded", "make", "mix_choices", "move_values", "of_network"]
 
 U64 = np.uint64
 F32 = np.float32
@@ -58,7 +63,7 @@ _MIX_SALT = U64(0x6D69786D69786D69)
 
 
 class NTuple(NamedTuple):
-    """A network and how it is used.
+    """A network and how it is used; ``downgrade_exponent`` is 0 where boards are taken as they are.
 
     ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
     increment lies below the ``i``-th end; the last end is not looked at.
@@ -67,6 +72,7 @@ class NTuple(NamedTuple):
     mix_looks: npt.NDArray[np.uint64]
     mix_ends: npt.NDArray[np.uint64]
     look_margin: np.float32
+    downgrade_exponent: np.uint64
     epsilon: np.float64
     temperature: np.float64
     masks: tuple[np.uint64, ...]
@@ -78,7 +84,14 @@ class NTuple(NamedTuple):
 
 
 def make(
-    *, weights: str, look_below: int, look_margin: float, mix: str, epsilon: float, temperature: float
+    *,
+    weights: str,
+    look_below: int,
+    look_margin: float,
+    downgrade: int,
+    mix: str,
+    epsilon: float,
+    temperature: float,
 ) -> NTuple:
     """The player with the network of this name or file.
 
@@ -92,6 +105,7 @@ def make(
         load_network(weights),
         look_below=look_below,
         look_margin=look_margin,
+        downgrade=downgrade,
         mix=mix,
         epsilon=epsilon,
         temperature=temperature,
@@ -103,6 +117,7 @@ def of_network(
     *,
     look_below: int = 0,
     look_margin: float = 0.0,
+    downgrade: int = 0,
     mix: str = "",
     epsilon: float = 0.0,
     temperature: float = 0.0,
@@ -118,6 +133,7 @@ def of_network(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
         np.float32(look_margin),
+        U64(max(downgrade.bit_length() - 1, 0)),
         np.float64(epsilon),
         np.float64(temperature),
         layout.masks,
@@ -317,13 +333,42 @@ def _drawn_move(player: Any, options: Any, looks_ahead: Any, empty: Any, state: 
     return equal, state
 
 
+@kernel
+def downgraded(board: Any) -> Any:
+    """The board with all tiles above its largest missing one halved; the legal moves are the same.
+
+    The board itself where no tile is missing, and where two are 32768, which do not merge: halves of them do.
+    """
+    present = U64(0)
+    highest = U64(0)
+    ceilings = 0
+    for i in range(16):
+        exponent = (board >> U64(4 * i)) & U64(15)
+        present |= U64(1) << exponent
+        highest = max(highest, exponent)
+        ceilings += exponent == U64(15)
+    missing = highest
+    while missing > U64(0) and (present >> missing) & U64(1):
+        missing -= U64(1)
+    if missing == U64(0) or ceilings > 1:
+        return board
+    halved = U64(0)
+    for i in range(16):
+        exponent = (board >> U64(4 * i)) & U64(15)
+        halved |= (exponent - U64(exponent > missing)) << U64(4 * i)
+    return halved
+
+
 @overload(choose, jit_options={"forceinline": True})
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     if not is_player(player, NTuple):
         return None
 
     def choose_ntuple(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-        options = _afterstates(board)
+        seen = board
+        if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
+            seen = downgraded(board)
+        options = _afterstates(seen)
         if options[4] == U64(0):
             return NO_MOVE, board, state
         empty = count_empty(board)
@@ -337,6 +382,8 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
                 bit, draws = _best_move_now(player, options)
         if draws:
             bit, state = _drawn_move(player, options, looks_ahead, empty, state, gamma)
+        if seen != board:
+            options = _afterstates(board)
         after = _of_move(bit, options[0], options[1], options[2], options[3])
         if bit < U64(4):
             after = transpose(after)
@@ -360,8 +407,8 @@ def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     """The values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right), in points of score.
 
-    An illegal move is NaN. A mixture counts as its first part; ``look_margin`` leaves none out here, so that
-    all four are values of one kind.
+    An illegal move is NaN. A mixture counts as its first part; ``look_margin`` leaves none out here and
+    ``downgrade`` does nothing, so that all values are of one kind, in points of this very game.
     """
     out = np.empty((len(boards), 4), dtype=np.float32)
     _fill_move_values(player, np.ascontiguousarray(boards, dtype=U64), out)
