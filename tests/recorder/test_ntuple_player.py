@@ -161,6 +161,40 @@ def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) 
     assert (chosen_otherwise > 0) == (margin < 100_000), "a wide margin leaves nothing out, a narrow one does"
 
 
+def by_empty(cases: list[list[int]], count: int) -> list[list[int]]:
+    return [cells for cells in cases if cells.count(0) == count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("margin", [0, 4000])
+def test_the_second_look_is_an_expectation_of_expectations(margin: float) -> None:
+    player = make(look_below=2, look_twice_below=2, look_margin=margin)
+    found = [cells for cells in slow.random_boards(100, seed=15, highest=8) if reference.legal_moves(cells)]
+    cases = [cells for count, most in ((0, 4), (1, 5), (2, 2)) for cells in by_empty(found, count)[:most]]
+    once = differ = 0
+    for cells, mine in zip(cases, move_values(player, slow.packed(cases)), strict=True):
+        spawns = 2 if cells.count(0) < 2 else 0
+        values = slow.move_values(network(), cells, looks_ahead=spawns, margin=margin)
+        for move, expected in values.items():
+            assert mine[move] == pytest.approx(expected, rel=1e-5, abs=0.05), (cells, move)
+        near = slow.near_best(network(), cells, margin)
+        move, _, _ = choice(player, cells)
+        assert move in near
+        if spawns and len(near) > 1:
+            assert values[move] >= max(values[each] for each in near) - 0.1
+            shallow = slow.move_values(network(), cells, looks_ahead=1)
+            differ += any(abs(values[each] - shallow[each]) > 1 for each in values)
+        once += not spawns
+    assert differ > 1
+    assert once > 1
+
+
+def test_it_does_not_look_twice_where_it_does_not_look_once() -> None:
+    cells = FOUR_WAYS
+    plain = move_values(make(look_below=0), slow.packed([cells]))
+    assert np.array_equal(move_values(make(look_below=0, look_twice_below=16), slow.packed([cells])), plain)
+
+
 def test_a_temperature_draws_from_moves_out_of_the_margin_too() -> None:
     values = slow.move_values(network(), FOUR_WAYS, looks_ahead=True)
     counts = counts_of(make(look_below=16, look_margin=1.0, temperature=1e6), FOUR_WAYS, 4_000)
@@ -416,6 +450,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         {"look_below": 0},
         {"mix": "0:1+2:1"},
         {"mix": "0:1+2:2"},
+        {"look_twice_below": 1},
         {"look_margin": 100.0},
         {"downgrade": 0},
         {"downgrade": 8192},

@@ -211,7 +211,8 @@ def test_what_a_network_plays_is_recorded_and_played_again(
     assert session.meta["player_args"] == {
         "weights": str(exact),
         "look_below": 3,
-        "look_margin": 0.0,
+        "look_twice_below": 0,
+        "look_margin": 6400.0,
         "downgrade": 16384,
         "mix": "0:1+2:1",
         "epsilon": 0.0,

@@ -109,8 +109,11 @@ REGISTRY: dict[str, PlayerKind] = {
                 "look_below": Parameter(
                     3, 0, 16, "look a spawn ahead where fewer cells than this are empty; 0: never, 16: always"
                 ),
+                "look_twice_below": Parameter(
+                    0, 0, 16, "look a second spawn ahead where it looks at all and fewer cells are empty"
+                ),
                 "look_margin": Parameter(
-                    0.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
+                    6400.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
                 ),
                 "downgrade": Parameter(
                     16384, 0, 32768, "from this highest tile on, boards are valued as smaller ones; 0: never"

@@ -9,7 +9,8 @@ expectation over the next spawns of the best answer,
     \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + V(s_m) \right)
 
 with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where no answer is left. ``look_below`` says where: on
-boards with fewer empty cells than that (0: nowhere; 16: everywhere, since two tiles stand at least).
+boards with fewer empty cells than that (0: nowhere; 16: everywhere, since two tiles stand at least). Where
+fewer are empty than ``look_twice_below``, the :math:`V(s_m)` of the answers are expectations in their turn.
 ``look_margin`` says at which moves: at those whose :math:`r + V(s)` is within that many points of the best
 one's, if there are two of them (0: at all; a full board is looked at whole, which costs little). A move that
 looks far worse seldom turns out better, and each left out saves its spawns.
@@ -71,6 +72,7 @@ class NTuple(NamedTuple):
 
     mix_looks: npt.NDArray[np.uint64]
     mix_ends: npt.NDArray[np.uint64]
+    look_twice_below: np.uint64
     look_margin: np.float32
     downgrade_exponent: np.uint64
     epsilon: np.float64
@@ -87,6 +89,7 @@ def make(
     *,
     weights: str,
     look_below: int,
+    look_twice_below: int,
     look_margin: float,
     downgrade: int,
     mix: str,
@@ -104,6 +107,7 @@ def make(
     return of_network(
         load_network(weights),
         look_below=look_below,
+        look_twice_below=look_twice_below,
         look_margin=look_margin,
         downgrade=downgrade,
         mix=mix,
@@ -116,6 +120,7 @@ def of_network(
     network: Network,
     *,
     look_below: int = 0,
+    look_twice_below: int = 0,
     look_margin: float = 0.0,
     downgrade: int = 0,
     mix: str = "",
@@ -132,6 +137,7 @@ def of_network(
     return NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
+        U64(look_twice_below),
         np.float32(look_margin),
         U64(max(downgrade.bit_length() - 1, 0)),
         np.float64(epsilon),
@@ -238,49 +244,11 @@ def _expected_answer(player: Any, after: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _move_value(player: Any, bit: Any, options: Any, looks_ahead: Any) -> Any:
-    """Reward and value of one legal move; ``options`` as :func:`_afterstates` gives them."""
-    up, down, left, right, _, column_score, row_score = options
-    after = _of_move(bit, up, down, left, right)
-    score = column_score if bit < U64(4) else row_score
-    return score + (_expected_answer(player, after) if looks_ahead else _value(player, after))
-
-
-@register_jitable
-def _ordered(value: Any) -> Any:
-    """An ``i64`` for each ``f32``, in the same order: IEEE 754 is sign and magnitude."""
-    bits = float_bits(value + F32(0))  # -0 and 0 are one value
-    return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
-
-
-@register_jitable(forceinline=True)
-def _best_of(player: Any, options: Any, moves: Any, looks_ahead: Any) -> Any:
-    """The best of some legal moves: ``(bit, tied)``, where ``tied`` says that another one is as good."""
-    # Values as integers of the same order, with the move behind: their maximum takes no branch.
-    best = _LEAST
-    tied = U64(0)
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        key = _ordered(_move_value(player, bit, options, looks_ahead)) << np.int64(4) | np.int64(bit)
-        same = U64((key ^ best) >> np.int64(4) == np.int64(0))
-        tied = same | (tied & U64(key < best))
-        best = max(best, key)
-    return U64(best) & U64(15), tied != U64(0)
-
-
-@register_jitable(forceinline=True)
-def _best_move_now(player: Any, options: Any) -> Any:
-    return _best_of(player, options, options[4], False)  # noqa: FBT003 - numba freezes it into the loop
-
-
-@register_jitable(forceinline=True)
-def _worth_a_look(player: Any, options: Any, empty: Any) -> Any:
+def _worth_a_look(player: Any, options: Any) -> Any:
     """The mask of the legal moves that ``look_margin`` leaves."""
-    moves = options[4]
-    if player.look_margin == F32(0) or empty == U64(0):
+    up, down, left, right, moves, column_score, row_score = options
+    if player.look_margin == F32(0):
         return moves
-    up, down, left, right, _, column_score, row_score = options
     v0 = column_score + _value(player, up) if moves & U64(1) else _NOTHING
     v1 = column_score + _value(player, down) if moves & U64(2) else _NOTHING
     v2 = row_score + _value(player, left) if moves & U64(4) else _NOTHING
@@ -294,16 +262,99 @@ def _worth_a_look(player: Any, options: Any, empty: Any) -> Any:
     )
 
 
+@register_jitable(forceinline=True)
+def _move_value(player: Any, bit: Any, options: Any, looks_ahead: Any) -> Any:
+    """Reward and value of one legal move; ``options`` as :func:`_afterstates` gives them."""
+    up, down, left, right, _, column_score, row_score = options
+    after = _of_move(bit, up, down, left, right)
+    score = column_score if bit < U64(4) else row_score
+    return score + (_expected_answer(player, after) if looks_ahead else _value(player, after))
+
+
 @kernel
-def _best_move_ahead(player: Any, options: Any, empty: Any) -> Any:
-    moves = _worth_a_look(player, options, empty)
+def _best_answer_ahead(player: Any, board: Any) -> Any:
+    """As :func:`_best_answer`, but each answer is worth what the look-ahead says."""
+    options = _afterstates(board)
+    if options[4] == U64(0):
+        return F32(0)
+    moves = _worth_a_look(player, options)
+    best = _NOTHING
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        value = _move_value(player, bit, options, True)  # noqa: FBT003 - numba freezes it into the loop
+        best = value if value > best else best
+    return best
+
+
+@kernel
+def _expected_twice(player: Any, after: Any) -> Any:
+    spawns = empty_mask(after)
+    count = F32(popcount(spawns))
+    total = F32(0)
+    while spawns != U64(0):
+        two = spawns & (~spawns + U64(1))
+        spawns ^= two
+        total += _P_TWO * _best_answer_ahead(player, after | two)
+        total += _P_FOUR * _best_answer_ahead(player, after | two << U64(1))
+    return total / count
+
+
+@register_jitable(forceinline=True)
+def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
+    """As :func:`_move_value`, from 0 to 2 spawns ahead."""
+    if spawns < 2:
+        return _move_value(player, bit, options, spawns == 1)
+    after = _of_move(bit, options[0], options[1], options[2], options[3])
+    return (options[5] if bit < U64(4) else options[6]) + _expected_twice(player, after)
+
+
+@register_jitable
+def _ordered(value: Any) -> Any:
+    """An ``i64`` for each ``f32``, in the same order: IEEE 754 is sign and magnitude."""
+    bits = float_bits(value + F32(0))  # -0 and 0 are one value
+    return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
+
+
+@register_jitable
+def _spawns_ahead(player: Any, empty: Any, look_below: Any) -> Any:
+    """How many spawns to look ahead on a board with so many empty cells."""
+    if empty >= look_below:
+        return 0
+    return 2 if empty < player.look_twice_below else 1
+
+
+@register_jitable(forceinline=True)
+def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
+    """The best of some legal moves: ``(bit, tied)``, where ``tied`` says that another one is as good."""
+    # Values as integers of the same order, with the move behind: their maximum takes no branch.
+    best = _LEAST
+    tied = U64(0)
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        key = _ordered(_move_value_ahead(player, bit, options, spawns)) << np.int64(4) | np.int64(bit)
+        same = U64((key ^ best) >> np.int64(4) == np.int64(0))
+        tied = same | (tied & U64(key < best))
+        best = max(best, key)
+    return U64(best) & U64(15), tied != U64(0)
+
+
+@register_jitable(forceinline=True)
+def _best_move_now(player: Any, options: Any) -> Any:
+    return _best_of(player, options, options[4], 0)
+
+
+@kernel
+def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
+    moves = options[4] if empty == U64(0) else _worth_a_look(player, options)
     if moves & (moves - U64(1)) == U64(0):
         return moves, False
-    return _best_of(player, options, moves, True)  # noqa: FBT003 - as above
+    return _best_of(player, options, moves, spawns)
 
 
 @kernel
-def _drawn_move(player: Any, options: Any, looks_ahead: Any, empty: Any, state: Any, gamma: Any) -> Any:
+def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, gamma: Any) -> Any:
     """A move where the generator has a say: ties, ``epsilon``, ``temperature``. ``(bit, state)``."""
     moves = options[4]
     if player.epsilon > 0.0:
@@ -311,14 +362,14 @@ def _drawn_move(player: Any, options: Any, looks_ahead: Any, empty: Any, state: 
         if draw < player.epsilon:
             pick, state = rng.bounded(state, gamma, popcount(moves))
             return select_bit(moves, pick), state
-    if looks_ahead and player.temperature == 0.0:
-        moves = _worth_a_look(player, options, empty)
+    if spawns > 0 and empty > U64(0) and player.temperature == 0.0:
+        moves = _worth_a_look(player, options)
     best = _NOTHING
     equal = U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        value = _move_value(player, bit, options, looks_ahead)
+        value = _move_value_ahead(player, bit, options, spawns)
         if player.temperature > 0.0:
             draw, state = rng.uniform(state, gamma)
             value -= F32(player.temperature * math.log(-math.log(draw + 2.0**-54)))
@@ -372,16 +423,16 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         if options[4] == U64(0):
             return NO_MOVE, board, state
         empty = count_empty(board)
-        looks_ahead = empty < _look_of(player, gamma)
+        spawns = _spawns_ahead(player, empty, _look_of(player, gamma))
         draws = player.epsilon > 0.0 or player.temperature > 0.0
         bit = U64(0)
         if not draws:
-            if looks_ahead:
-                bit, draws = _best_move_ahead(player, options, empty)
+            if spawns > 0:
+                bit, draws = _best_move_ahead(player, options, empty, spawns)
             else:
                 bit, draws = _best_move_now(player, options)
         if draws:
-            bit, state = _drawn_move(player, options, looks_ahead, empty, state, gamma)
+            bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
         if seen != board:
             options = _afterstates(board)
         after = _of_move(bit, options[0], options[1], options[2], options[3])
@@ -396,12 +447,12 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
 def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
         options = _afterstates(boards[i])
-        looks_ahead = count_empty(boards[i]) < player.mix_looks[0]
+        spawns = _spawns_ahead(player, count_empty(boards[i]), player.mix_looks[0])
         for m in range(4):
             bit = U64(1) << U64(m)
             out[i, m] = F32(np.nan)
             if options[4] & bit:
-                out[i, m] = _move_value(player, bit, options, looks_ahead)
+                out[i, m] = _move_value_ahead(player, bit, options, spawns)
 
 
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:

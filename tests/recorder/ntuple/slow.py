@@ -6,6 +6,7 @@ compiled has to give the very same values, and ties are ties.
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -63,24 +64,44 @@ def value(network: Network, cells: list[int]) -> float:
     )
 
 
-def expected_answer(network: Network, after: list[int]) -> float:
-    """The expectation over the spawns of the best answer's reward and value, 0 where there is none."""
+def near_best(network: Network, cells: list[int], margin: float) -> dict[int, float]:
+    """Reward and value of the legal moves within ``margin`` of the best one; of all where it is 0."""
+    values = move_values(network, cells, looks_ahead=False)
+    least = max(values.values(), default=0.0) - (margin or math.inf)
+    return {move: value for move, value in values.items() if value >= least}
+
+
+def expected_answer(network: Network, after: list[int], spawns: int = 1, margin: float = 0.0) -> float:
+    """The expectation over the spawns of the best answer's worth, 0 where there is none."""
     total = 0.0
     empty = reference.empty_cells(after)
     for cell in empty:
         for exponent, chance in SPAWNS:
             board = list(after)
             board[cell] = exponent
-            answers = (reference.slide(board, move) for move in reference.legal_moves(board))
-            total += chance * max((score + value(network, next_) for next_, score in answers), default=0.0)
+            if spawns == 1:
+                answers = move_values(network, board, looks_ahead=False)
+            else:
+                answers = {}
+                for move in near_best(network, board, margin):
+                    next_, score = reference.slide(board, move)
+                    answers[move] = score + expected_answer(network, next_, spawns - 1, margin)
+            total += chance * max(answers.values(), default=0.0)
     return total / len(empty)
 
 
-def move_values(network: Network, cells: list[int], *, looks_ahead: bool) -> dict[int, float]:
-    """Reward and value of each legal move."""
-    judged = expected_answer if looks_ahead else value
-    moves = {move: reference.slide(cells, move) for move in reference.legal_moves(cells)}
-    return {move: score + judged(network, after) for move, (after, score) in moves.items()}
+def move_values(
+    network: Network, cells: list[int], *, looks_ahead: bool | int, margin: float = 0.0
+) -> dict[int, float]:
+    """Reward and value of each legal move, so many spawns ahead."""
+    found = {}
+    for move in reference.legal_moves(cells):
+        after, score = reference.slide(cells, move)
+        if looks_ahead:
+            found[move] = score + expected_answer(network, after, int(looks_ahead), margin)
+        else:
+            found[move] = score + value(network, after)
+    return found
 
 
 def random_boards(count: int, *, seed: int, highest: int = 15) -> list[list[int]]:
