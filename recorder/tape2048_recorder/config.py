@@ -24,6 +24,8 @@ from tape2048.errors import ConfigError
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder._toml import read_toml
 from tape2048_recorder.players import check_player
+from tape2048_recorder.retention import TABLE as RETENTION_TABLE
+from tape2048_recorder.retention import read_retention
 from tape2048_recorder.settings import (
     ENV_PREFIX,
     Origin,
@@ -316,8 +318,11 @@ def _from_file(path: Path | None) -> Iterator[Given]:
     values, lines = read_toml(path)
     for name, raw in values.items():
         origin = Origin("file", f"{path}:{lines[name]}")
+        if name == RETENTION_TABLE:  # for `tape2048 prune`; a mistake in it is said now, and not at night
+            read_retention(raw, origin)
+            continue
         if name not in settings_of(RecorderConfig):
-            raise unknown_key(name, settings_of(RecorderConfig), origin)
+            raise unknown_key(name, [*settings_of(RecorderConfig), RETENTION_TABLE], origin)
         yield name, raw, origin
 
 

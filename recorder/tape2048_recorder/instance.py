@@ -1,7 +1,8 @@
 """Who records into a directory: the lock of an instance, and what it remembers from life to life.
 
 ``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel lets
-go of it however the recorder ends. ``<instance>.json`` beside it holds, for a seed that was given, how
+go of it however the recorder ends. ``readers.lock`` in that directory is :mod:`tape2048._holds`'s.
+``<instance>.json`` beside it holds, for a seed that was given, how
 far its sequence of games has been handed out, so that a service that starts again goes on instead of
 playing the same games again.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048._durable import fsync_dir, replace_file, storage_error, write_all
+from tape2048._holds import LOCKS_DIRECTORY, make_readers_lock
 from tape2048.errors import AlreadyRunningError, ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IDS_AHEAD", "GameState", "Instance", "Memory"]
 
-_DIRECTORY = ".recorder"
+_DIRECTORY = LOCKS_DIRECTORY
 
 #: Ids that a crash may skip where the seed was given: the memory of them is written this far ahead.
 IDS_AHEAD = 1 << 24
@@ -52,6 +54,7 @@ class Instance:
         self._lock_path = directory / f"{name}.lock"
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            make_readers_lock(out_dir)
             fsync_dir(out_dir)
             self._fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

@@ -82,11 +82,12 @@ def read_facts(partial: Path) -> Facts:
 
     Raises:
         FormatError: they are not there or not whole.
+        OSError: the device would not say.
     """
     path = partial / FACTS
     try:
         return msgspec.json.decode(path.read_bytes(), type=Facts)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (FileNotFoundError, msgspec.MsgspecError) as error:
         raise FormatError(f"no whole facts of a session: {error}", path=path) from error
 
 

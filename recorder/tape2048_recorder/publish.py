@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
+from tape2048 import errors
 from tape2048._crc import crc32c_combine
 from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
 from tape2048.errors import FormatError, NameTakenError, StorageError
@@ -33,6 +34,7 @@ from tape2048.formats.session import (
     Manifest,
     step_dtype,
 )
+from tape2048.validation import validate_session
 from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal
 from tape2048_recorder.partial import STAGED, Facts, compactions, read_facts, stage_of
 
@@ -80,7 +82,8 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
     """Publish what a killed recorder left in ``partial``: each confirmed block whose checksum holds.
 
     Raises:
-        FormatError: the directory does not say what it is; it is left alone.
+        FormatError: the directory does not say what it is, or what comes of it would not pass ``tape2048
+            validate``; it is left alone.
         StorageError: the operating system said no; calling again is safe.
     """
     try:
@@ -244,7 +247,22 @@ def _finish_files(session: Path, facts: Facts, blocks: list[Block], *, ended_at:
     manifest = Manifest(FORMAT_VERSION, rows, len(runs), files)
     write_file(session / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     fsync_dir(session)
+    if recovered:
+        _check_whole(session)
     return sum(entry.bytes for entry in files.values()) + (session / MANIFEST).stat().st_size
+
+
+def _check_whole(session: Path) -> None:
+    """Read a session that a dead recorder has written to its last byte, before anybody sees it."""
+    findings = validate_session(session).findings
+    if not findings:
+        return
+    first = findings[0]
+    # What the device refuses now says nothing of the bytes: the next start looks again.
+    unread = [found for found in findings if issubclass(getattr(errors, found.error), StorageError)]
+    kind = StorageError if unread else FormatError
+    more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""
+    raise kind(f"it would be no whole session: {(unread or [first])[0].message}{more}", path=first.path)
 
 
 def _file_crc(path: Path) -> int:

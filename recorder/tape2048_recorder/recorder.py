@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tape2048._durable import storage_error
+from tape2048._quarantine import quarantine
 from tape2048._version import __version__
-from tape2048.errors import DiskFullError, OutDirError, TapeError, WorkerStartError
+from tape2048.errors import DiskFullError, FormatError, OutDirError, TapeError, WorkerStartError
 from tape2048.formats.session import FORMAT_VERSION, SESSION_NAME, STEPS_NPY
+from tape2048.validation import Finding
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory
@@ -209,7 +211,8 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
 def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
     """Publish what killed recorders of this instance left; call with the instance's lock held.
 
-    What cannot be recovered is reported and left alone.
+    What makes no sense is put into the quarantine with the reason; what the operating system would not
+    read or write is left for the next start. Both are reported.
     """
     try:
         partials = sorted(out_dir.glob(f".*.{instance}{PARTIAL_SUFFIX}"))
@@ -219,6 +222,9 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
     for partial in partials:
         try:
             published = recover(out_dir, partial, ended_at=_last_written(partial))
+        except FormatError as error:
+            _put_away(out_dir, partial, error, reporter)
+            continue
         except TapeError as error:
             reporter.event("error", f"not recovered, left as it is: {error}")
             continue
@@ -234,6 +240,16 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
                 "error", f"{partial.name}: {published.rows_lost:,} rows did not match their checksums"
             )
     return found
+
+
+def _put_away(out_dir: Path, partial: Path, error: FormatError, reporter: Reporter) -> None:
+    found = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
+    try:
+        where = quarantine(out_dir, partial, [found], by="recovery")
+    except TapeError as refused:
+        reporter.event("error", f"not recovered, left as it is: {error} ({refused.message})")
+    else:
+        reporter.event("error", f"not recovered, put into {where.parent.name}/{where.name}: {error}")
 
 
 def _last_written(partial: Path) -> str:

@@ -49,13 +49,14 @@ class Staging:
 
     Args:
         target: the path that it will get.
+        suffix: the end of its name, by which :func:`sweep` finds it.
 
     Attributes:
         path: where it stands; its name begins with a dot.
     """
 
-    def __init__(self, target: Path) -> None:
-        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}{_SUFFIX}")
+    def __init__(self, target: Path, suffix: str = _SUFFIX) -> None:
+        self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}{suffix}")
         self._fd: int | None = None
         self._kept = False
 
@@ -95,10 +96,10 @@ def hold(path: Path, stack: contextlib.ExitStack) -> None:
     stack.callback(os.close, fd)
 
 
-def sweep(target: Path) -> list[Path]:
+def sweep(target: Path, suffix: str = _SUFFIX) -> list[Path]:
     """Remove the staging directories for a target that dead processes left; returns their paths."""
     removed = []
-    for path in target.parent.glob(f".{_escaped(target.name)}.*{_SUFFIX}"):
+    for path in target.parent.glob(f".{_escaped(target.name)}.*{suffix}"):
         try:
             fd = lock_directory(path)
         except OSError:

@@ -33,6 +33,10 @@
     │   ├── OutDirError            31   a directory is missing, or cannot be written
     │   ├── DiskFullError          32   no room (or quota) left
     │   └── NameTakenError         33   the target of a publishing rename exists
+    ├── UpkeepError                34   sessions cannot be looked after as asked
+    │   ├── HeldError              35   somebody else reads or changes them at this moment
+    │   ├── RemoveAllError         36   nothing would be left
+    │   └── MergeError             37   sessions that cannot become one
     ├── RecorderError              40   the recorder cannot go on
     │   ├── AlreadyRunningError    41   another recorder holds this directory and instance
     │   ├── WorkerStartError       42   a worker could not start
@@ -73,11 +77,13 @@ __all__ = [
     "FieldError",
     "FilterError",
     "FormatError",
+    "HeldError",
     "LayoutError",
     "LoaderStateError",
     "LossError",
     "MagicError",
     "ManifestError",
+    "MergeError",
     "MissingPackageError",
     "MixedRowsError",
     "NameTakenError",
@@ -93,6 +99,7 @@ __all__ = [
     "RankError",
     "RecorderError",
     "RecoveryError",
+    "RemoveAllError",
     "ReplayError",
     "RowsGoneError",
     "SchemaError",
@@ -101,6 +108,7 @@ __all__ = [
     "TrailingBytesError",
     "TruncatedError",
     "UnknownKeyError",
+    "UpkeepError",
     "VersionError",
     "WorkerStartError",
     "WorkersDiedError",
@@ -315,6 +323,30 @@ class NameTakenError(StorageError):
     """The target of a publishing rename exists already; nothing was replaced."""
 
     exit_code = 33
+
+
+class UpkeepError(TapeError):
+    """Sessions cannot be removed, merged or recovered as asked; nothing has changed."""
+
+    exit_code = 34
+
+
+class HeldError(UpkeepError):
+    """Somebody else reads or changes what was to be changed, at this moment."""
+
+    exit_code = 35
+
+
+class RemoveAllError(UpkeepError):
+    """Retention that would leave no session, and nobody has said that this is meant."""
+
+    exit_code = 36
+
+
+class MergeError(UpkeepError):
+    """Sessions that cannot become one: of two players or sampling rates, of others, or with a game twice."""
+
+    exit_code = 37
 
 
 class RecorderError(TapeError):

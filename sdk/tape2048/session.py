@@ -16,6 +16,7 @@ from tape2048._directory import (
     read_manifest,
     read_steps,
 )
+from tape2048._holds import hold_to_read
 from tape2048._owners import from_run_table, from_scan
 from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048._holds import Hold
     from tape2048._owners import Owners
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
@@ -51,8 +53,10 @@ _EXPS_OFFSET = 12
 class Session(RowView):
     """A finished session, checked as a whole when it is opened; see :meth:`open`.
 
-    Nothing has to be closed: no file stays open, and the mapping goes with the last array that views
-    it. Pickling (to a worker process of a loader) sends the path alone, and opens it again there.
+    Nothing has to be closed: no file of it stays open, and the mapping goes with the last array that views
+    it. While the object lives, ``tape2048 prune`` leaves the session alone (one descriptor for all
+    sessions of a directory; :mod:`tape2048._holds`). Pickling (to a worker process of a loader) sends the
+    path alone, and opens it again there.
 
     Attributes:
         path: the directory, absolute.
@@ -82,6 +86,7 @@ class Session(RowView):
         self.meta = metadata.session
         self.manifest = manifest
         self.load: Load = load
+        self._hold: Hold | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], load: Load = "mmap") -> Session:
@@ -105,6 +110,7 @@ class Session(RowView):
         """
         check_load(load)
         directory = check_directory(path)
+        hold = hold_to_read(directory)
         parts = find_steps(directory)
         manifest = read_manifest(directory)
         if manifest is not None:
@@ -114,7 +120,9 @@ class Session(RowView):
         steps = read_steps(parts, load)
         if manifest is not None:
             _check_counts(manifest, len(steps), len(metadata.runs), directory / MANIFEST)
-        return cls(directory, steps, metadata, manifest, load if parts[0].name == STEPS_NPY else "ram")
+        session = cls(directory, steps, metadata, manifest, load if parts[0].name == STEPS_NPY else "ram")
+        session._hold = hold
+        return session
 
     @property
     def name(self) -> str:

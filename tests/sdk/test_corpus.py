@@ -142,10 +142,10 @@ class TestOpen:
         Corpus.open(built.root, load="ram")
         assert capsys.readouterr().out == ""
 
-    def test_holds_no_file_open(self, built: Built, load: Any) -> None:
+    def test_holds_one_descriptor_for_all_locks_and_none_of_a_file(self, built: Built, load: Any) -> None:
         before = open_files()
         corpus = Corpus.open(built.root, load=load)
-        assert open_files() == before
+        assert len(open_files()) <= len(before) + 1
         assert len(corpus)
 
     def test_pickled_by_path(self, corpus: Corpus) -> None:

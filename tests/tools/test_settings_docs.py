@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from tape2048_recorder.config import RecorderConfig, load_config
+from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
 from tape2048_recorder.settings import settings_of
-from tape2048_tools.settings_docs import MARKERS, SAMPLE, main, markdown_table, sample_toml, with_table
+from tape2048_tools.settings_docs import (
+    MARKERS,
+    RETENTION_MARKERS,
+    SAMPLE,
+    main,
+    markdown_table,
+    retention_table,
+    sample_toml,
+    with_table,
+)
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -16,12 +26,22 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def test_the_readme_has_the_table_as_it_is_now() -> None:
     readme = (CHECKOUT / "README.md").read_text()
     assert with_table(readme) == readme, "run: make docs"
+    assert with_table(readme, RETENTION_MARKERS, retention_table) == readme, "run: make docs"
 
 
 def test_the_sample_is_as_it_is_now_and_means_the_defaults() -> None:
     file = CHECKOUT / SAMPLE
     assert file.read_text() == sample_toml(), "run: make docs"
     assert load_config({}, {}, file).config == RecorderConfig()
+
+
+def test_the_limits_of_the_sample_are_those_that_hold_without_it(tmp_path: Path) -> None:
+    file = tmp_path / "recorder.toml"
+    _, table = sample_toml().split("\n#[retention]\n")
+    lines = [line[1:] for line in table.splitlines() if line.startswith("#") and not line.startswith("# ")]
+    assert len(lines) == len(settings_of(RetentionLimits))
+    file.write_text("\n".join(["[retention]", *lines]))
+    assert load_retention({}, file) == load_retention({}, CHECKOUT / SAMPLE) == Retention()
 
 
 def test_the_sample_explains_every_setting_in_lines_that_fit() -> None:
@@ -54,7 +74,8 @@ def test_markers_that_are_not_there_are_an_error(text: str) -> None:
 def test_making_the_documents_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "systemd").mkdir()
-    (tmp_path / "README.md").write_text("a\n{}\n{}\nb\n".format(*MARKERS))
+    (tmp_path / "README.md").write_text("a\n{}\n{}\nb\n{}\n{}\n".format(*MARKERS, *RETENTION_MARKERS))
     main()
     assert markdown_table() in (tmp_path / "README.md").read_text()
+    assert retention_table() in (tmp_path / "README.md").read_text()
     assert (tmp_path / SAMPLE).read_text() == sample_toml()

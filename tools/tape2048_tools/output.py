@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["cell", "columns", "finding", "print_human", "print_json", "printable", "table"]
+__all__ = ["cell", "columns", "finding", "print_human", "print_json", "print_lines", "printable", "table"]
 
 #: What a shell reports for a program that SIGPIPE ended; the usual answer to ``| head``.
 EXIT_PIPE_CLOSED = 128 + 13
@@ -34,9 +36,12 @@ _UNBOUNDED_WIDTH = 100_000
 
 def printable(value: object) -> str:
     r"""A value as one line of printable text; what is not printable is escaped (``\x1b``)."""
+    text = str(value)
+    if text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in str(value)
+        for char in text
     )
 
 
@@ -66,6 +71,22 @@ def print_human(*parts: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, str))
     text = buffer.getvalue()
     _emit(text if tty else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of very many rows as plain lines; a heading that starts with ``>`` is one of numbers.
+
+    On a terminal too: fitting ten thousand rows to its width takes rich half a minute.
+    """
+    names = [heading.removeprefix(">") for heading in headings]
+    lines = [names, *([printable(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numbers = [heading.startswith(">") for heading in headings]
+    form = "  ".join(
+        f"{{:>{width}}}" if is_number else f"{{:<{width}}}"
+        for width, is_number in zip(widths, numbers, strict=True)
+    )
+    _emit("".join(f"{form.format(*line).rstrip()}\n" for line in lines))
 
 
 def table(*headings: str, title: str | None = None) -> Table:

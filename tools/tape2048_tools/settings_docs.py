@@ -12,17 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.retention import TABLE, RetentionLimits
 from tape2048_recorder.settings import settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
 
     from tape2048_recorder.settings import Setting
 
-__all__ = ["MARKERS", "SAMPLE", "markdown_table", "sample_toml", "settings_toml", "with_table"]
+__all__ = [
+    "MARKERS",
+    "RETENTION_MARKERS",
+    "SAMPLE",
+    "markdown_table",
+    "retention_table",
+    "sample_toml",
+    "settings_toml",
+    "with_table",
+]
 
 #: The lines in README.md between which the table stands.
 MARKERS = ("<!-- settings:begin -->", "<!-- settings:end -->")
+
+#: ... and those between which the table of the ``[retention]`` limits stands.
+RETENTION_MARKERS = ("<!-- retention:begin -->", "<!-- retention:end -->")
 
 #: The sample file in a checkout.
 SAMPLE = Path("systemd/recorder.toml")
@@ -35,11 +50,25 @@ environment variable (TAPE2048_ROTATE_STEPS=5M), and that before this file; an u
 Use it with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and look at the result with
 `tape2048 config show --origin`. Megabytes are 10**6 bytes."""
 
+_RETENTION_HEAD = """\
+How long sessions are kept: `tape2048 prune --config FILE` removes what these limits let go, the oldest
+first; the recorder itself removes nothing. Limits for the sessions of one model tag go into
+[retention.tags.TAG]."""
+
 
 def markdown_table() -> str:
     """The reference table: setting, default, values, what it does, why the default."""
+    return _table(RecorderConfig)
+
+
+def retention_table() -> str:
+    """The reference table of the limits in ``[retention]``."""
+    return _table(RetentionLimits)
+
+
+def _table(config: type[msgspec.Struct]) -> str:
     lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
-    for setting in settings_of(RecorderConfig).values():
+    for setting in settings_of(config).values():
         default = setting.show(setting.default)
         cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
@@ -54,7 +83,18 @@ def sample_toml() -> str:
     settings = settings_of(RecorderConfig).values()
     # A table ends the part of a TOML file where plain keys may stand.
     ordered = sorted(settings, key=lambda setting: setting.kind == "table")
-    return "\n\n".join([_comment(_SAMPLE_HEAD), *(_sample_entry(setting) for setting in ordered)]) + "\n"
+    limits = settings_of(RetentionLimits).values()
+    parts = [
+        _comment(_SAMPLE_HEAD),
+        *map(_sample_entry, ordered),
+        _retention_head(),
+        *map(_sample_entry, limits),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _retention_head() -> str:
+    return f"{_comment(_RETENTION_HEAD)}\n#[{TABLE}]"
 
 
 def settings_toml(config: msgspec.Struct) -> str:
@@ -89,24 +129,26 @@ def _toml_line(setting: Setting, value: object) -> str:
     return f"{setting.name} = {quote}{shown}{quote}"
 
 
-def with_table(readme: str) -> str:
+def with_table(
+    readme: str, markers: tuple[str, str] = MARKERS, make_table: Callable[[], str] = markdown_table
+) -> str:
     """The text of a README with the table between its markers made anew.
 
     Raises:
         ValueError: the markers are not there, once each and in order.
     """
-    begin, end = MARKERS
+    begin, end = markers
     pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
     if readme.count(begin) != 1 or readme.count(end) != 1 or not pattern.search(readme):
         message = f"expected one {begin} with one {end} after it"
         raise ValueError(message)
-    return pattern.sub(lambda _: f"{begin}\n{markdown_table()}{end}", readme)
+    return pattern.sub(lambda _: f"{begin}\n{make_table()}{end}", readme)
 
 
 def main() -> None:
-    """Write the sample file and the table in README.md of the checkout that is the working directory."""
+    """Write the sample file and the tables in README.md of the checkout that is the working directory."""
     readme = Path("README.md")
-    readme.write_text(with_table(readme.read_text()))
+    readme.write_text(with_table(with_table(readme.read_text()), RETENTION_MARKERS, retention_table))
     SAMPLE.write_text(sample_toml())
 
 

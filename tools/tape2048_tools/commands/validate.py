@@ -35,6 +35,7 @@ class Checked(msgspec.Struct, frozen=True):
         checksums: checksums that were recomputed.
         replayed: runs that were played again; None where that was not asked for, or not possible.
         findings: everything that is wrong.
+        quarantined: where it was moved; None where it stays.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Checked(msgspec.Struct, frozen=True):
     checksums: int
     replayed: int | None
     findings: tuple[Finding, ...]
+    quarantined: str | None = None
 
 
 @click.command(
@@ -52,22 +54,31 @@ class Checked(msgspec.Struct, frozen=True):
     examples=[
         "tape2048 validate selfplay",
         "tape2048 validate selfplay/20260101T000000Z_model=expectimax --replay",
+        "tape2048 validate selfplay --quarantine",
         "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
     ],
 )
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--replay", is_flag=True, help="Play every recorded game again from its seed, and compare.")
+@click.option(
+    "--quarantine",
+    "put_away",
+    is_flag=True,
+    help="Move a session with findings to .quarantine beside it, with the reason; not one that is read.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: each session with its findings.")
 @click.option("--quiet", is_flag=True, help="Say nothing but findings; no progress bar.")
-def command(*, paths: Sequence[Path], replay: bool, as_json: bool, quiet: bool) -> None:
+def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 
     Each of PATHS is a session, or a directory of sessions. The exit code is 1 where anything is wrong.
+    With --quarantine, what the operating system could not read stays: that says nothing of the session.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
     for count, session in enumerate(sessions, start=1):
-        checked.append(_check(session, f"{count}/{len(sessions)}", replay=replay, quiet=quiet))
+        result = _check(session, f"{count}/{len(sessions)}", replay=replay, quiet=quiet)
+        checked.append(_put_away(result) if put_away and not result.ok else result)
         if not as_json:
             _print(checked[-1], quiet=quiet)
     bad = sum(not result.ok for result in checked)
@@ -125,6 +136,25 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
     )
 
 
+def _put_away(result: Checked) -> Checked:
+    """Move a session to the quarantine, if it is one and its findings are about its bytes."""
+    from tape2048 import errors
+    from tape2048._holds import Upkeep
+    from tape2048._quarantine import quarantine_session
+
+    path = Path(result.path)
+    about_bytes = (issubclass(getattr(errors, found.error), errors.FormatError) for found in result.findings)
+    if not path.is_dir() or path.is_symlink() or not all(about_bytes):
+        return result
+    try:
+        with Upkeep(path.parent) as upkeep:
+            moved = quarantine_session(path, result.findings, upkeep, by="tape2048 validate")
+    except TapeError as error:
+        refused = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
+        return msgspec.structs.replace(result, findings=(*result.findings, refused))
+    return msgspec.structs.replace(result, quarantined=str(moved))
+
+
 def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[Finding, ...]]:
     from tape2048_recorder.replay import replay_session
 
@@ -150,3 +180,5 @@ def _print(result: Checked, *, quiet: bool) -> None:
     for found in result.findings:
         text = str(TapeError(found.message, path=found.path, offset=found.offset))
         print_human(finding(found.error, text, found.hint))
+    if result.quarantined is not None:
+        print_human(cell(f"moved to {result.quarantined}"))

@@ -1,0 +1,124 @@
+"""Where sessions go that are not what they should be: ``<root>/.quarantine/``, with the reason.
+
+::
+
+    <root>/.quarantine/<name>/               the directory as it was, nothing changed
+    <root>/.quarantine/<name>.reason.json    what was found, by whom, when
+
+Its name begins with a dot, so that no reader takes it for a session. What stands there is for a person to
+look at; moving the directory back is all it takes to have it again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tape2048._durable import fsync_dir, rename_noreplace, storage_error, write_file
+from tape2048.errors import HeldError, NameTakenError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape2048._holds import Upkeep
+    from tape2048.validation import Finding
+
+__all__ = ["QUARANTINE", "Reason", "quarantine", "quarantine_session", "quarantined"]
+
+QUARANTINE = ".quarantine"
+_REASON = ".reason.json"
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a directory was put away: ``<name>.reason.json``.
+
+    Attributes:
+        was: its path before.
+        by: what put it there.
+        at: when, UTC, RFC 3339.
+        findings: each defect, as ``tape2048 validate --json`` says it.
+    """
+
+    was: str
+    by: str
+    at: str
+    findings: list[dict[str, object]]
+
+
+def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) -> Path:
+    """Put a directory of ``root`` away that nobody else can be at work on; returns where it is now.
+
+    The reason is written first: whatever stands in the quarantine has one, also after a crash in between.
+
+    Raises:
+        StorageError: the operating system refused; the directory is where it was.
+    """
+    home = root / QUARANTINE
+    name = path.name.lstrip(".")
+    reason = Reason(
+        was=str(path),
+        by=by,
+        at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
+        findings=[msgspec.to_builtins(finding) for finding in findings],
+    )
+    text = msgspec.json.format(msgspec.json.encode(reason)) + b"\n"
+    try:
+        home.mkdir(exist_ok=True)
+        for count in itertools.count(1):
+            target = home / (name if count == 1 else f"{name}-{count}")
+            note = home / f"{target.name}{_REASON}"
+            if os.path.lexists(target):
+                continue
+            note.unlink(missing_ok=True)  # of a crash before the rename
+            write_file(note, text)
+            try:
+                rename_noreplace(path, target)
+            except NameTakenError:
+                note.unlink()
+                continue
+            except BaseException:
+                note.unlink(missing_ok=True)
+                raise
+            break
+        fsync_dir(home)
+        fsync_dir(root)
+    except OSError as error:
+        raise storage_error(error, path, "moving it to the quarantine") from error
+    return target
+
+
+def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: Upkeep, *, by: str) -> Path:
+    """Put a published session away, unless somebody reads it.
+
+    Raises:
+        HeldError: somebody reads it.
+        StorageError: the operating system refused; the session is where it was.
+    """
+    try:
+        taken = upkeep.take(path)
+    except OSError as error:
+        raise storage_error(error, path, "moving it to the quarantine") from error
+    if taken is None:
+        raise HeldError(
+            "a process reads this session; it stays where it is",
+            path=path,
+            hint="end that process, then again",
+        )
+    try:
+        return quarantine(path.parent, path, findings, by=by)
+    finally:
+        upkeep.give_back(taken)
+
+
+def quarantined(root: Path) -> list[str]:
+    """Names of what stands in the quarantine of a directory, sorted; none where it has none."""
+    try:
+        with os.scandir(Path(root) / QUARANTINE) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []

@@ -1,0 +1,373 @@
+"""Many small sessions as one new session, in which every game is what it was.
+
+A game keeps its rows, its seed and its place in the order of the sessions, so that labels and splits
+(which go by player and seed) do not change. Rows are copied block by block, each compared with its checksum.
+Where the games' ids differ between all sessions, rows and block checksums stay the same bytes; where they do
+not (each start of a recorder without a seed counts from 0), games are numbered anew in that order, and the
+checksums with them.
+
+The table ``session`` keeps the facts that all sessions share; those that differ stand, for each session, in
+the list ``merged_from``. Embeddings are not carried over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048._crc import crc32c_combine
+from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._reading import open_regular, read_exactly
+from tape2048._staging import Staging, sweep
+from tape2048.errors import ChecksumError, MergeError, MixedRowsError, NameTakenError
+from tape2048.formats.metadata import write_metadata
+from tape2048.formats.npy import session_header
+from tape2048.formats.session import (
+    BLOCK_DTYPE,
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    RUN_DTYPE,
+    SESSION_NAME,
+    STEPS_HEADER_BYTES,
+    STEPS_NPY,
+    FileEntry,
+    Manifest,
+)
+from tape2048.session import Session
+from tape2048.validation import validate_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["Merged", "merge_sessions"]
+
+#: Facts on which what a row or a label means depends, and a game's identity: all sessions have the same.
+_SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_rate", "record_action")
+
+#: Facts that a merged session has of its own.
+_OWN = frozenset({"rows", "runs", "started_at", "ended_at", "recovered", "merged_from"})
+
+#: A block larger than this is read in pieces; blocks of the recorder have 7 MB.
+_PIECE_ROWS = 1 << 18
+
+
+#: Not that of a recorder's unfinished sessions, which its next start takes up.
+_STAGING_SUFFIX = ".merging"
+
+
+class Merged(NamedTuple):
+    """What :func:`merge_sessions` made: where it is, of how much, and whether games were numbered anew."""
+
+    path: Path
+    sessions: int
+    rows: int
+    runs: int
+    bytes: int
+    renumbered: bool
+
+
+class _Part(NamedTuple):
+    """What is kept of one session while the others are looked at: no rows."""
+
+    path: Path
+    runs: NDArray[np.void]
+    blocks: NDArray[np.void]
+    facts: dict[str, Any]
+    dtype: np.dtype[np.void]
+    data_offset: int
+    rows: int
+
+
+def merge_sessions(
+    paths: Sequence[str | os.PathLike[str]],
+    out_dir: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int], object] | None = None,
+) -> Merged:
+    """Make one new session of several; they stay as they are.
+
+    The new one is named after the earliest start and the model tag, and appears when it has been read back
+    completely (:func:`tape2048.validate_session`), or not at all. Memory: the run tables, and a piece of
+    a block.
+
+    Args:
+        paths: at least two sessions of one player, in any order; by their start they are put together.
+        out_dir: the directory that receives the new one; it is made where it is missing.
+        progress: called with the rows copied so far, and all.
+
+    Returns:
+        The new session.
+
+    Raises:
+        MixedRowsError: rows with and without moves.
+        MergeError: sessions of others, of two players or sampling rates, a session named twice, or the same
+            game in two of them.
+        FormatError: a session that cannot be opened, or whose bytes are not those that were written.
+        StorageError: the operating system refused.
+    """
+    root = Path(os.path.abspath(out_dir))
+    with contextlib.ExitStack() as held:
+        parts = list(_parts(paths, held))
+        _check_mergeable(parts)
+        ids = np.concatenate([part.runs["id"] for part in parts])
+        renumbered = len(np.unique(ids)) != len(ids)
+        facts = _facts(parts)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            target = root / _name(facts)
+            sweep(target, _STAGING_SUFFIX)
+            with Staging(target, _STAGING_SUFFIX) as staging:
+                draft = staging.path / "session"
+                draft.mkdir()
+                size, rows, runs = _write(draft, parts, facts, progress, renumbered=renumbered)
+                _check(draft)
+                published = _publish(draft, target)
+                fsync_dir(root)
+        except OSError as error:
+            raise storage_error(error, root, "writing the merged session") from error
+    return Merged(published, len(parts), rows, runs, size, renumbered)
+
+
+# ---------------------------------------------------------------------------------- looking at them
+
+
+def _parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> Iterator[_Part]:
+    """The sessions by their start, none twice; they are held until the stack is closed."""
+    if len(paths) < 2:
+        raise MergeError(f"found {len(paths)} sessions, expected at least two", hint="name the ones to merge")
+    seen: set[str] = set()
+    parts = []
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise MergeError("this session is named twice", path=path, hint="its games would count twice")
+        seen.add(real)
+        session = Session.open(path)
+        held.callback(lambda _: None, session._hold)  # noqa: SLF001 - the lock, without the rows' mapping
+        parts.append(_part(session))
+    yield from sorted(parts, key=lambda part: (str(part.facts.get("started_at")), part.path.name))
+
+
+def _part(session: Session) -> _Part:
+    if session.manifest is None or session.blocks is None or not session.contiguous:
+        raise MergeError(
+            "this session has no manifest or block checksums: others wrote it",
+            path=session.path,
+            hint="convert it first: tape2048 convert",
+        )
+    missing = [name for name in _SHARED if session.meta.get(name) is None]
+    if missing:
+        raise MergeError(
+            f"this session does not say its {missing[0]}, on which what its games are depends",
+            path=session.path,
+            hint="leave it out",
+        )
+    offset = session.manifest.files[STEPS_NPY].bytes - len(session) * session.steps.dtype.itemsize
+    blocks = np.sort(session.blocks, order="first_row")
+    return _Part(session.path, session.runs, blocks, session.meta, session.steps.dtype, offset, len(session))
+
+
+def _check_mergeable(parts: list[_Part]) -> None:
+    first = parts[0]
+    for part in parts[1:]:
+        if part.dtype != first.dtype:
+            raise MixedRowsError(
+                f"rows of {part.dtype.itemsize} bytes; {first.path.name} has {first.dtype.itemsize} "
+                "(with and without moves)",
+                path=part.path,
+                hint="merge those with record_action and those without by themselves",
+            )
+        for name in _SHARED:
+            if part.facts[name] != first.facts[name]:
+                raise MergeError(
+                    f"{name} is {_short(part.facts[name])}; that of {first.path.name} is "
+                    f"{_short(first.facts[name])}",
+                    path=part.path,
+                    hint="merge only sessions of one player, recorded alike",
+                )
+    seeds = np.concatenate([part.runs["seed"] for part in parts])
+    ordered = np.sort(seeds)
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(twice):
+        seed = ordered[twice[0]]
+        where = [part.path for part in parts if (part.runs["seed"] == seed).any()]
+        raise MergeError(
+            f"the game of seed {seed} is also in {where[-1].name}; expected each game once",
+            path=where[0],
+            hint="one of the two is a copy, or a merged session beside what it was made of",
+        )
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _facts(parts: list[_Part]) -> dict[str, Any]:
+    """What all share, and what each has of its own."""
+    first = parts[0].facts
+    names = dict.fromkeys(name for part in parts for name in part.facts if name not in _OWN)
+    shared = {
+        name: first[name]
+        for name in names
+        if name in first and all(name in part.facts and part.facts[name] == first[name] for part in parts)
+    }
+    own = [
+        {
+            "name": part.path.name,
+            "rows": part.rows,
+            "runs": len(part.runs),
+            **{name: value for name, value in part.facts.items() if name not in shared and name not in _OWN},
+            **{name: part.facts[name] for name in ("started_at", "ended_at", "recovered", "merged_from")
+               if name in part.facts},
+        }
+        for part in parts
+    ]  # fmt: skip
+    return {
+        **shared,
+        "started_at": str(first.get("started_at")),
+        "ended_at": max(str(part.facts.get("ended_at")) for part in parts),
+        "recovered": any(part.facts.get("recovered") is True for part in parts),
+        "rows": sum(part.rows for part in parts),
+        "runs": sum(len(part.runs) for part in parts),
+        "merged_from": own,
+    }
+
+
+def _name(facts: dict[str, Any]) -> str:
+    started = facts["started_at"].replace("-", "").replace(":", "")
+    name = f"{started}_model={facts.get('model_tag', 'merged')}"
+    if not SESSION_NAME.fullmatch(name):
+        raise MergeError(
+            f"found started_at {facts['started_at']!r} and model_tag {facts.get('model_tag')!r}, of which no "
+            "session's name can be made"
+        )
+    return name
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def _write(
+    directory: Path,
+    parts: list[_Part],
+    facts: dict[str, Any],
+    progress: Callable[[int, int], object] | None,
+    *,
+    renumbered: bool,
+) -> tuple[int, int, int]:
+    """Write all files of the new session and flush them; its bytes, rows and runs."""
+    from crc32c import crc32c
+
+    rows = sum(part.rows for part in parts)
+    header = session_header(parts[0].dtype, rows)
+    row_bytes = parts[0].dtype.itemsize
+    checksum = crc32c(header)
+    runs, blocks = [], []
+    first_row = first_id = 0
+    fd = os.open(directory / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, header, 0)
+        for part in parts:
+            table = part.runs.copy()
+            table["first_row"] += np.uint64(first_row)
+            if renumbered:
+                table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
+            runs.append(table)
+            with open_regular(part.path / STEPS_NPY) as source:
+                for block in part.blocks:
+                    written = _copy_block(source, fd, part, block, first_row, table if renumbered else None)
+                    checksum = crc32c_combine(checksum, written, int(block["rows"]) * row_bytes)
+                    blocks.append((first_row + int(block["first_row"]), int(block["rows"]), written))
+                    if progress is not None:
+                        progress(first_row + int(block["first_row"]) + int(block["rows"]), rows)
+            first_row += part.rows
+            first_id += len(table)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    database = directory / METADATA_DB
+    all_runs = np.concatenate(runs, dtype=RUN_DTYPE)
+    write_metadata(database, runs=all_runs, blocks=np.array(blocks, BLOCK_DTYPE), session=facts)
+    fsync_path(database)
+    content = database.read_bytes()
+    files = {
+        STEPS_NPY: FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum),
+        METADATA_DB: FileEntry(len(content), crc32c(content)),
+    }
+    manifest = msgspec.json.format(msgspec.json.encode(Manifest(FORMAT_VERSION, rows, len(all_runs), files)))
+    write_file(directory / MANIFEST, manifest + b"\n")
+    fsync_dir(directory)
+    return sum(entry.bytes for entry in files.values()) + len(manifest) + 1, rows, len(all_runs)
+
+
+def _copy_block(  # noqa: PLR0917 - from where, to where, what
+    source: int, target: int, part: _Part, block: np.void, first_row: int, table: NDArray[np.void] | None
+) -> int:
+    """Copy one block's rows; with ``table``, ids are those of the new run table. Returns its checksum there.
+
+    Raises:
+        ChecksumError: the rows are not those that were written.
+    """
+    from crc32c import crc32c
+
+    begin, count = int(block["first_row"]), int(block["rows"])
+    path = part.path / STEPS_NPY
+    found = written = 0
+    has_rows = part.runs["rows"] > 0  # a run without any begins where another one does
+    for at in range(begin, begin + count, _PIECE_ROWS):
+        rows = np.empty(min(_PIECE_ROWS, begin + count - at), part.dtype)
+        read_exactly(source, rows, part.data_offset + at * part.dtype.itemsize, path)
+        found = crc32c(rows.view(np.uint8).data, found)
+        if table is not None:
+            # Runs tile the rows in order, so a row's run is the last one that begins at or before it.
+            owners = np.searchsorted(
+                part.runs["first_row"][has_rows],
+                np.arange(at, at + len(rows), dtype=np.uint64),
+                side="right",
+            )
+            rows["run_id"] = table["id"][has_rows][owners - 1]
+        data = rows.view(np.uint8).data
+        written = crc32c(data, written) if table is not None else found
+        write_all(target, data, STEPS_HEADER_BYTES + (first_row + at) * part.dtype.itemsize)
+    if found != int(block["crc32c"]):
+        raise ChecksumError(
+            f"rows {begin} to {begin + count - 1} have CRC-32C {found:08x}; the block's is "
+            f"{int(block['crc32c']):08x}",
+            path=path,
+            offset=part.data_offset + begin * part.dtype.itemsize,
+            hint="leave this session out, or put it away: tape2048 validate --quarantine",
+        )
+    return written
+
+
+def _check(draft: Path) -> None:
+    """Read what was written to its last byte, before anybody sees it."""
+    report = validate_session(draft)
+    if report.findings:
+        first = report.findings[0]
+        raise MergeError(
+            f"what was written does not pass ({first.error}: {first.message}); nothing was published",
+            path=first.path,
+            hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
+        )
+
+
+def _publish(draft: Path, target: Path) -> Path:
+    count = 1
+    while True:
+        path = target if count == 1 else target.with_name(f"{target.name}-{count}")
+        try:
+            rename_noreplace(draft, path)
+        except NameTakenError:
+            count += 1
+        else:
+            return path

@@ -1,0 +1,226 @@
+"""Readers hold their sessions, and what removes sessions leaves those alone."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import Session, errors, sessions
+from tape2048._holds import READERS_LOCK, Upkeep, make_readers_lock
+from tape2048._removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
+
+from .builders import open_files, write_foreign, write_ours
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = [f"2025010{day}T000000Z_model=toy" for day in range(1, 5)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Four sessions, and the file of the locks."""
+    root = tmp_path / "root"
+    for name in NAMES:
+        write_ours(root / name)
+    make_readers_lock(root)
+    return root
+
+
+def removed(root: Path, *names: str) -> list[str]:
+    with Upkeep(root) as upkeep:
+        return [
+            outcome.path.name
+            for outcome in remove_sessions(root, [root / name for name in names], upkeep)
+            if outcome.gone
+        ]
+
+
+def test_a_session_that_is_read_stays_and_the_others_go(root: Path) -> None:
+    session = Session.open(root / NAMES[1])
+    assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
+    assert Session.open(root / NAMES[1]).runs.tolist() == session.runs.tolist()
+    del session
+    assert removed(root, NAMES[1]) == [NAMES[1]]
+    assert [path.name for path in root.iterdir()] == [".recorder"]
+
+
+def test_each_object_holds_it_and_the_last_one_lets_go(root: Path) -> None:
+    opened = [Session.open(root / NAMES[0], load=load) for load in ("mmap", "ram", "mmap")]
+    copied = copy.copy(opened[0])
+    while opened:
+        assert removed(root, NAMES[0]) == []
+        opened.pop()
+    assert removed(root, NAMES[0]) == []
+    del copied
+    assert removed(root, NAMES[0]) == [NAMES[0]]
+
+
+def test_one_descriptor_for_all_sessions_and_none_when_they_are_gone(root: Path) -> None:
+    before = open_files()
+    opened = [Session.open(root / name) for name in NAMES for _ in range(5)]
+    assert len(open_files()) == len(before) + 1
+    opened.clear()
+    Session.open(root / NAMES[0])
+    with Upkeep(root):
+        pass
+    removed(root, *NAMES[:3])
+    with pytest.raises(errors.NotASessionError):
+        Session.open(root / NAMES[0])
+    assert open_files() == before
+
+
+def test_by_another_name(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root / NAMES[2])
+    session = Session.open(tmp_path / "link")
+    assert removed(root, NAMES[2]) == []
+    assert session.name == "link"
+
+
+READER = """
+import sys
+from tape2048 import Session
+session = Session.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_holds_it_until_it_dies(root: Path) -> None:
+    reader = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", READER, str(root / NAMES[3])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "open\n"
+        assert removed(root, NAMES[3]) == []
+        reader.kill()
+        reader.wait()
+        assert removed(root, NAMES[3]) == [NAMES[3]]
+    finally:
+        reader.kill()
+        reader.communicate()
+
+
+def test_a_forked_child_that_drops_its_session_does_not_let_go(root: Path) -> None:
+    session = Session.open(root / NAMES[0])
+    child = os.fork()
+    if child == 0:
+        del session
+        Session.open(root / NAMES[1])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert removed(root, *NAMES[:2]) == [NAMES[1]]
+    assert session.name == NAMES[0]
+
+
+def test_one_that_is_being_removed_cannot_be_opened(root: Path) -> None:
+    with Upkeep(root) as upkeep:
+        taken = upkeep.take(root / NAMES[0])
+        assert taken is not None
+        with pytest.raises(errors.NotASessionError, match="being removed"):
+            Session.open(root / NAMES[0])
+        upkeep.give_back(taken)
+        assert len(Session.open(root / NAMES[0]))
+
+
+def test_two_that_remove_exclude_each_other(root: Path) -> None:
+    with Upkeep(root), pytest.raises(errors.HeldError, match="another process removes"):
+        Upkeep(root)
+    with Upkeep(root):
+        pass
+
+
+class TestWithoutTheFile:
+    """Where nobody has recorded or removed: readers make no file."""
+
+    @pytest.fixture
+    def root(self, root: Path) -> Path:
+        (root / ".recorder" / READERS_LOCK).unlink()
+        (root / ".recorder").rmdir()
+        return root
+
+    def test_a_reader_from_before_keeps_everything(self, root: Path) -> None:
+        session = Session.open(root / NAMES[0])
+        assert not (root / ".recorder").exists()
+        with pytest.raises(errors.HeldError, match="before their locks had a file"):
+            Upkeep(root)
+        later = Session.open(root / NAMES[1])
+        with pytest.raises(errors.HeldError):
+            Upkeep(root)
+        del session
+        assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
+        assert later.name == NAMES[1]
+
+    def test_nothing_is_read_nothing_is_kept(self, root: Path) -> None:
+        Session.open(root / NAMES[0])
+        assert removed(root, *NAMES) == NAMES
+
+
+def test_without_locks_sessions_open_all_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.fcntl", refuse)
+    assert len(Session.open(root / NAMES[0]))
+
+
+# --- removing
+
+
+def test_nobody_sees_half_a_session(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(path: Path) -> None:
+        (path / "steps.npy").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", die)
+        with pytest.raises(KeyboardInterrupt):
+            removed(root, *NAMES[:2])
+    assert [path.name for path in sessions(root)] == NAMES[2:]
+    assert [path.name for path in hidden_leftovers(root)] == [f".{name}.removed" for name in NAMES[:2]]
+    write_ours(root / NAMES[0])  # a name may be used again before the leftover is gone
+    with Upkeep(root) as upkeep:
+        assert [outcome.gone for outcome in remove_sessions(root, [root / NAMES[0]], upkeep)] == [True]
+        assert len(clear_leftovers(root, upkeep)) == 2
+        assert clear_leftovers(root, upkeep) == []
+    assert sorted(path.name for path in root.iterdir()) == [".recorder", *NAMES[2:]]
+
+
+def test_one_that_fails_does_not_keep_the_others(root: Path) -> None:
+    with Upkeep(root) as upkeep:
+        paths = [root / NAMES[0], root / "20300101T000000Z_model=gone", root / NAMES[1]]
+        outcomes = list(remove_sessions(root, paths, upkeep))
+    assert [outcome.gone for outcome in outcomes] == [True, False, True]
+    assert isinstance(outcomes[1].error, errors.OutDirError)
+
+
+def test_what_is_no_longer_needed_stays(root: Path) -> None:
+    with Upkeep(root) as upkeep:
+        paths = [root / name for name in NAMES]
+        outcomes = list(remove_sessions(root, paths, upkeep, still_needed=lambda path: path == paths[2]))
+    assert [outcome.path for outcome in outcomes] == paths[2:3]
+
+
+def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path) -> None:
+    assert why_not_ours(root / NAMES[0]) is None
+    (root / NAMES[0] / "embeddings.json").touch()
+    assert why_not_ours(root / NAMES[0]) is None
+    (root / NAMES[0] / "notes.txt").touch()
+    assert "notes.txt" in str(why_not_ours(root / NAMES[0]))
+    (root / NAMES[1] / "manifest.json").write_bytes(b"{")
+    assert "malformed" in str(why_not_ours(root / NAMES[1]))
+    (root / NAMES[2] / "steps.npy").unlink()
+    assert "lacks" in str(why_not_ours(root / NAMES[2]))
+    (root / "20250105T000000Z_model=link").symlink_to(root / NAMES[3])
+    assert "link" in str(why_not_ours(root / "20250105T000000Z_model=link"))
+    foreign = write_foreign(root / "20250106T000000Z_model=theirs")
+    assert "others wrote it" in str(why_not_ours(foreign))
+    assert "its name" in str(why_not_ours(write_ours(tmp_path / "session")))
+    assert why_not_ours(root / "20250107T000000Z_model=gone") is not None

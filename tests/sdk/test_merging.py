@@ -1,0 +1,283 @@
+"""Many sessions as one: the games stay what they are, and what cannot be merged is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import Corpus, Session, errors, sessions
+from tape2048.merging import merge_sessions
+from tape2048.validation import validate_session
+
+from .builders import Game, Spec, names, write_foreign, write_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+COUNTS = (3, 1, 4, 2)
+FACTS: dict[str, Any] = {
+    "format_version": 1,
+    "engine": "toy",
+    "player": "toy",
+    "player_args": {"depth": 1},
+    "player_sha256": "ab" * 32,
+    "sample_rate": 1,
+    "record_action": False,
+    "model_tag": "toy",
+    "recovered": False,
+}
+
+
+def write(
+    root: Path, number: int, games: Sequence[Game], spec: dict[str, Any] | None = None, **facts: Any
+) -> Path:
+    """The number-th session; they start a minute apart."""
+    spec = spec or {}
+    rate = spec.get("sample_rate", 1)
+    rows = sum(-(-game.steps // rate) for game in games)
+    own = {
+        "seed": number,
+        "started_at": f"2025-01-02T03:{number:02d}:00Z",
+        "ended_at": f"2025-01-02T03:{number + 1:02d}:00Z",
+        "rows": rows,
+        "runs": len(games),
+        "sample_rate": rate,
+        "record_action": spec.get("action", False),
+    }
+    path = root / f"20250102T03{number:02d}00Z_model=toy"
+    return write_ours(path, Spec(games=games, facts={**FACTS, **own, **facts}, **spec))
+
+
+def games(first_id: int, count: int, first_seed: int) -> list[Game]:
+    return [
+        Game(
+            first_id + n,
+            steps=2 + (first_seed + n) % 7,
+            highest_tile=2 ** (8 + (first_seed + n) % 6),
+            seed=(first_seed + n) * 0x9E3779B97F4A7C15 % 2**64,
+            max_score=first_seed + n,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def four(root: Path, *, distinct: bool, **more: Any) -> list[Path]:
+    """Four sessions, with ids that go on or that each count from 0."""
+    made, first = [], 0
+    for number, count in enumerate(COUNTS):
+        made.append(write(root, number, games(first if distinct else 0, count, 10 + first), **more))
+        first += count
+    return made
+
+
+def rows_by_seed(paths: list[Path]) -> dict[int, tuple[Any, ...]]:
+    """Each game by its seed: its facts, and its rows but for the id."""
+    found: dict[int, tuple[Any, ...]] = {}
+    for path in paths:
+        session = Session.open(path)
+        for ordinal, run in enumerate(session.runs):
+            rows = session.steps[session.rows_of(ordinal)]
+            assert (rows["run_id"] == run["id"]).all()
+            facts = tuple(int(run[name]) for name in ("rows", "steps", "max_score", "highest_tile"))
+            found[int(run["seed"])] = (facts, rows["step_idx"].tobytes(), rows["exps"].tobytes())
+    return found
+
+
+@pytest.mark.parametrize("distinct", [True, False], ids=["distinct ids", "same ids"])
+@pytest.mark.parametrize(
+    "spec", [{}, {"action": True}, {"sample_rate": 3}], ids=["plain", "moves", "sampled"]
+)
+def test_every_game_is_what_it_was(tmp_path: Path, distinct: bool, spec: dict[str, Any]) -> None:
+    made = four(tmp_path / "root", distinct=distinct, spec=spec)
+    before = rows_by_seed(made)
+    merged = merge_sessions(made[::-1], tmp_path / "out")
+    assert merged.path == tmp_path / "out" / made[0].name
+    assert (merged.sessions, merged.runs, merged.renumbered) == (4, sum(COUNTS), not distinct)
+    assert rows_by_seed([merged.path]) == before
+    report = validate_session(merged.path)
+    assert report.ok, report.findings
+    assert report.checksums
+    session = Session.open(merged.path)
+    order = [int(seed) for path in made for seed in Session.open(path).runs["seed"]]
+    assert session.runs["seed"].tolist() == order, "in the order of the sessions"
+    assert (np.diff(session.runs["id"].astype(np.int64)) > 0).all()
+    assert merged.bytes == sum(file.stat().st_size for file in merged.path.iterdir())
+    if spec.get("action"):
+        assert session.steps["action"].tobytes() == b"".join(
+            Session.open(path).steps["action"].tobytes() for path in made
+        )
+
+
+def test_block_checksums_are_kept_where_ids_differ(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=True)
+    merged = Session.open(merge_sessions(made, tmp_path / "out").path)
+    assert merged.blocks is not None
+    kept = [int(crc) for path in made for crc in Session.open(path).blocks["crc32c"]]  # type: ignore[index]
+    assert merged.blocks["crc32c"].tolist() == kept
+    assert merged.steps.tobytes() == b"".join(Session.open(path).steps.tobytes() for path in made)
+
+
+def test_labels_and_splits_do_not_change(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=False)
+    out = merge_sessions(made, tmp_path / "out").path
+    apart, together = Corpus.open(made), Corpus.open([out])
+    np.testing.assert_array_equal(
+        np.concatenate([Session.open(path).labels((512, 1024)) for path in made]),
+        Session.open(out).labels((512, 1024)),
+    )
+    for part in ("train", "val"):
+        seeds = [
+            sorted(corpus.split(train=0.5, val=0.5)[part].runs["seed"].tolist())
+            for corpus in (apart, together)
+        ]
+        assert seeds[0] == seeds[1]
+
+
+def test_facts_that_are_shared_and_those_that_are_not(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    made = [
+        write(root, 0, games(0, 2, 1), host="one"),
+        write(root, 1, games(0, 2, 5), host="two", recovered=True),
+    ]
+    meta = Session.open(merge_sessions(made, tmp_path / "out").path).meta
+    assert {name: meta[name] for name in FACTS if name != "recovered"} == {
+        name: value for name, value in FACTS.items() if name != "recovered"
+    }
+    assert (meta["started_at"], meta["ended_at"]) == ("2025-01-02T03:00:00Z", "2025-01-02T03:02:00Z")
+    assert meta["recovered"] is True
+    assert "host" not in meta
+    assert "seed" not in meta
+    assert [(own["name"], own["host"], own["seed"], own["recovered"]) for own in meta["merged_from"]] == [
+        (made[0].name, "one", 0, False),
+        (made[1].name, "two", 1, True),
+    ]
+
+
+def test_merging_what_was_merged(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=False)
+    halves = [merge_sessions(made[:2], tmp_path / "a").path, merge_sessions(made[2:], tmp_path / "b").path]
+    merged = merge_sessions(halves, tmp_path / "out").path
+    assert rows_by_seed([merged]) == rows_by_seed(made)
+    assert validate_session(merged).ok
+    (first, _) = Session.open(merged).meta["merged_from"]
+    assert [own["name"] for own in first["merged_from"]] == [path.name for path in made[:2]]
+
+
+def test_beside_the_originals_it_gets_a_name_of_its_own(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=True)
+    merged = merge_sessions(made, tmp_path / "root")
+    assert merged.path.name == f"{made[0].name}-2"
+    assert len(sessions(tmp_path / "root")) == 5
+    assert not [path for path in (tmp_path / "root").iterdir() if path.name.startswith(".")]
+
+
+def test_progress_counts_all_rows(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=True)
+    seen: list[tuple[int, int]] = []
+    merged = merge_sessions(made, tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1] == (merged.rows, merged.rows)
+
+
+def test_pieces_smaller_than_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tape2048.merging._PIECE_ROWS", 2)
+    for distinct in (True, False):
+        made = four(tmp_path / f"root{distinct}", distinct=distinct)
+        merged = merge_sessions(made, tmp_path / f"out{distinct}")
+        assert rows_by_seed([merged.path]) == rows_by_seed(made)
+
+
+# --- refused
+
+
+def refused(paths: Sequence[Path], out: Path, kind: type[errors.TapeError], match: str) -> None:
+    with pytest.raises(kind, match=match) as caught:
+        merge_sessions(paths, out)
+    assert caught.value.hint
+    assert not out.exists() or names(out) == []
+
+
+def test_other_players_and_sampling_are_refused(tmp_path: Path) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    first = write(root, 0, games(0, 2, 1))
+    refused(
+        [first, write(root, 1, games(9, 2, 5), player_sha256="cd" * 32)],
+        out,
+        errors.MergeError,
+        "player_sha256",
+    )
+    refused(
+        [first, write(root, 2, games(9, 2, 5), spec={"sample_rate": 2})],
+        out,
+        errors.MergeError,
+        "sample_rate",
+    )
+    refused([first, write(root, 3, games(9, 2, 5), player_args={})], out, errors.MergeError, "player_args")
+    refused(
+        [first, write(root, 4, games(9, 2, 5), player=None)],
+        out,
+        errors.MergeError,
+        "does not say its player",
+    )
+    refused(
+        [first, write(root, 5, games(9, 2, 5), spec={"action": True})],
+        out,
+        errors.MixedRowsError,
+        "29 bytes|28 bytes",
+    )
+
+
+def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    made = [write(root, 0, games(0, 3, 1)), write(root, 1, games(9, 3, 3))]
+    refused(made, out, errors.MergeError, "is also in")
+    refused([made[0], made[0]], out, errors.MergeError, "named twice")
+    (tmp_path / "link").symlink_to(made[0])
+    refused([made[0], tmp_path / "link"], out, errors.MergeError, "named twice")
+    refused(made[:1], out, errors.MergeError, "at least two")
+
+
+def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
+    first = write(tmp_path, 0, games(0, 3, 1))
+    refused(
+        [first, write_foreign(tmp_path / "theirs")], tmp_path / "out", errors.MergeError, "others wrote it"
+    )
+    with closing(sqlite3.connect(first / "metadata.db")) as database:
+        database.execute("DROP TABLE runs")
+    with pytest.raises(errors.FormatError):
+        merge_sessions([first, write(tmp_path, 1, games(9, 3, 9))], tmp_path / "out")
+
+
+def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
+    for distinct in (True, False):
+        made = four(tmp_path / f"root{distinct}", distinct=distinct)
+        data = bytearray((made[2] / "steps.npy").read_bytes())
+        data[-5] ^= 1
+        (made[2] / "steps.npy").write_bytes(data)
+        refused(made, tmp_path / "out", errors.ChecksumError, "the block's is")
+
+
+def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = four(tmp_path / "root", distinct=False)
+    monkeypatch.setattr("tape2048.merging.crc32c_combine", lambda *_: 7)
+    with pytest.raises(errors.MergeError, match="does not pass"):
+        merge_sessions(made, tmp_path / "out")
+    assert names(tmp_path / "out") == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = four(tmp_path / "root", distinct=False)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tape2048.merging.write_file", refuse)
+    with pytest.raises(errors.DiskFullError):
+        merge_sessions(made, tmp_path / "out")
+    assert names(tmp_path / "out") == []
+    assert len(sessions(tmp_path / "root")) == 4

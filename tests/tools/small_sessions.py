@@ -1,0 +1,30 @@
+"""Directories of very many very small sessions, made by copying one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def session_name(number: int, tag: str = "toy") -> str:
+    """The name of the number-th session: they start a minute apart."""
+    return f"{FIRST + dt.timedelta(minutes=number):%Y%m%dT%H%M%SZ}_model={tag}"
+
+
+def fill(root: Path, template: Path, count: int, *, tags: tuple[str, ...] = ("toy",)) -> list[Path]:
+    """``count`` copies of a session (its three files), each under a name of its own, tags taking turns."""
+    files = [(path.name, path.read_bytes()) for path in sorted(template.iterdir())]
+    root.mkdir(exist_ok=True)
+    made = []
+    for number in range(count):
+        path = root / session_name(number, tags[number % len(tags)])
+        path.mkdir()
+        for name, content in files:
+            (path / name).write_bytes(content)
+        made.append(path)
+    return made

@@ -1,0 +1,224 @@
+"""``tape2048 doctor``: each answer that a machine can give."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tape2048_tools import doctor
+from tape2048_tools.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+class Space(NamedTuple):
+    """What matters of ``os.statvfs``."""
+
+    f_bavail: int = 10**9
+    f_frsize: int = 4096
+    f_files: int = 10**6
+    f_favail: int = 10**5
+
+
+class Told(Machine):
+    """A machine that answers what a test says."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(answers.pop("env", {}))
+        self.answers = {
+            "filesystem": ("ext4", {"rw"}),
+            "statvfs": Space(),
+            "limit": None,
+            "memory_mb": 64_000.0,
+            "tasks_max": None,
+            "cpu_features": {"avx2", "bmi2", "popcnt"},
+            "clock_is_kept": True,
+            **answers,
+        }
+
+    def _answer(self, name: str) -> Any:
+        answer = self.answers[name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def filesystem(self, path: Path) -> tuple[str, set[str]]:
+        return self._answer("filesystem")  # type: ignore[no-any-return]
+
+    def statvfs(self, path: Path) -> Any:
+        return self._answer("statvfs")
+
+    def limit(self, kind: int) -> int | None:
+        answer = self._answer("limit")
+        return answer.get(kind) if isinstance(answer, dict) else None
+
+    def memory_mb(self) -> float:
+        return self._answer("memory_mb")  # type: ignore[no-any-return]
+
+    def tasks_max(self) -> int | None:
+        return self._answer("tasks_max")  # type: ignore[no-any-return]
+
+    def cpu_features(self) -> set[str]:
+        return self._answer("cpu_features")  # type: ignore[no-any-return]
+
+    def clock_is_kept(self) -> bool | None:
+        return self._answer("clock_is_kept")  # type: ignore[no-any-return]
+
+    def version(self, package: str) -> str | None:
+        versions: dict[str, str | None] = self.answers.get("versions", {})
+        return versions.get(package, super().version(package) if package != "torch" else None)
+
+
+CONFIG = """
+rotate_steps = 1_000_000
+workers = 2
+min_free_mb = 256
+drain_timeout_s = 60
+"""
+
+
+def found(tmp_path: Path, config: str = CONFIG, **answers: Any) -> dict[str, doctor.Check]:
+    """The checks by name, of a machine that gives these answers."""
+    path = tmp_path / "recorder.toml"
+    path.write_text(config)
+    checks = doctor.examine(path, Told(**answers))
+    by_name = {check.name: check for check in checks}
+    assert len(by_name) == len(checks)
+    assert all(check.hint for check in checks if check.status == "fail")
+    return by_name
+
+
+def test_a_sound_machine_is_all_ok(tmp_path: Path) -> None:
+    assert {check.status for check in found(tmp_path).values()} == {"ok"}
+
+
+MB = 10**6 // 4096
+ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "read-only": ({"filesystem": ("ext4", {"ro"})}, "file system", "fail", "read-only"),
+    "network": ({"filesystem": ("nfs4", {"rw"})}, "file system", "warn", "network"),
+    "overlay": ({"filesystem": ("overlay", {"rw"})}, "file system", "warn", "container"),
+    "tmpfs": ({"filesystem": ("tmpfs", {"rw"})}, "file system", "warn", "restart"),
+    "full": ({"statvfs": Space(f_bavail=255 * MB)}, "free space", "fail", "255 MB"),
+    "nearly full": ({"statvfs": Space(f_bavail=300 * MB)}, "free space", "warn", "300 MB"),
+    "no inodes": ({"statvfs": Space(f_favail=3)}, "inodes", "fail", "3 left"),
+    "few inodes": ({"statvfs": Space(f_favail=300)}, "inodes", "warn", "300 left"),
+    "few files": ({"limit": {resource.RLIMIT_NOFILE: 20}}, "open files", "fail", "20"),
+    "small files": ({"limit": {resource.RLIMIT_FSIZE: 10**6}}, "file size", "fail", "1,000,000 bytes"),
+    "few tasks": ({"tasks_max": 5}, "tasks", "fail", "2 workers need 8"),
+    "little memory": ({"memory_mb": 100.0}, "memory", "fail", "100 MB"),
+    "less memory": ({"memory_mb": 600.0}, "memory", "warn", "600 MB"),
+    "short stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "30"}}, "stop timeout", "fail", "30 s"),
+    "odd stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "soon"}}, "stop timeout", "warn", "'soon'"),
+    "no clock": ({"clock_is_kept": False}, "clock", "warn", "nothing synchronises"),
+    "old processor": ({"cpu_features": {"popcnt"}}, "processor", "warn", "without avx2, bmi2"),
+    "no numba": ({"versions": {"numba": None}}, "numba and NumPy", "fail", "numba missing"),
+    "old numba": ({"versions": {"numba": "0.57.1"}}, "numba and NumPy", "fail", "0.57.1"),
+    "silent": ({"statvfs": OSError(5, "Input/output error")}, "free space", "warn", "Input/output error"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_is_wrong_is_said(tmp_path: Path, name: str) -> None:
+    answers, check, status, said = ANSWERS[name]
+    checks = found(tmp_path, **answers)
+    assert checks[check].status == status
+    assert said in checks[check].found
+    same_place = {check, "compile cache"} if name == "tmpfs" else {check}
+    assert {other.status for other in checks.values() if other.name not in same_place} == {"ok"}
+
+
+def test_a_long_stop_is_enough(tmp_path: Path) -> None:
+    assert found(tmp_path, env={"TAPE2048_STOP_TIMEOUT_S": "90"})["stop timeout"].status == "ok"
+    long = found(tmp_path, "drain_timeout_s = 600")["stop timeout"]
+    assert long.status == "warn"
+    assert "TimeoutStopSec=615" in str(long.hint)
+
+
+def test_a_wrong_configuration_is_the_first_line(tmp_path: Path) -> None:
+    checks = found(tmp_path, "workerz = 3")
+    assert next(iter(checks)) == "configuration"
+    assert checks["configuration"].status == "fail"
+    assert "'workers'" in checks["configuration"].found
+    assert checks["file system"].status == "ok"
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("mine")
+    checks = found(tmp_path, f'out_dir = "{tmp_path}/file/below"')
+    assert (checks["out_dir"].status, "is a file" in checks["out_dir"].found) == ("fail", True)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    checks = found(tmp_path, f'out_dir = "{tmp_path}"')
+    assert (checks["out_dir"].status, "Permission denied" in checks["out_dir"].found) == ("fail", True)
+
+
+def test_a_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    check = found(tmp_path, f'out_dir = "{tmp_path}"')["out_dir"]
+    assert (check.status, "belongs to" in check.found) == ("warn", True)
+
+
+def test_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    found(tmp_path, f'out_dir = "{tmp_path}"')
+    assert [path.name for path in tmp_path.iterdir()] == ["recorder.toml"]
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    where = str(tmp_path / "file" / "cache")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", where)
+    check = found(tmp_path, env={"NUMBA_CACHE_DIR": where})["compile cache"]
+    assert check.status == "warn"
+    assert where in check.found
+
+
+def test_this_machine_answers(tmp_path: Path) -> None:
+    """Whatever it answers, each question can be asked of the real one."""
+    machine = Machine()
+    kind, options = machine.filesystem(tmp_path.resolve())
+    assert kind != "unknown"
+    assert options & {"rw", "ro"}
+    assert machine.filesystem(Path("/proc").resolve())[0] == "proc"
+    assert machine.memory_mb() > 0
+    assert machine.tasks_max() is None or machine.tasks_max() > 0  # type: ignore[operator]
+    assert machine.cpu_features()
+    assert machine.clock_is_kept() in (True, False, None)
+    assert machine.limit(resource.RLIMIT_NOFILE) is None or machine.limit(resource.RLIMIT_NOFILE) > 0  # type: ignore[operator]
+    assert machine.version("numpy")
+    assert machine.version("no-such-package") is None
+
+
+def test_the_command(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "recorder.toml"
+    config.write_text(CONFIG)
+    monkeypatch.setattr("tape2048_tools.doctor.Machine", Told)
+    done = tape("doctor", "--config", config)
+    assert done.code == 0
+    assert all(line.startswith(("ok ", " ")) for line in done.out.splitlines())
+    monkeypatch.setattr(
+        "tape2048_tools.doctor.Machine", lambda: Told(filesystem=("ext4", {"ro"}), env=dict(os.environ))
+    )
+    done = tape("doctor", "--config", config)
+    assert done.code == 1
+    assert "remount,rw" in done.out
+    document = tape("doctor", "--config", config, "--json")
+    assert document.code == 1
+    assert not document.json["ok"]
+    assert {check["name"] for check in document.json["checks"]} >= {
+        "configuration",
+        "out_dir",
+        "memory",
+        "torch",
+    }

@@ -1,0 +1,219 @@
+"""``tape2048 merge``, ``tape2048 recover`` and ``tape2048 validate --quarantine``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import Session, errors, sessions
+from tape2048_recorder.instance import Instance
+
+from .conftest import GAMES, META, write_foreign_session, write_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> list[Path]:
+    """Two sessions of different games."""
+    root = tmp_path / "halves"
+    return [
+        write_session(root / "20260101T000000Z_model=expectimax", GAMES[:2]),
+        write_session(
+            root / "20260101T000100Z_model=expectimax",
+            GAMES[2:],
+            {**META, "started_at": "2026-01-01T00:01:00Z"},
+        ),
+    ]
+
+
+# --- merge
+
+
+def test_merging_and_removing(tape: Tape, halves: list[Path]) -> None:
+    root = halves[0].parent
+    document = tape("merge", *halves, "--out", root, "--remove", "--json").json
+    assert sorted(document["removed"]) == [str(path) for path in halves]
+    (merged,) = sessions(root)
+    assert document["path"] == str(merged)
+    assert (document["games"], document["rows"], document["renumbered"]) == (4, 200, True)
+    assert tape("validate", merged).code == 0
+    assert Session.open(merged).runs["seed"].tolist() == [game.seed for game in GAMES]
+
+
+def test_merging_keeps_the_originals_unless_told(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
+    done = tape("merge", *halves, "--out", tmp_path / "out")
+    assert done.code == 0
+    assert "2 sessions, 4 games, 200 rows" in done.out
+    assert "numbered anew" in done.out
+    assert len(sessions(halves[0].parent)) == 2
+
+
+def test_an_original_that_is_read_stays_and_is_said(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
+    session = Session.open(halves[1])
+    done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
+    assert done.code == 1
+    assert "not removed" in done.out
+    del session
+    assert len(sessions(tmp_path / "out")) == 1
+
+
+def test_what_may_not_be_removed_is_refused_before_anything_is_written(
+    tape: Tape, halves: list[Path], tmp_path: Path
+) -> None:
+    (halves[0] / "embeddings.json").touch()
+    done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")
+    assert done.code == errors.MergeError.exit_code
+    assert "embeddings" in done.err
+    (halves[0] / "embeddings.json").rename(halves[0] / "notes.txt")
+    assert "notes.txt" in tape("merge", *halves, "--out", tmp_path / "out", "--remove").err
+    assert not (tmp_path / "out").exists()
+
+
+# --- quarantine
+
+
+def test_what_has_findings_is_put_away_with_the_reason(tape: Tape, root: Path, session: Path) -> None:
+    data = bytearray((session / "steps.npy").read_bytes())
+    data[-1] ^= 1
+    (session / "steps.npy").write_bytes(data)
+    before = {file.name: file.read_bytes() for file in session.iterdir()}
+    done = tape("validate", root, "--quarantine")
+    assert done.code == 1
+    away = root / ".quarantine" / session.name
+    assert f"moved to {away}" in done.out
+    assert {file.name: file.read_bytes() for file in away.iterdir()} == before
+    reason = json.loads((root / ".quarantine" / f"{session.name}.reason.json").read_bytes())
+    assert (reason["was"], reason["by"]) == (str(session), "tape2048 validate")
+    assert reason["findings"][0]["error"] == "ChecksumError"
+    assert len(sessions(root)) == 1
+    assert tape("validate", root, "--quarantine").code == 0
+    listed = tape("list", root)
+    assert listed.code == 0
+    assert "1 in " in listed.out
+    assert tape("list", root, "--json").json["quarantined"] == 1
+    shutil.copytree(away, session)  # the same name again
+    moved = tape("validate", session, "--quarantine", "--json").json["sessions"][0]["quarantined"]
+    assert moved == f"{away}-2"
+    assert tape("list", root, "--json").json["quarantined"] == 2
+
+
+def test_without_the_flag_and_without_findings_nothing_moves(tape: Tape, root: Path, session: Path) -> None:
+    assert tape("validate", root, "--quarantine").code == 0
+    (session / "notes.txt").touch()
+    assert tape("validate", root).code == 1
+    assert len(sessions(root)) == 2
+    assert not (root / ".quarantine").exists()
+
+
+def test_a_session_that_is_read_is_not_put_away(tape: Tape, root: Path, session: Path) -> None:
+    opened = Session.open(session)
+    (session / "notes.txt").touch()
+    done = tape("validate", session, "--quarantine")
+    assert done.code == 1
+    assert "HeldError" in done.out
+    assert session.is_dir()
+    del opened
+
+
+def test_what_the_device_does_not_give_is_not_put_away(
+    tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    done = tape("validate", session, "--quarantine", "--json")
+    assert done.code == 1
+    assert session.is_dir()
+    assert "Input/output error" in done.out
+
+
+# --- many
+
+
+def test_many_sessions_are_listed_by_their_manifests(
+    tape: Tape, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tape("list", root, "--json").json
+    monkeypatch.setattr("tape2048_tools.commands.listing.SCORES_SESSIONS_MAX", 1)
+    document = tape("list", root, "--json").json
+    assert (full["scores"], document["scores"]) == (True, False)
+    assert document["total"]["rows"] == full["total"]["rows"]
+    assert document["total"]["bytes"] == full["total"]["bytes"]
+    assert {entry["mean_score"] for entry in document["sessions"]} == {None}
+    assert tape("list", root, "--json", "--scores").json == full
+    lines = tape("list", root).out.splitlines()
+    assert lines[0].split() == ["session", "rows", "games", "size", "note"]
+    assert lines[1].split()[:3] == [session.name, "200", "4"]
+    assert lines[3].split()[:4] == ["2", "sessions", "300", "6"]
+    assert "--scores reads them" in lines[4]
+    assert "mean score" in tape("list", root, "--scores").out
+    (session / "steps.npy").write_bytes(b"")
+    broken = tape("list", root)
+    assert broken.code == 1
+    assert "TruncatedError" in broken.out
+    shutil.rmtree(session)
+    write_foreign_session(root / "theirs")
+    assert tape("list", root, "--no-scores", "--json").json["total"]["rows"] == 200
+
+
+# --- recover
+
+
+def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    Instance(root, "default").close()
+    partial = root / ".20260101T000000Z_model=a.b.default.partial"
+    partial.mkdir()
+    theirs = (
+        root / ".20260101T000000Z_model=a.0123456789abcdef.partial"
+    )  # what `convert` writes at this moment
+    theirs.mkdir()
+    assert tape("recover", root, "--instance", "other").code == 0
+    assert partial.is_dir()
+    done = tape("recover", root)
+    assert done.code == 0
+    assert "nothing to recover" in done.out
+    assert not partial.exists()
+    assert theirs.is_dir()
+    assert tape("recover", root, "--json").json == {"root": str(root), "recovered": [], "events": []}
+
+
+def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    lock = Instance(root, "default")
+    (root / ".20260101T000000Z_model=a.default.partial").mkdir()
+    done = tape("recover", root)
+    assert done.code == errors.AlreadyRunningError.exit_code
+    assert f"pid {os.getpid()}" in done.err
+    lock.close()
+    assert tape("recover", root).code == 0
+
+
+def test_what_cannot_be_recovered_is_put_away(tape: Tape, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    Instance(root, "default").close()
+    partial = root / ".20260101T000000Z_model=a.default.partial"
+    (partial / "session").mkdir(parents=True)
+    (partial / "journal").write_bytes(b"x" * 100)
+    done = tape("recover", root)
+    assert done.code == 1
+    assert "put into .quarantine/" in done.out
+    assert tape("recover", root).code == 0
+    assert tape("list", root).code == 0
+
+
+def test_recovering_where_nothing_is(tape: Tape, tmp_path: Path) -> None:
+    assert tape("recover", tmp_path / "none").code == errors.OutDirError.exit_code
+    assert not (tmp_path / "none").exists()

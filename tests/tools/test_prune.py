@@ -1,0 +1,313 @@
+"""``tape2048 prune``."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import Session, errors
+from tape2048_recorder.retention import Retention, RetentionLimits
+from tape2048_tools.pruning import Candidate, candidates, make_plan
+
+from .conftest import META, write_foreign_session, write_session
+from .small_sessions import fill, session_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+COUNT = 9
+TAGS = ("a", "b", "a-2")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Nine sessions a minute apart, of three models in turn."""
+    root = tmp_path / "many"
+    for number, tag in enumerate(TAGS):
+        template = write_session(tmp_path / f"template{number}" / "s", meta={**META, "model_tag": tag})
+        fill(tmp_path / "made", template, COUNT, tags=TAGS)
+        for path in sorted((tmp_path / "made").iterdir())[number::3]:
+            root.mkdir(exist_ok=True)
+            path.rename(root / path.name)
+        shutil.rmtree(tmp_path / "made")
+    return root
+
+
+def name(number: int) -> str:
+    return session_name(number, TAGS[number % 3])
+
+
+def left(root: Path) -> list[int]:
+    """The numbers of the sessions that stand there."""
+    names = {path.name for path in root.iterdir() if not path.name.startswith(".")}
+    found = [number for number in range(COUNT) if name(number) in names]
+    assert len(found) == len(names)
+    return found
+
+
+def test_without_a_limit_nothing_goes(tape: Tape, many: Path) -> None:
+    done = tape("prune", many)
+    assert done.code == 0
+    assert "no limit is set" in done.out
+    assert len(left(many)) == COUNT
+
+
+def test_by_number_the_oldest_go_and_the_newest_of_each_model_stay(tape: Tape, many: Path) -> None:
+    done = tape("prune", many, "--max-sessions", 5)
+    assert done.code == 0
+    assert left(many) == [4, 5, 6, 7, 8]
+    assert f"{name(0)}" in done.out
+    assert "4 sessions removed" in done.out
+    assert "5 sessions are kept" in done.out
+
+
+def test_keep_last_counts_for_each_model(tape: Tape, many: Path) -> None:
+    done = tape("prune", many, "--max-sessions", 1, "--keep-last", 2)
+    assert left(many) == [3, 4, 5, 6, 7, 8]
+    assert "not met: max_sessions" in done.out
+
+
+def test_by_age_from_the_name(tape: Tape, many: Path) -> None:
+    for path in many.iterdir():
+        os.utime(path / "manifest.json")  # touched or copied just now: no younger for it
+    document = tape("prune", many, "--max-age-s", "1h", "--json").json
+    assert left(many) == [6, 7, 8]
+    assert [entry["rule"] for entry in document["sessions"]] == ["max_age_s"] * 6
+    assert tape("prune", many, "--max-age-s", "100000d", "--keep-last", 0).code == 0
+    assert left(many) == [6, 7, 8]
+
+
+def test_by_size(tape: Tape, many: Path) -> None:
+    sizes = [sum(file.stat().st_size for file in (many / name(n)).iterdir()) for n in range(COUNT)]
+    assert sum(sizes) < 10**6
+    assert tape("prune", many, "--max-total-mb", 1).code == 0
+    assert len(left(many)) == COUNT
+    document = tape("prune", many, "--max-total-mb", 0, "--json").json
+    assert left(many) == [6, 7, 8]
+    assert document["bytes_removed"] == sum(sizes[:6])
+    assert document["staying_bytes"] == sum(sizes[6:])
+    assert "max_total_mb" in document["unmet"][0]
+
+
+def test_by_free_space(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(file.stat().st_size for file in (many / name(0)).iterdir())
+    full = 10**9 - int(2.5 * size)  # three have to go
+    monkeypatch.setattr(
+        "tape2048_tools.pruning.free_bytes", lambda root: full + (COUNT - len(left(root))) * size
+    )
+    document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
+    assert left(many) == [3, 4, 5, 6, 7, 8]
+    assert {entry["rule"] for entry in document["sessions"]} == {"keep_free_mb"}
+
+
+def test_room_that_others_made_meanwhile_spares_the_rest(
+    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([0, 0, 10**12, 10**12])
+    monkeypatch.setattr("tape2048_tools.pruning.free_bytes", lambda _: next(answers, 10**12))
+    document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
+    assert left(many) == list(range(1, COUNT))
+    assert [entry["removed"] for entry in document["sessions"]] == [True] + [False] * 5
+
+
+def test_a_dry_run_removes_nothing_and_says_the_same(tape: Tape, many: Path) -> None:
+    dry = tape("prune", many, "--max-sessions", 4, "--dry-run", "--json").json
+    assert len(left(many)) == COUNT
+    assert dry["dry_run"]
+    wet = tape("prune", many, "--max-sessions", 4, "--json").json
+    assert [entry["name"] for entry in dry["sessions"]] == [entry["name"] for entry in wet["sessions"]]
+    assert (len(left(many)), wet["staying"], dry["staying"]) == (4, 4, 4)
+    assert not any(entry["removed"] for entry in dry["sessions"])
+
+
+def test_one_model_only(tape: Tape, many: Path) -> None:
+    assert tape("prune", many, "--tag", "a", "--max-sessions", 1).code == 0
+    assert left(many) == [1, 2, 4, 5, 6, 7, 8]  # and "a-2" is another model
+    assert tape("prune", many, "--tag", "a-2", "--max-sessions", 1).code == 0
+    assert left(many) == [1, 4, 6, 7, 8]
+
+
+def test_the_counter_of_a_name_is_no_tag(many: Path) -> None:
+    shutil.copytree(many / name(0), many / f"{name(0)}-10")
+    shutil.copytree(many / name(0), many / f"{name(0)}-9")
+    found, _ = candidates(many)
+    assert [session.name for session in found[:3]] == [name(0), f"{name(0)}-9", f"{name(0)}-10"]
+    assert {session.tag for session in found} == set(TAGS)
+
+
+def test_limits_of_the_file(tape: Tape, many: Path, tmp_path: Path) -> None:
+    config = tmp_path / "recorder.toml"
+    config.write_text(
+        f'out_dir = "{many}"\n[retention]\nmax_sessions = 7\n'
+        "[retention.tags.b]\nmax_sessions = 1\nkeep_last = 0\n"
+    )
+    assert tape("prune", "--config", config, "--dry-run").out.count("would go") == 3 + 1
+    assert tape("prune", "--config", config).code == 0
+    assert left(many) == [2, 3, 5, 6, 7, 8]
+    assert tape("prune", "--config", config, "--max-sessions", "off").code == 0
+    assert left(many) == [2, 3, 5, 6, 7, 8]
+    assert tape("config", "show", "--config", config).code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[retention]\nmax_sesions = 3", "'max_sessions'"),
+        ("[retention]\nmax_sessions = -3", "retention.max_sessions: found -3"),
+        ('[retention]\nmax_age_s = "3"', "write it without quotes"),
+        ("retention = 3", "expected a table of limits"),
+        ("[retention]\ntags = 3", "expected a table of limits"),
+        ("[retention.tags]\na = 3", "retention.tags.a: found 3"),
+        ("[retention.tags.'a b']\nmax_sessions = 1", "expected a model tag"),
+        ("[retention.tags.a]\nkeep_free_mb = 1", "a limit of one tag"),
+        ("[retention.tags.a]\nfrobnicate = 1", "retention.tags.a: found 'frobnicate'"),
+    ],
+)
+@pytest.mark.parametrize("command", [("prune",), ("config", "show")])
+def test_a_wrong_table_is_refused_whoever_reads_it(
+    tape: Tape, tmp_path: Path, text: str, said: str, command: tuple[str, ...]
+) -> None:
+    config = tmp_path / "recorder.toml"
+    config.write_text(f"seed = 1\n{text}\n")
+    done = tape(*command, "--config", config)
+    assert done.code == errors.ConfigError.exit_code
+    assert said in done.err
+    assert f"{config}:2" in done.err
+
+
+def test_nothing_would_be_left(tape: Tape, many: Path) -> None:
+    done = tape("prune", many, "--max-sessions", 0, "--keep-last", 0)
+    assert done.code == errors.RemoveAllError.exit_code
+    assert "--yes-really" in done.err
+    assert len(left(many)) == COUNT
+    assert tape("prune", many, "--max-sessions", 0, "--keep-last", 0, "--dry-run").code == 0
+    assert tape("prune", many, "--max-sessions", 0, "--keep-last", 0, "--yes-really").code == 0
+    assert left(many) == []
+
+
+def test_what_is_read_stays_and_the_next_goes(tape: Tape, many: Path) -> None:
+    (many / ".recorder").mkdir()
+    (many / ".recorder" / "readers.lock").touch()
+    session = Session.open(many / name(1))
+    done = tape("prune", many, "--max-sessions", 5)
+    assert done.code == 0
+    assert f"left since it is read: {name(1)}" in done.out
+    assert left(many) == [1, 5, 6, 7, 8]
+    assert tape("prune", many, "--max-sessions", 4, "--json").json["read"] == [name(1)]
+    del session
+
+
+def test_what_is_no_session_is_passed_over(tape: Tape, many: Path) -> None:
+    foreign = write_foreign_session(many / "20200101T000000Z_model=theirs")
+    (many / name(0) / "notes.txt").touch()
+    (many / "notes").mkdir()
+    (many / ".hidden").mkdir()
+    document = tape("prune", many, "--max-sessions", 3, "--keep-last", 0, "--json").json
+    assert [entry["name"] for entry in document["passed_over"]] == [foreign.name, name(0)]
+    assert sorted(path.name for path in many.iterdir()) == sorted(
+        [".hidden", ".recorder", "notes", foreign.name, *(name(number) for number in (0, 6, 7, 8))]
+    )
+
+
+def test_leftovers_of_a_killed_one_go(tape: Tape, many: Path) -> None:
+    (many / name(0)).rename(many / f".{name(0)}.removed")
+    assert tape("prune", many, "--dry-run", "--json").json["leftovers_removed"] == []
+    assert tape("prune", many, "--json").json["leftovers_removed"] == [f".{name(0)}.removed"]
+    assert not list(many.glob(".*.removed"))
+
+
+def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    done = tape("prune", many, "--max-sessions", 8)
+    assert done.code == 1
+    assert "failed: " in done.out
+    assert "Permission denied" in done.out
+
+
+def test_a_directory_that_is_not_there(tape: Tape, tmp_path: Path) -> None:
+    assert tape("prune", tmp_path / "none", "--max-sessions", 1).code == errors.OutDirError.exit_code
+    assert not (tmp_path / "none").exists()
+
+
+# --- the plan
+
+
+def slow_plan(found: list[Candidate], retention: Retention, now_s: float, held: set[str]) -> set[str]:
+    """What goes, by the rules as the README has them: one session at a time, everything counted anew."""
+    stays = {
+        session.name
+        for tag in {session.tag for session in found}
+        for session in [one for one in found if one.tag == tag][::-1][: retention.keep_last(tag)]
+    } | held
+    gone: set[str] = set()
+    for tag, limits in [(None, retention.general), *retention.tags.items()]:
+
+        def here(tag: str | None = tag) -> list[Candidate]:
+            return [one for one in found if one.name not in gone and tag in (None, one.tag)]
+
+        for session in here():
+            old = limits.max_age_s is not None and now_s - session.start_s >= limits.max_age_s
+            many = limits.max_sessions is not None and len(here()) > limits.max_sessions
+            large = (
+                limits.max_total_mb is not None and sum(s.bytes for s in here()) > limits.max_total_mb * 10**6
+            )
+            if (old or many or large) and session.name not in stays:
+                gone.add(session.name)
+    return gone
+
+
+def test_the_plan_is_that_of_the_rules() -> None:
+    draw = random.Random(7)
+    for _ in range(300):
+        found = [
+            Candidate(float(n), 1, f"s{n}", draw.choice("ab"), draw.randrange(3 * 10**6))
+            for n in range(draw.randrange(12))
+        ]
+
+        def limits() -> RetentionLimits:
+            def maybe(top: int) -> int | None:
+                return draw.choice([None, draw.randrange(1, top)])
+
+            return RetentionLimits(
+                max_age_s=maybe(14),
+                max_sessions=maybe(12),
+                max_total_mb=maybe(20),
+                keep_last=draw.randrange(3),
+            )
+
+        retention = Retention(limits(), {tag: limits() for tag in "ab" if draw.random() < 0.5})
+        held = {session.name for session in found if draw.random() < 0.2}
+        plan = make_plan(
+            found, retention, now_s=14.0, free=0, is_held=lambda session, held=held: session.name in held
+        )
+        going = {one.session.name for one in plan.going}
+        assert going == slow_plan(found, retention, 14.0, held)
+        assert plan.staying == len(found) - len(going)
+
+
+def test_three_hundred_sessions_in_little_memory(tape: Tape, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(root, write_session(tmp_path / "t" / "s"), 300)
+    tape("prune", root, "--max-sessions", 300)
+    tracemalloc.start()
+    begin = time.monotonic()
+    assert tape("prune", root, "--max-sessions", 10, "--quiet").code == 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert time.monotonic() > begin
+    assert peak < 300 * 8_000, "more than 8 kB a session"
+    assert len(list(root.glob("2*"))) == 10

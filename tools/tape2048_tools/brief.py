@@ -1,0 +1,59 @@
+"""What a session's manifest says of it: one small file a session, so that ten thousand take half a second."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tape2048._directory import MANIFEST_BYTES_MAX
+from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
+from tape2048_tools.summary import REACH_THRESHOLDS, Summary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["brief"]
+
+_decode = msgspec.json.Decoder(Manifest).decode
+
+
+def brief(path: Path) -> Summary | None:
+    """The line about a session as far as its manifest goes: rows, games, bytes; no scores.
+
+    Returns:
+        None where there is no manifest of ours, or the files' sizes are not those that it says: opening
+        the session says what is wrong, if anything.
+    """
+    # Plain strings and calls: with paths and context managers this takes three times as long.
+    directory = str(path)
+    sizes = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        fd = os.open(f"{directory}/{MANIFEST}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            manifest = _decode(os.read(fd, MANIFEST_BYTES_MAX))
+        finally:
+            os.close(fd)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    files = manifest.files
+    if manifest.version != FORMAT_VERSION or STEPS_NPY not in files or METADATA_DB not in files:
+        return None
+    for name, listed in files.items():
+        if sizes.get(name) != listed.bytes:
+            return None
+    return Summary(
+        name=path.name,
+        path=directory,
+        rows=manifest.rows,
+        games=manifest.runs,
+        mean_score=None,
+        best_tile=None,
+        reach=dict.fromkeys(REACH_THRESHOLDS),
+        bytes=sum(sizes.values()),
+        recovered=None,
+    )

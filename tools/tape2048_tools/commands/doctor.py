@@ -1,0 +1,55 @@
+"""``tape2048 doctor``: what a recorder will need on this machine, a line each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from tape2048_tools._click import Command
+from tape2048_tools.output import cell, print_human, print_json, table
+
+__all__ = ["command"]
+
+EXIT_FAILED = 1
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 doctor",
+        "tape2048 doctor --config /etc/tape2048/recorder.toml",
+        "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
+    ],
+)
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), help="The recorder's file, as for `record`."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: each check.")
+def command(*, config_path: Path | None, as_json: bool) -> None:
+    """Look at what a recorder will need on this machine: ok, warn or fail, and what to do.
+
+    Run it as the user, and with the environment, that the recorder will have. The exit code is 1 where
+    something will not work; a warning is what will work worse than it could.
+    """
+    from tape2048_tools.doctor import examine
+
+    checks = examine(config_path)
+    failed = any(check.status == "fail" for check in checks)
+    if as_json:
+        print_json({"ok": not failed, "checks": msgspec.to_builtins(checks)})
+    else:
+        shown = table("", "what", "found", "what to do")
+        for check in checks:
+            shown.add_row(
+                cell(check.status, style=_STYLES[check.status]),
+                cell(check.name),
+                cell(check.found),
+                cell(check.hint or ""),
+            )
+        print_human(shown)
+    if failed:
+        raise click.exceptions.Exit(EXIT_FAILED)

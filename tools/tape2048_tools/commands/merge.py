@@ -1,0 +1,121 @@
+"""``tape2048 merge``: many small sessions as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.display import number, size
+from tape2048_tools.output import cell, print_human, print_json
+from tape2048_tools.progress import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape2048._removal import Removed
+
+__all__ = ["command"]
+
+EXIT_FAILED = 1
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 merge selfplay/20260101T*_model=greedy --out merged",
+        "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
+    ],
+)
+@click.argument("sessions", metavar="SESSION...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--out",
+    "out_dir",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The directory that receives the new session; it gets the name of the earliest one.",
+)
+@click.option(
+    "--remove", is_flag=True, help="Remove the originals when the new one is published; not those being read."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: the new session, what was removed.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:
+    """Make one new session of many small ones: same games, same labels, same splits.
+
+    Each SESSION is of the same player, recorded alike. Rows are compared with their checksums while they are
+    copied, and the new session is read back before it gets its name. With --remove the exit code is 1 where
+    an original could not be removed or is being read; the new session then stands beside it.
+    """
+    from tape2048.merging import merge_sessions
+
+    if remove:
+        _check_removable(sessions)
+    with progress_bar(f"merging {len(sessions)} sessions", quiet=quiet) as progress:
+        merged = merge_sessions(sessions, out_dir, progress=progress)
+    removed = _remove(sessions) if remove else []
+    staying = [outcome for outcome in removed if not outcome.gone]
+    if as_json:
+        print_json(
+            {
+                "path": str(merged.path),
+                "sessions": merged.sessions,
+                "rows": merged.rows,
+                "games": merged.runs,
+                "bytes": merged.bytes,
+                "renumbered": merged.renumbered,
+                "removed": [str(outcome.path) for outcome in removed if outcome.gone],
+                "not_removed": [{"path": str(outcome.path), "why": _why(outcome)} for outcome in staying],
+            }
+        )
+    else:
+        what = f"{merged.sessions} sessions, {number(merged.runs)} games, {number(merged.rows)} rows"
+        ids = "; games are numbered anew" if merged.renumbered else ""
+        gone = f"; {len(removed) - len(staying)} originals removed" if remove else ""
+        print_human(
+            cell(f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}"),
+            *(cell(f"not removed: {outcome.path}: {_why(outcome)}") for outcome in staying),
+        )
+    if staying:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _why(outcome: Removed) -> str:
+    return "it is read" if outcome.error is None else str(outcome.error)
+
+
+def _check_removable(sessions: Sequence[Path]) -> None:
+    """Refuse before anything is written what would be refused after."""
+    from tape2048._removal import why_not_ours
+    from tape2048.errors import MergeError
+
+    for path in sessions:
+        why = why_not_ours(path.absolute())
+        if why is None and (path / "embeddings.json").exists():
+            why = "it has embeddings, which are not merged"
+        if why is not None:
+            raise MergeError(
+                f"this session may not be removed: {why}; nothing was merged",
+                path=path,
+                hint="merge without --remove, or leave it out",
+            )
+
+
+def _remove(sessions: Sequence[Path]) -> list[Removed]:
+    from tape2048._holds import Upkeep
+    from tape2048._removal import Removed, clear_leftovers, remove_sessions
+    from tape2048.errors import TapeError
+
+    done: list[Removed] = []
+    absolute = [path.absolute() for path in sessions]
+    for root in sorted({path.parent for path in absolute}):
+        here = [path for path in absolute if path.parent == root]
+        try:
+            with Upkeep(root) as upkeep:
+                clear_leftovers(root, upkeep)
+                done += remove_sessions(root, here, upkeep)
+        except TapeError as error:
+            done += [Removed(path, gone=False, error=error) for path in here]
+    return done

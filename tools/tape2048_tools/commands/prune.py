@@ -1,0 +1,241 @@
+"""``tape2048 prune``: remove the sessions that retention lets go."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_recorder.config import CONFIG_ENV, load_config
+from tape2048_recorder.retention import RetentionLimits, load_retention
+from tape2048_recorder.settings import settings_of
+from tape2048_tools._click import Command
+from tape2048_tools.display import number, size
+from tape2048_tools.output import cell, print_human, print_json, print_lines
+from tape2048_tools.progress import progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tape2048._holds import Upkeep
+    from tape2048._removal import Removed
+    from tape2048_tools.pruning import Candidate, Going, Plan
+
+__all__ = ["command"]
+
+EXIT_FAILED = 1
+
+
+def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """One flag for each limit; values are text, read as those of the recorder's settings are."""
+    for setting in reversed(settings_of(RetentionLimits).values()):
+        text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
+        metavar = {"s": "SECONDS", "mb": "MB"}.get(setting.unit, "N")
+        text = f"{text}  [default: {setting.show(setting.default)}]"
+        command = click.option(setting.flag, setting.name, metavar=metavar, help=text)(command)
+    return command
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 prune selfplay --max-total-mb 500GB --dry-run",
+        "tape2048 prune selfplay --max-age-s 30d --keep-last 10",
+        "tape2048 prune selfplay --tag greedy --max-sessions 20",
+        "tape2048 prune --config recorder.toml",
+    ],
+)
+@click.argument("root", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help=f"The recorder's file: its [retention] table, and its out_dir; otherwise what {CONFIG_ENV} names.",
+)
+@click.option("--tag", "tags", multiple=True, help="Look at sessions of this model tag only (repeatable).")
+@_limit_options
+@click.option("--dry-run", is_flag=True, help="Remove nothing; say what would go and why.")
+@click.option("--yes-really", is_flag=True, help="Go on where no session at all would be left.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: what goes and why, what stays.")
+@click.option("--quiet", is_flag=True, help="No table and no progress bar.")
+def command(
+    *,
+    root: Path | None,
+    config_path: Path | None,
+    tags: Sequence[str],
+    dry_run: bool,
+    yes_really: bool,
+    as_json: bool,
+    quiet: bool,
+    **limits: Any,
+) -> None:
+    """Remove the sessions in ROOT that retention lets go, the oldest first.
+
+    The limits are those of the [retention] table of the recorder's file; a flag counts before it. ROOT is
+    where `tape2048 record` would write where not given. Only sessions that the recorder or `merge` published
+    go, and none that a process reads; sessions that are read stay, and for limits of size and number the
+    next ones go. Without any limit nothing does. The exit code is 1 where one could not be removed.
+    """
+    path = config_path or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
+    retention = load_retention(limits, path)
+    directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
+    from tape2048._holds import Upkeep
+    from tape2048._removal import clear_leftovers
+    from tape2048_tools.pruning import candidates, free_bytes, make_plan
+
+    found, passed = candidates(directory, tags)
+    with Upkeep(directory) as upkeep:
+        leftovers = [] if dry_run else clear_leftovers(directory, upkeep)
+        plan = make_plan(
+            found,
+            retention,
+            now_s=time.time(),
+            free=free_bytes(directory),
+            is_held=lambda session: _is_read(upkeep, directory, session),
+        )
+        _refuse_to_remove_all(directory, plan, found, yes_really=yes_really or dry_run)
+        done = (
+            [] if dry_run else _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
+        )
+    failed = [outcome for outcome in done if outcome.error is not None]
+    if as_json:
+        print_json(_document(directory, plan, done, passed, leftovers, dry_run=dry_run))
+    else:
+        _print(directory, plan, done, passed, dry_run=dry_run, quiet=quiet, has_limit=retention.limited)
+    if failed:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _is_read(upkeep: Upkeep, root: Path, session: Candidate) -> bool:
+    try:
+        return upkeep.is_read(root / session.name)
+    except OSError:
+        return False  # gone, or not ours to open: removing it says which
+
+
+def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes_really: bool) -> None:
+    from tape2048.errors import RemoveAllError
+
+    if plan.going and not plan.staying and not yes_really:
+        raise RemoveAllError(
+            f"found limits that leave none of {len(found)} sessions; nothing was removed",
+            path=root,
+            hint="see what goes with --dry-run; raise the limits or keep_last, or say --yes-really",
+        )
+
+
+def _remove(
+    root: Path, plan: Plan, upkeep: Upkeep, keep_free_mb: int | None, *, quiet: bool
+) -> list[Removed]:
+    from tape2048._removal import remove_sessions
+    from tape2048_tools.pruning import FREE_SPACE, MEGABYTE, free_bytes
+
+    rules = {root / going.session.name: going.rule for going in plan.going}
+
+    def still_needed(path: Path) -> bool:
+        # What other removals have freed may be more than the files' sizes said.
+        if rules[path] != FREE_SPACE or keep_free_mb is None:
+            return True
+        return free_bytes(root) < keep_free_mb * MEGABYTE
+
+    done: list[Removed] = []
+    with progress_bar(f"removing {len(rules)} sessions", quiet=quiet) as progress:
+        for outcome in remove_sessions(root, rules, upkeep, still_needed=still_needed):
+            done.append(outcome)
+            if progress is not None:
+                progress(len(done), len(rules))
+    return done
+
+
+def _document(
+    root: Path,
+    plan: Plan,
+    done: list[Removed],
+    passed: list[tuple[Path, str]],
+    leftovers: list[Path],
+    *,
+    dry_run: bool,
+) -> dict[str, Any]:
+    gone = {outcome.path.name for outcome in done if outcome.gone}
+    return {
+        "root": str(root),
+        "dry_run": dry_run,
+        "sessions": [_entry(going) | {"removed": going.session.name in gone} for going in plan.going],
+        "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
+        "staying": plan.staying,
+        "staying_bytes": plan.staying_bytes,
+        "read": [
+            *plan.held,
+            *(outcome.path.name for outcome in done if not outcome.gone and not outcome.error),
+        ],
+        "passed_over": [{"name": path.name, "why": why} for path, why in passed],
+        "failed": [
+            {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
+            for outcome in done
+            if outcome.error is not None
+        ],
+        "unmet": plan.unmet,
+        "leftovers_removed": [path.name for path in leftovers],
+    }
+
+
+def _entry(going: Going) -> dict[str, Any]:
+    session = going.session
+    return {
+        "name": session.name,
+        "model_tag": session.tag,
+        "bytes": session.bytes,
+        "rule": going.rule,
+        "why": going.why,
+    }
+
+
+def _print(
+    root: Path,
+    plan: Plan,
+    done: list[Removed],
+    passed: list[tuple[Path, str]],
+    *,
+    dry_run: bool,
+    quiet: bool,
+    has_limit: bool,
+) -> None:
+    outcomes = {outcome.path.name: outcome for outcome in done}
+    parts: list[Any] = []
+    if plan.going and not quiet:
+        rows = [
+            (
+                going.session.name,
+                size(going.session.bytes),
+                going.why,
+                _note(outcomes.get(going.session.name), dry_run),
+            )
+            for going in plan.going
+        ]
+        print_lines(("session", ">size", "why", "note"), rows)
+    parts += [cell(f"left since it is read: {name}") for name in plan.held]
+    parts += [cell(f"passed over: {path.name}: {why}") for path, why in passed]
+    parts += [cell(f"not met: {text}") for text in plan.unmet]
+    parts += [cell(f"failed: {outcome.error}") for outcome in done if outcome.error is not None]
+    if not has_limit:
+        parts.append(cell("no limit is set: nothing goes (flags, or [retention] in the recorder's file)"))
+    gone = {name for name, outcome in outcomes.items() if outcome.gone}
+    chosen = [going.session for going in plan.going if dry_run or going.session.name in gone]
+    verb = "would go" if dry_run else "removed"
+    freed = size(sum(session.bytes for session in chosen))
+    kept = len(plan.going) - len(chosen) + plan.staying
+    parts.append(cell(f"{root}: {number(len(chosen))} sessions {verb} ({freed}), {number(kept)} stay"))
+    print_human(*parts)
+
+
+def _note(outcome: Removed | None, dry_run: bool) -> str:  # noqa: FBT001 - as the command has it
+    if dry_run:
+        return "would go"
+    if outcome is None:
+        return "stays: there is room now"
+    if outcome.error is not None:
+        return "failed"
+    return "removed" if outcome.gone else "stays: it is read"

@@ -1,0 +1,101 @@
+"""What ``tape2048 doctor`` asks of the machine that it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import os
+import re
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tape2048._cgroups import own_groups
+from tape2048._ram import ram_available
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MEGABYTE", "Machine"]
+
+MEGABYTE = 10**6
+
+_TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: nothing keeps the clock
+
+
+class Machine:
+    """What the checks ask the system.
+
+    Args:
+        env: the environment.
+        proc: where ``/proc`` is.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None, proc: Path = Path("/proc")) -> None:
+        self.env = os.environ if env is None else env
+        self.proc = proc
+
+    def filesystem(self, path: Path) -> tuple[str, set[str]]:
+        """The kind of file system at a path that exists, and the options that it is mounted with."""
+        device = path.stat().st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        best = ("unknown", set[str](), "")
+        for line in (self.proc / "self/mountinfo").read_text(errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            fields, kind = before.split(), after.split()
+            point = fields[4].encode().decode("unicode_escape")
+            inside = str(path) == point or str(path).startswith(point.rstrip("/") + "/")
+            # A btrfs subvolume has another number than its mount; the longest mount point tells then.
+            if inside and (fields[2] == wanted or len(point) > len(best[2])):
+                best = (kind[0], set(fields[5].split(",")), point)
+        return best[0], best[1]
+
+    def statvfs(self, path: Path) -> os.statvfs_result:
+        """Free space and inodes."""
+        return os.statvfs(path)
+
+    def limit(self, kind: int) -> int | None:
+        """A soft limit, or None where there is none."""
+        soft, _ = resource.getrlimit(kind)
+        return None if soft == resource.RLIM_INFINITY else soft
+
+    def memory_mb(self) -> float:
+        """Megabytes that may still be used, by the machine and by the control groups."""
+        return ram_available() / MEGABYTE
+
+    def tasks_max(self) -> int | None:
+        """The tightest limit of processes and threads that a control group sets."""
+        limits = []
+        for folder in self._groups("pids"):
+            with contextlib.suppress(OSError, ValueError):
+                limits.append(int((folder / "pids.max").read_text()))
+        return min(limits, default=None)
+
+    def _groups(self, controller: str) -> list[Path]:
+        return own_groups(controller, Path("/sys/fs/cgroup"), self.proc / "self/cgroup")
+
+    def cpu_features(self) -> set[str]:
+        """What the processor says that it can."""
+        text = (self.proc / "cpuinfo").read_text(errors="replace")
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+        return set(found[1].split()) if found else set()
+
+    def clock_is_kept(self) -> bool | None:
+        """Whether the kernel says that something synchronises the clock; None where it does not say."""
+
+        class Timex(ctypes.Structure):
+            _fields_ = (("modes", ctypes.c_uint), ("rest", ctypes.c_byte * 256))
+
+        try:
+            state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(Timex()))
+        except AttributeError:
+            return None
+        return None if state < 0 else state != _TIME_UNADJUSTED
+
+    def version(self, package: str) -> str | None:
+        """The version of a package that is installed, or None."""
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return None
