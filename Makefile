@@ -43,16 +43,18 @@ unit: $(VENV)/.installed-dev ## Run the tests alone, two at a time (JOBS=2, PYTE
 bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
 	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
 
-faults: $(VENV)/.installed-dev ## Run the crash sweep at every point (the suite takes a sample), minutes.
-	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py $(PYTEST_ARGS)
+faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
+	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/test_worker_sweep.py \
+	  tests/recorder/test_power_loss.py $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).
 	$(PIP_INSTALL) --editable '.[test,fuzz]'
 	FUZZ_CASES=1000000 $(BIN)/pytest tests/fuzz $(PYTEST_ARGS)
 	for format in $(FORMATS); do $(BIN)/python -m tests.fuzz $$format --minutes $(MINUTES) || exit 1; done
 
-soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory and descriptors.
+soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as long again, killing processes.
 	$(BIN)/python -m tests.bench.memory --minutes $(MINUTES)
+	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
 
 docs: $(VENV)/.installed-dev ## Write the README's table of settings and systemd/recorder.toml anew.
 	$(BIN)/python -m tape2048_tools.settings_docs

@@ -254,11 +254,14 @@ def _finish_files(session: Path, facts: Facts, blocks: list[Block], *, ended_at:
 
 def _check_whole(session: Path) -> None:
     """Read a session that a dead recorder has written to its last byte, before anybody sees it."""
+    if not validate_session(session).findings:
+        return
+    # Once more: SQLite does not always say that it was the device that failed, and that may have been once.
     findings = validate_session(session).findings
     if not findings:
         return
     first = findings[0]
-    # What the device refuses now says nothing of the bytes: the next start looks again.
+    # What the device refuses says nothing of the bytes: the next start looks again.
     unread = [found for found in findings if issubclass(getattr(errors, found.error), StorageError)]
     kind = StorageError if unread else FormatError
     more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import mmap
 import os
+import signal
+import struct
 import subprocess
 import sys
 import traceback
@@ -36,6 +39,14 @@ _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 # How far a block got, in the memory that the child shares with its parent.
 CONFIRMING = 1  # confirm() was called
 CONFIRMED = 2  # ... and has returned: from here on the block may not be lost
+
+# Where it is noted, behind the blocks, that publish() has returned for the session of this serial: from here
+# on not even a power failure may take it.
+PUBLISHED_AT = 128
+
+# FS_IOC_SHUTDOWN, which ext4, xfs and f2fs know.
+_GOING_DOWN = 0x8004587D
+_WITHOUT_FLUSHING_THE_LOG = struct.pack("I", 2)
 
 _FLAGS = 256
 _SHARED_BYTES = 1 << 16
@@ -132,6 +143,7 @@ class Scene:
         for _ in range(2):
             with self._storage_errors():
                 publish(self.root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+                self.flags[PUBLISHED_AT + session.serial] = 1
                 return
 
 
@@ -173,6 +185,23 @@ def attach(pid: int, options: list[str]) -> subprocess.Popen[str]:
     return strace
 
 
+def cut_power(pid: int, mount: str) -> int:
+    """Once the child has stopped (or ended), shut its file system down as a power failure does; its status.
+
+    The child is stopped and not killed: its death would close its files, and a file system may flush then.
+    """
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    fd = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(fd, _GOING_DOWN, _WITHOUT_FLUSHING_THE_LOG)
+    finally:
+        os.close(fd)
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+    return status
+
+
 def perform(job: dict[str, Any], blocks: list[Prepared]) -> dict[str, Any]:
     """Play one job's scene, and say how it ended."""
     shared = mmap.mmap(-1, _SHARED_BYTES)
@@ -196,19 +225,21 @@ def perform(job: dict[str, Any], blocks: list[Prepared]) -> dict[str, Any]:
             refused = str(error)
     os.write(go, b"!")
     os.close(go)
-    status = os.waitpid(pid, 0)[1]
+    status = cut_power(pid, job["power"]) if job.get("power") else os.waitpid(pid, 0)[1]
     if strace is not None:
         assert strace.stderr is not None
         strace.wait()
         strace.stderr.close()
     said = shared[_FLAGS:].rstrip(b"\0")
     flags = list(shared[: len(blocks)])
+    published = [serial for serial in range(8) if shared[PUBLISHED_AT + serial]]
     shared.close()
     return {
         "refused": refused,
         "status": os.waitstatus_to_exitcode(status),
         "confirming": [number for number, flag in enumerate(flags) if flag >= CONFIRMING],
         "confirmed": [number for number, flag in enumerate(flags) if flag == CONFIRMED],
+        "published": published,
         **(json.loads(said) if said else {}),
     }
 

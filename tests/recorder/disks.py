@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextmanager
@@ -24,6 +25,70 @@ def files_end_at(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+#: How each kind of file system is made in a file, how large it has to be, and how it is mounted.
+LOOPED = {
+    "ext4": (["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0"], 32, "loop,errors=remount-ro"),
+    "xfs": (["mkfs.xfs", "-q", "-f"], 320, "loop,nouuid"),  # it makes none below 300 MB
+}
+
+
+class Looped:
+    """A small file system in a file, that can lose its power.
+
+    Args:
+        kind: a key of :data:`LOOPED`.
+        directory: an empty one, for the file and the mount.
+    """
+
+    def __init__(self, kind: str, directory: Path) -> None:
+        make, megabytes, self._options = LOOPED[kind]
+        self._kind = kind
+        self._image = directory / f"{kind}.img"
+        self.mount_point = directory / kind
+        if os.geteuid() != 0:
+            pytest.skip("only root can mount a file system")
+        if shutil.which(make[0]) is None:
+            pytest.skip(f"{make[0]} is not installed")
+        self.mount_point.mkdir()
+        with self._image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        subprocess.run([*make, str(self._image)], check=True, capture_output=True)
+        made = self._mount()
+        if made.returncode:
+            pytest.skip(f"no file can be mounted here: {made.stderr.strip()}")
+
+    def _mount(self) -> subprocess.CompletedProcess[str]:
+        command = ["mount", "-t", self._kind, "-o", self._options, str(self._image), str(self.mount_point)]
+        return subprocess.run(command, check=False, capture_output=True, text=True)
+
+    def power_up(self) -> None:
+        """Mount it again after it was shut down: what was not flushed is gone, and its log is replayed.
+
+        A copy of the file is mounted: whoever copied our mounts into a namespace of his own (a container that
+        somebody starts meanwhile) keeps the old one alive, and shut down.
+        """
+        copy = self._image.with_suffix(".copy")
+        subprocess.run(["cp", "--sparse=always", str(self._image), str(copy)], check=True)
+        self.unmount()
+        copy.replace(self._image)
+        done = self._mount()
+        assert done.returncode == 0, done.stderr
+
+    def turn_read_only(self) -> None:
+        """Have an ext4 find an error, whereupon it lets nobody write any more."""
+        device = self.mount_point.stat().st_dev
+        name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+        trigger = Path(f"/sys/fs/ext4/{name}/trigger_fs_error")
+        try:
+            trigger.write_text("a test")
+        except OSError as error:
+            pytest.skip(f"no error can be made here: {error}")
+
+    def unmount(self) -> None:
+        """Take it away."""
+        subprocess.run(["umount", "--lazy", str(self.mount_point)], check=True)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Runs one recorder as the tests want it: settings and hooks as JSON arguments, its words as JSON lines.
 
 ``hooks`` is ``{"module:name": value}``: constants of the recorder to be changed before it runs, so that what
-takes minutes by design happens within a test; ``environ:NAME`` sets a variable that only workers see.
+takes minutes by design happens within a test; ``environ:NAME`` sets a variable that only workers see, and
+``import:NAME`` imports a module that stands beside this one.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def main() -> int:
         module, _, attribute = name.partition(":")
         if module == "environ":
             os.environ[attribute] = value
+        elif module == "import":
+            importlib.import_module(attribute)
         else:
             target = importlib.import_module(module)
             assert hasattr(target, attribute), name

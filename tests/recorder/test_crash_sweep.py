@@ -69,14 +69,23 @@ class Server:
         )  # fmt: skip
 
     def play(
-        self, scene: str, root: Path, strace: list[str], mutants: Sequence[Mutant] = ()
+        self,
+        scene: str,
+        root: Path,
+        strace: list[str],
+        mutants: Sequence[Mutant] = (),
+        power: Path | None = None,
     ) -> dict[str, Any]:
-        """Have a child play a scene; see ``crash_server.py``."""
+        """Have a child play a scene; see ``crash_server.py``.
+
+        ``power`` is the mount to shut down when the child stops.
+        """
         job = {
             "scene": scene,
             "root": str(root),
             "strace": strace,
             "mutants": [list(mutant) for mutant in mutants],
+            "power": None if power is None else str(power),
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -146,6 +146,11 @@ def _put_away(result: Checked) -> Checked:
     about_bytes = (issubclass(getattr(errors, found.error), errors.FormatError) for found in result.findings)
     if not path.is_dir() or path.is_symlink() or not all(about_bytes):
         return result
+    # Once more: what a device failed once is no reason (of a replay, the findings are the player's).
+    if all(found.error != errors.ReplayError.__name__ for found in result.findings):
+        again = validate_session(path).findings
+        if again != result.findings:
+            return result
     try:
         with Upkeep(path.parent) as upkeep:
             moved = quarantine_session(path, result.findings, upkeep, by="tape2048 validate")

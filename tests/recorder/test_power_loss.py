@@ -1,0 +1,169 @@
+"""The power fails at each system call of a rotation; what the next start makes of it.
+
+A child plays the rotation of ``crash_server.py`` on an ext4 and on an xfs in a file. strace stops it at its
+N-th call; the file system is shut down there and then, without its log or a page being flushed; the child
+is killed, the file system mounted again, and a recovery played. What was published has to be there; what
+was only confirmed may be gone; nothing may be wrong. ``FULL_SWEEP=1`` takes every call, the suite a sample.
+Needs root.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048.session import sessions
+
+from .checks import (
+    assert_sessions_valid,
+    expected_runs,
+    partials,
+    published_runs,
+    recover,
+)
+from .disks import LOOPED, Looped
+from .mutants import Mutant, applied
+from .test_crash_sweep import CHANGING, FULL, Point, Server, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .materials import Prepared
+
+pytestmark = pytest.mark.root
+
+#: The blocks of each session of the rotation, by its serial.
+OF_SESSION = {1: (0, 1, 3), 2: (4, 5)}
+
+#: What may be said of what a power failure has taken.
+MAY_BE_SAID = "rows did not match their checksums"
+
+
+class Powered:
+    """Plays the rotation on a file system that loses its power."""
+
+    def __init__(self, server: Server, disk: Looped) -> None:
+        self._server = server
+        self._disk = disk
+        self._count = 0
+        self._mutants: list[Mutant] = []
+
+    @contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
+        """Play with changed code; recovery stays as it is."""
+        self._mutants = [mutant]
+        with applied(mutant):  # so that a mutant that does not fit is an error here
+            pass
+        yield
+        self._mutants = []
+
+    def check(self, point: Point, blocks: list[Prepared]) -> str | None:
+        """Lose the power at one call; returns what does not hold afterwards, or None."""
+        self._count += 1
+        root = self._disk.mount_point / f"root-{self._count}"
+        root.mkdir()
+        sync(self._disk.mount_point)
+        answer = self._server.play(
+            "rotation", root, point.strace, self._mutants, power=self._disk.mount_point
+        )
+        self._disk.power_up()
+        try:
+            assert "traceback" not in answer, answer["traceback"]
+            self._assert_holds(root, answer, blocks)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a check is what is looked for
+            return f"{point}: {error!r}"
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+        return None
+
+    @staticmethod
+    def _assert_holds(root: Path, answer: dict[str, list[int]], blocks: list[Prepared]) -> None:
+        _, listener = recover(root)
+        wrong = [said for said in listener.messages("error") if MAY_BE_SAID not in said]
+        assert not wrong, wrong
+        assert not partials(root), f"left: {partials(root)}"
+        assert not (root / ".quarantine").exists()
+        assert_sessions_valid(root)
+        runs = published_runs(root)
+        counts = Counter(run.outcome[0] for run in runs)
+        assert all(count == 1 for count in counts.values()), f"published more than once: {counts}"
+        safe = {number for serial in answer["published"] for number in OF_SESSION[serial]}
+        safe &= set(answer["confirmed"])
+        missing = {run_id for number in safe for run_id in blocks[number].ids} - set(counts)
+        assert not missing, f"published and lost: {sorted(missing)}"
+        extra = set(counts) - {run_id for number in answer["confirming"] for run_id in blocks[number].ids}
+        assert not extra, f"published and never confirmed: {sorted(extra)}"
+        written = expected_runs(blocks)
+        for run in runs:
+            assert (run.outcome, run.data) == written[run.outcome[0]], f"run {run.outcome[0]} is wrong"
+        before = sessions(root)
+        assert recover(root)[0] == []
+        assert sessions(root) == before
+
+
+def sync(path: Path) -> None:
+    """Flush a whole file system, so that what a test has prepared is no part of what is lost."""
+    subprocess.run(["sync", "--file-system", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def server(blocks_file: Path) -> Iterator[Server]:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed: no call can be stopped at will")
+    server = Server(blocks_file)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def points(server: Server, tmp_path_factory: pytest.TempPathFactory) -> list[Point]:
+    """Every call of the rotation that changes something, in the order of their kinds."""
+    scratch = tmp_path_factory.mktemp("power")
+    (scratch / "template").mkdir()
+    stage = Stage([server], scratch, "rotation", scratch / "template")
+    return stage.points("signal=STOP", CHANGING)
+
+
+@pytest.fixture(params=LOOPED)
+def powered(request: pytest.FixtureRequest, server: Server, fast_dir: Path) -> Iterator[Powered]:
+    disk = Looped(request.param, fast_dir)
+    try:
+        yield Powered(server, disk)
+    finally:
+        disk.unmount()
+
+
+def test_the_power_fails_at_each_call(powered: Powered, points: list[Point], blocks: list[Prepared]) -> None:
+    chosen = points if FULL else points[:: len(points) // 8]
+    assert len(points) > 100
+    assert [problem for point in chosen if (problem := powered.check(point, blocks)) is not None] == []
+
+
+#: Each mutant, and what has to be said of it.
+MUTANTS = {
+    "directories are not flushed": (
+        Mutant("tape2048._durable:fsync_path", "os.fsync(fd)", "os.path.isdir(path) or os.fsync(fd)"),
+        "published and lost",
+    ),
+    "rows are not flushed": (
+        Mutant("tape2048_recorder.publish:_finish_files", "os.fsync(fd)", "pass"),
+        "ChecksumError",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_sweep_finds_a_mutant(
+    powered: Powered, points: list[Point], blocks: list[Prepared], name: str
+) -> None:
+    mutant, said = MUTANTS[name]
+    # What is published last stays unflushed longest: the last calls of each kind come first.
+    chosen = sorted(points, key=lambda point: -int(point.number))
+    with powered.mutated(mutant):
+        assert any(said in (powered.check(point, blocks) or "") for point in chosen)

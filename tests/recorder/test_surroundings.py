@@ -1,0 +1,78 @@
+"""What happens around a running recorder: its disk becomes read-only, its clock is set back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048.errors import DiskFullError, OutDirError, StorageError
+from tape2048.session import sessions
+
+from .checks import assert_sessions_valid, meta_of, partials, published_runs
+from .disks import Looped
+
+if TYPE_CHECKING:
+    from .processes import Recorders
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:
+    hooks = {"import:backward_clock": True}
+    settings: dict[str, Any] = {"player": "expectimax", "sample_rate": 20, "flush_s": 0.1, "rotate_s": 0.3}
+    begin = time.monotonic()
+    recorder = recorders.start(**settings, rotate_steps=10**9, seed=3, hooks=hooks)
+    recorder.wait_for_status(lambda status: status["sessions"] >= 4)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    took = time.monotonic() - begin
+    statuses = [said["status"]["elapsed_s"] for said in recorder.said if "status" in said]
+    assert statuses == sorted(statuses)
+    assert 0.9 < recorder.summary["elapsed_s"] <= took, "durations are those of the monotonic clock"
+    assert not partials(root)
+    assert_sessions_valid(root)
+    ids = [run.outcome[0] for run in published_runs(root)]
+    assert len(ids) == len(set(ids)) == recorder.summary["games"]
+    in_order = [meta_of(Path(path))["started_at"] for path in recorder.summary["sessions"]]
+    assert in_order == sorted(in_order, reverse=True)
+    assert in_order[0] != in_order[-1], "the clock did run backwards"
+
+
+@pytest.mark.root
+def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Path) -> None:
+    """As ext4 does by itself when it finds an error, whoever has files open for writing."""
+    disk = Looped("ext4", fast_dir)
+    try:
+        out_dir = disk.mount_point / "out"
+        settings: dict[str, Any] = {
+            "out_dir": str(out_dir),
+            "seed": 7,
+            "player": "expectimax",
+            "sample_rate": 20,
+        }
+        hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.3}
+        recorder = recorders.start(**settings, rotate_steps=5_000, drain_timeout_s=0.5, hooks=hooks)
+        recorder.wait_for_status(lambda status: status["sessions"] >= 2)
+        before = {path.name for path in sessions(out_dir)}
+        disk.turn_read_only()
+        with pytest.raises(OSError, match="Read-only"):
+            (out_dir / "probe").touch()
+        recorder.wait_for(lambda said: "Read-only file system" in said.get("event", ""))
+        recorder.signal(signal.SIGTERM)
+        assert recorder.end() in {error.exit_code for error in (StorageError, OutDirError, DiskFullError)}
+        assert recorder.error["hint"]
+
+        disk.power_up()
+        again = recorders.run(**settings, max_games=20)
+        assert again.process.returncode == 0
+        assert before <= {path.name for path in sessions(out_dir)}
+        assert_sessions_valid(out_dir)
+        assert not partials(out_dir)
+        ids = [run.outcome[0] for run in published_runs(out_dir)]
+        assert len(set(ids)) == len(ids)
+    finally:
+        disk.unmount()
