@@ -195,6 +195,22 @@ def make_readers_lock(root: Path) -> Path:
     return path
 
 
+def _lock_directory(fd: int) -> None:
+    """Take the lock that readers hold where there was no file of locks.
+
+    Raises:
+        BlockingIOError: one of them does.
+        OSError: as the operating system gave it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # NFS makes an exclusive lock of a descriptor that is open for writing only, which a directory's
+        # cannot be. There, who opened a session before the file was made is not seen.
+        if error.errno != errno.EBADF:
+            raise
+
+
 class Upkeep:
     """The right to remove sessions of a directory: one process has it at a time, while the block lasts.
 
@@ -219,7 +235,7 @@ class Upkeep:
                     path=root,
                     hint="wait until it has ended",
                 )
-            fcntl.flock(self._fds[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_directory(self._fds[1])
         except BlockingIOError:
             self._close()
             raise HeldError(

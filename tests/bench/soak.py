@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "player": "expectimax",
     "sample_rate": 20,
     "block_rows": 8192,
-    "rotate_steps": 100_000,
+    "rotate_steps": 20_000,
     "flush_s": 1.0,
 }
 

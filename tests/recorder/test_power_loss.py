@@ -140,7 +140,7 @@ def powered(request: pytest.FixtureRequest, server: Server, fast_dir: Path) -> I
 
 
 def test_the_power_fails_at_each_call(powered: Powered, points: list[Point], blocks: list[Prepared]) -> None:
-    chosen = points if FULL else points[:: len(points) // 8]
+    chosen = points if FULL else points[:: len(points) // 6]
     assert len(points) > 100
     assert [problem for point in chosen if (problem := powered.check(point, blocks)) is not None] == []
 

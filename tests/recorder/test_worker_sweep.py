@@ -155,7 +155,7 @@ def test_a_worker_disturbed_at_each_call(fast_dir: Path, undisturbed: Undisturbe
         assert outcomes(root) == undisturbed.outcomes
         shutil.rmtree(directory)
 
-    step = 1 if FULL else len(points) // 4
+    step = 1 if FULL else len(points) // 2
     assert swept(points[step // 2 :: step], check) == []
 
 
@@ -185,5 +185,5 @@ def test_each_call_of_a_real_recorder_fails(fast_dir: Path, undisturbed: Undistu
             assert_recovers_all_that_was_confirmed(root)
         shutil.rmtree(directory)
 
-    step = 1 if FULL else len(points) // 3
+    step = 1 if FULL else len(points) // 2
     assert swept(points[step // 2 :: step], check) == []

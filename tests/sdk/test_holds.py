@@ -224,3 +224,17 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path) -> None:
     assert "others wrote it" in str(why_not_ours(foreign))
     assert "its name" in str(why_not_ours(write_ours(tmp_path / "session")))
     assert why_not_ours(root / "20250107T000000Z_model=gone") is not None
+
+
+def test_where_a_directory_cannot_be_locked_sessions_are_removed_all_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    session = Session.open(root / NAMES[0])
+    assert removed(root, *NAMES[:2]) == [NAMES[1]]
+    assert session.name == NAMES[0]

@@ -33,9 +33,13 @@ def brief(path: Path) -> Summary | None:
         with os.scandir(directory) as entries:
             for entry in entries:
                 sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        # As much as it has: room for the largest there may be takes longer to make than all of the rest.
+        length = sizes.get(MANIFEST, 0)
+        if length > MANIFEST_BYTES_MAX:
+            return None
         fd = os.open(f"{directory}/{MANIFEST}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            manifest = _decode(os.read(fd, MANIFEST_BYTES_MAX))
+            manifest = _decode(os.read(fd, length))
         finally:
             os.close(fd)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
