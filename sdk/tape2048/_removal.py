@@ -117,6 +117,9 @@ def remove_sessions(
 
     Yields:
         One after the other, in the order of ``paths``. One that fails does not keep the others.
+
+    Raises:
+        StorageError: they are gone, and the directory could not be flushed after.
     """
     remaining = iter(paths)
     while batch := list(itertools.islice(remaining, _BATCH)):
@@ -142,7 +145,10 @@ def remove_sessions(
             finally:
                 if taken is not None:
                     upkeep.give_back(taken)
-        fsync_dir(root)
+        try:
+            fsync_dir(root)
+        except OSError as error:
+            raise storage_error(error, root, "flushing it") from error
 
 
 def _hide(path: Path, upkeep: Upkeep) -> tuple[Path, Path | TapeError | None, int | None]:

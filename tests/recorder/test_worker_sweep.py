@@ -84,7 +84,7 @@ def record(directory: Path, *, worker: str = "", daemon: tuple[str, ...] = ()) -
     traced = ["strace", "-f", "-q", "-b", "execve", *daemon] if daemon else []
     done = subprocess.run(
         [*traced, sys.executable, script, settings, json.dumps(hooks)],
-        check=False, env=environment(), timeout=PATIENCE_S, capture_output=True,
+        check=False, env=environment(), timeout=3 * PATIENCE_S, capture_output=True,
     )  # fmt: skip
     if b"Operation not permitted" in done.stderr:
         pytest.skip("strace may not trace processes here")
