@@ -57,6 +57,7 @@ HEAVY = {
     "matplotlib": (),
     "pyarrow": ("sdk/tape2048/arrow.py",),
     "zstandard": (),
+    "prometheus_client": (),
     "sklearn": (),
 }
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIG_ENV",
+    "STOP_TIMEOUT_ENV",
     "Loaded",
     "Origin",
     "RecorderConfig",
@@ -55,8 +56,11 @@ __all__ = [
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
 
+#: The environment variable in which a unit says its ``TimeoutStopSec``, in seconds.
+STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
+
 #: Variables with our prefix that are not settings. Any other one is refused as a misspelt setting.
-OTHER_ENV = frozenset({CONFIG_ENV})
+OTHER_ENV = frozenset({CONFIG_ENV, STOP_TIMEOUT_ENV})
 
 #: A row of ``steps.npy`` with its action. Written out, since the module that has the layout loads NumPy.
 ROW_BYTES_MAX = 29
@@ -222,6 +226,48 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         ),
     ] = 30.0
 
+    log_level: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^(info|warning|error)$")],
+        about(
+            "the least important lines of the log that are written",
+            why="a line each `log_interval_s` and one a session can be read",
+            form="info, warning or error",
+        ),
+    ] = "info"
+    log_format: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^(text|json)$")],
+        about(
+            "the form of log lines; under systemd, lines of text carry their priority for the journal",
+            why="people read it more often than programs",
+            form="text or json",
+        ),
+    ] = "text"
+    worker_silence_s: Annotated[
+        Seconds,
+        about(
+            "how long a worker may make no progress; then it is ended and replaced",
+            why="a thousand times the slice of play after which a worker reports",
+        ),
+    ] = 60.0
+    metrics_listen: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")] | None,
+        about(
+            "where Prometheus asks for metrics over HTTP; needs the extra `metrics`",
+            why="nothing listens unasked",
+            none="off",
+            form="HOST:PORT, an IPv6 address in brackets",
+        ),
+    ] = None
+    metrics_textfile: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[^~].*\.prom$")] | None,
+        about(
+            "a file for node_exporter's textfile collector, written every 15 s; needs the extra `metrics`",
+            why="whoever has a collector knows its directory",
+            none="off",
+            form="a path that ends in .prom (nobody expands ~ here)",
+        ),
+    ] = None
+
     @property
     def tag(self) -> str:
         """``model_tag``, or the one derived from the player's name."""
@@ -271,6 +317,7 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
             values[name], origins[name] = value, origin
     config = msgspec.convert(values, RecorderConfig)
     _check_together(config, origins)
+    _check_stop_timeout(config, origins, env)
     return Loaded(config=config, origins=origins, path=None if path is None else str(path))
 
 
@@ -377,6 +424,26 @@ def _check_together(config: RecorderConfig, origins: Mapping[str, Origin]) -> No
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
         hint = "raise max_ram_mb, or lower workers or block_rows"
         refuse(problem, "max_ram_mb", origins["max_ram_mb"], hint=hint)
+
+
+def _check_stop_timeout(
+    config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
+) -> None:
+    """Refuse a drain that the service manager would cut short: it kills what has not ended in time."""
+    raw = env.get(STOP_TIMEOUT_ENV)
+    if raw is None:
+        return
+    setting = settings_of(RecorderConfig)["rotate_s"]  # any number of seconds
+    timeout_s = read_value(
+        msgspec.structs.replace(setting, text="the unit's TimeoutStopSec", name="stop_timeout_s", none=None),
+        raw,
+        Origin("env", STOP_TIMEOUT_ENV),
+    )
+    if timeout_s <= config.drain_timeout_s:
+        unit = f"the {timeout_s:g} s of the unit's TimeoutStopSec"
+        problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
+        hint = f"lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit together"
+        refuse(problem, "drain_timeout_s", origins["drain_timeout_s"], hint=hint)
 
 
 def check_loaded_player(loaded: Loaded) -> None:

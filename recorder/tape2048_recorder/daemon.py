@@ -1,9 +1,10 @@
 """The daemon: one loop that hears workers, signals, the publisher and the clock, and decides.
 
-Signal handlers only note that a signal came. The first SIGTERM, SIGINT or SIGHUP drains: games in play are
-finished within ``drain_timeout_s``, and everything is published. A second one hurries: workers are ended,
-and what is confirmed is published. The daemon reports through a :class:`~tape2048_recorder.report.Reporter`;
-it neither logs nor exits.
+Signal handlers only note that a signal came. The first SIGTERM or SIGINT drains: games in play are finished
+within ``drain_timeout_s``, and everything is published. A second one, or SIGUSR2, hurries: workers are
+ended, and what is confirmed is published. SIGUSR1 rotates. SIGHUP has the settings read again, where they
+can be, and drains elsewhere (a terminal that is closed). The daemon reports through a
+:class:`~tape2048_recorder.report.Reporter`; it neither logs nor exits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import os
 import selectors
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -27,6 +27,7 @@ from tape2048.errors import (
     WorkerStartError,
 )
 from tape2048.formats.session import RUN_DTYPE
+from tape2048_recorder.gauges import Gauges
 from tape2048_recorder.limits import limit_met
 from tape2048_recorder.protocol import (
     Ask,
@@ -44,9 +45,11 @@ from tape2048_recorder.protocol import (
     Written,
 )
 from tape2048_recorder.recording import MEGABYTE, Recording
-from tape2048_recorder.report import REACH_TILES, Reporter, State, Status, Tally
+from tape2048_recorder.report import Reporter, State, Status, Tally
 from tape2048_recorder.shared import DRAIN, HURRY
+from tape2048_recorder.signals import ROTATE, STOP_NOW
 from tape2048_recorder.supervisor import DEATHS_MAX, Supervisor, Worker
+from tape2048_recorder.watch import Watch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.instance import Memory
     from tape2048_recorder.ledger import Ledger
     from tape2048_recorder.publisher import Outcome
+    from tape2048_recorder.reload import Reload
     from tape2048_recorder.signals import Signals
 
 __all__ = ["Daemon"]
@@ -70,9 +74,6 @@ HURRY_GRACE_S = 5.0
 #: After a pause, it has gone on when nothing has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
 
-#: The rate shown is the mean over this long.
-RATE_WINDOW_S = 10.0
-
 
 class Daemon:
     """Runs workers and a recording until something says stop.
@@ -86,6 +87,7 @@ class Daemon:
         memory: told of ids before they are handed out.
         signals: where signals show.
         begun: when it all began (``time.monotonic``).
+        reload: reads the settings again on SIGHUP; None: that drains.
     """
 
     def __init__(
@@ -99,8 +101,9 @@ class Daemon:
         memory: Memory,
         signals: Signals,
         begun: float,
+        reload: Reload | None = None,
     ) -> None:
-        self._config = config
+        self.config = config
         self._reporter = reporter
         self._supervisor = supervisor
         self._recording = recording
@@ -108,6 +111,7 @@ class Daemon:
         self._memory = memory
         self._signals = signals
         self._begun = begun
+        self._reload = reload
         self._selector = selectors.DefaultSelector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
@@ -117,10 +121,13 @@ class Daemon:
         self._fatal: TapeError | None = None
         self._next_status = 0.0
         self._next_limits = 0.0
-        self._progress: deque[tuple[float, int]] = deque()
         self.reason = ""
         self.player_sha256: str | None = None
         self.tally = Tally()
+        self._watch = Watch(supervisor, lambda what: reporter.event("warning", what))
+        self._gauges = Gauges(
+            begun=begun, supervisor=supervisor, recording=recording, tally=self.tally, watch=self._watch
+        )
         self.sessions: list[Path] = []
         self.bytes_published = 0
         self.games_dropped = 0
@@ -144,6 +151,7 @@ class Daemon:
                 for key, _ in self._selector.select(TICK_S):
                     key.data()
                 self._tick(time.monotonic())
+            self._reporter.status(self.status)  # the last one, with everything published
         finally:
             self._supervisor.close()
             self._recording.publisher.close()
@@ -159,16 +167,27 @@ class Daemon:
 
     def _on_signal(self) -> None:
         for name in self._signals.take():
-            if self._phase == "recording":
+            if name == ROTATE.name:
+                self._gauges.rotations.ask(self._recording.close_open())
+            elif name == "SIGHUP" and self._reload is not None:
+                self._reload.ask()
+            elif self._phase == "recording" and name != STOP_NOW.name:
                 self.stop(f"{name} was received")
-                continue
-            if not self._hurried:
-                self._reporter.event(
-                    "warning", f"{name} again: ending the workers, publishing what is confirmed"
-                )
-            self._hurried = True
-            self._supervisor.kill_all()
-            self._recording.publisher.give_up()
+            else:
+                self._hurry(name)
+
+    def _hurry(self, name: str) -> None:
+        """End the workers, whatever they are doing; a second signal wants no more waiting."""
+        if self._phase == "recording":
+            self.stop(f"{name} was received")
+        if not self._hurried:
+            again = "" if name == STOP_NOW.name else " again"
+            self._reporter.event(
+                "warning", f"{name}{again}: ending the workers, publishing what is confirmed"
+            )
+        self._hurried = True
+        self._supervisor.kill_all()
+        self._recording.publisher.give_up()
 
     def _on_worker(self, worker: Worker) -> None:
         assert worker.channel is not None
@@ -261,6 +280,7 @@ class Daemon:
             return
         worker.unconfirmed = None
         worker.range = None
+        self._gauges.blocks += 1
         if not self._ledger.confirm(worker.index, block.runs["id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
@@ -313,19 +333,21 @@ class Daemon:
             self._on_outcome(outcome)
         for worker in self._supervisor.workers:
             self._attend(worker, now)
+        self._watch.look(now, self.config.worker_silence_s)
         self._recording.rotate_if_due()
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
             self.first_step_s = now - self._begun
         if self._phase == "recording":
             self._check_limits(now)
+            if self._reload is not None and self._reload.due(now):
+                self._reconfigure(self._reload)
         if self._phase == "draining":
             self._check_drain(now)
         if self._phase == "publishing" and now >= self._deadline:
             self._recording.publisher.give_up()
         if now >= self._next_status:
             self._next_status = now + STATUS_INTERVAL_S
-            self._note_progress(now)
             self._reporter.status(self.status)
 
     def _attend(self, worker: Worker, now: float) -> None:
@@ -345,11 +367,18 @@ class Daemon:
         except OSError as error:
             self._restart_later(worker, f"could not be started: {error.strerror or error}")
         else:
+            self._gauges.worker_restarts += 1
             self._listen(worker)
+
+    def _reconfigure(self, reload: Reload) -> None:
+        self._gauges.reloads += 1
+        self.config = reload.read(self.config)
+        self._recording.reconfigure(self.config)
+        self._ledger.limit(self.config.max_games)
 
     def _check_limits(self, now: float) -> None:
         if self._ledger.exhausted and not any(worker.alive for worker in self._supervisor.workers):
-            self.reason = f"max_games = {self._config.max_games} was reached"
+            self.reason = f"max_games = {self.config.max_games} was reached"
             self._publish_rest(now)
             return
         if now < self._next_limits:
@@ -357,7 +386,7 @@ class Daemon:
         self._next_limits = now + LIMITS_INTERVAL_S
         processes = [worker.process.pid for worker in self._supervisor.workers if worker.process is not None]
         met = limit_met(
-            self._config,
+            self.config,
             rows=self.tally.rows,
             elapsed_s=now - self._begun,
             disk_bytes=self._recording.size_bytes,
@@ -370,10 +399,10 @@ class Daemon:
         """Drain, publish and end."""
         self.reason = reason
         self._phase = "draining"
-        self._deadline = time.monotonic() + self._config.drain_timeout_s
+        self._deadline = time.monotonic() + self.config.drain_timeout_s
         self._supervisor.command(DRAIN)
         self._reporter.event(
-            "info", f"{reason}: finishing the games in play, at most {self._config.drain_timeout_s:g} s"
+            "info", f"{reason}: finishing the games in play, at most {self.config.drain_timeout_s:g} s"
         )
 
     def _check_drain(self, now: float) -> None:
@@ -395,7 +424,7 @@ class Daemon:
 
     def _publish_rest(self, now: float) -> None:
         self._phase = "publishing"
-        self._deadline = now + self._config.drain_timeout_s
+        self._deadline = now + self.config.drain_timeout_s
         self._recording.close_open()
 
     def _give_up(self, error: TapeError) -> None:
@@ -405,10 +434,11 @@ class Daemon:
             self.reason = str(error)
             self._phase = "draining"
             self._hurried = True
-            self._deadline = time.monotonic() + self._config.drain_timeout_s
+            self._deadline = time.monotonic() + self.config.drain_timeout_s
             self._supervisor.kill_all()
 
     def _on_outcome(self, outcome: Outcome) -> None:
+        self._gauges.on_outcome(outcome)
         if outcome.published is not None:
             published = outcome.published
             if published.path is not None:
@@ -438,6 +468,7 @@ class Daemon:
         self._flowing_since = None
         if self._paused is None:
             self._paused = why
+            self._gauges.paused(why)
             self._reporter.event(
                 "warning", f"paused: {why}; finished games are kept, and written when there is room"
             )
@@ -450,41 +481,19 @@ class Daemon:
             self._flowing_since = now
         elif now - self._flowing_since >= FLOWING_S:
             self._paused = None
+            self._gauges.resumed()
             self._reporter.event("info", "recording again")
-
-    def _note_progress(self, now: float) -> None:
-        self._progress.append((now, int(self._supervisor.shared.slots["steps"].sum())))
-        while now - self._progress[0][0] > RATE_WINDOW_S:
-            self._progress.popleft()
 
     def status(self) -> Status:
         """How things stand."""
         state: State = self._phase
-        ready = sum(worker.ready for worker in self._supervisor.workers)
-        if self._phase == "recording" and not ready:
+        if self._phase == "recording" and not any(worker.ready for worker in self._supervisor.workers):
             state = "starting"
-        if self._paused is not None:
-            state = "paused"
-        (then, before), (now, steps) = self._progress[0], self._progress[-1]  # noted before each status
-        try:
-            free = self._recording.free_bytes()
-        except OSError:
-            free = None
-        slots = self._supervisor.shared.slots
-        return Status(
-            state=state,
+        return self._gauges.status(
+            self.config,
+            state="paused" if self._paused is not None else state,
+            ending=self._phase != "recording",
             why=self._paused or (self.reason or None),
-            elapsed_s=time.monotonic() - self._begun,
-            steps_per_s=(steps - before) / (now - then) if now > then else 0.0,
-            steps=steps,
-            games=int(slots["games"].sum()),
-            recorded_rows=self.tally.rows,
-            mean_score=self.tally.mean_score,
-            reach={tile: self.tally.reach(tile) or 0.0 for tile in REACH_TILES},
-            session_rows=self._recording.open_rows,
-            rotate_steps=self._config.rotate_steps,
-            sessions=len(self.sessions),
-            free_bytes=free,
-            workers=len(self._supervisor.workers),
-            workers_ready=ready,
+            sessions=self.sessions,
+            session_bytes=self.bytes_published,
         )

@@ -4,7 +4,7 @@
 go of it however the recorder ends. ``readers.lock`` in that directory is :mod:`tape2048._holds`'s.
 ``<instance>.json`` beside it holds, for a seed that was given, how
 far its sequence of games has been handed out, so that a service that starts again goes on instead of
-playing the same games again.
+playing the same games again. ``<instance>.status.json`` is :mod:`.status_file`'s.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from tape2048._durable import fsync_dir, replace_file, storage_error, write_all
 from tape2048._holds import LOCKS_DIRECTORY, make_readers_lock
 from tape2048.errors import AlreadyRunningError, ConfigError
+from tape2048_recorder.status_file import status_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,7 @@ class Instance:
     def __init__(self, out_dir: Path, name: str) -> None:
         directory = out_dir / _DIRECTORY
         self.state_path = directory / f"{name}.json"
+        self.status_path = status_path(out_dir, name)
         self._lock_path = directory / f"{name}.lock"
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,11 @@ class Ledger:
         self._held: dict[int, deque[Range]] = {}
         self.confirmed = 0
 
+    def limit(self, games_max: int | None) -> None:
+        """Hand out this many in all, with those handed out so far, or as many as are asked for."""
+        held = sum(end - first for ranges in self._held.values() for first, end in ranges)
+        self._left = None if games_max is None else max(games_max - self.confirmed - held, 0)
+
     def take(self, worker: int, want: int) -> Range | None:
         """Up to ``want`` games for a worker as ``(first_id, count)``, or None where none are left."""
         if self._left is not None:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,12 +34,16 @@ def utc_text(moment: datetime | None = None) -> str:
 
 
 class Outcome(NamedTuple):
-    """What became of a closed session; ``final`` is False for a try that will be repeated."""
+    """What became of a closed session; ``final`` is False for a try that will be repeated.
+
+    ``seconds`` is what the try took.
+    """
 
     session: PartialSession
     published: Published | None
     error: TapeError | None
     final: bool
+    seconds: float = 0.0
 
 
 class Publisher:
@@ -92,6 +97,7 @@ class Publisher:
 
     def _publish(self, session: PartialSession) -> None:
         while True:
+            begin = time.monotonic()
             try:
                 published = publish(
                     self._out_dir, session.path, session.facts, session.blocks, ended_at=utc_text()
@@ -110,7 +116,7 @@ class Publisher:
                 self._post(Outcome(session, None, wrapped, final=True))
                 return
             else:
-                self._post(Outcome(session, published, None, final=True))
+                self._post(Outcome(session, published, None, final=True, seconds=time.monotonic() - begin))
                 return
 
     def _post(self, outcome: Outcome) -> None:

@@ -9,6 +9,7 @@ import secrets
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
 from tape2048._quarantine import quarantine
@@ -26,20 +27,33 @@ from tape2048_recorder.players import check_player
 from tape2048_recorder.publish import recover
 from tape2048_recorder.publisher import utc_text
 from tape2048_recorder.recording import MEGABYTE, Recording
+from tape2048_recorder.reload import Reload
 from tape2048_recorder.report import REACH_TILES, Reporter, Summary
+from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
 from tape2048_recorder.supervisor import Supervisor
 from tape2048_recorder.worker import WorkerSpec
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["recover_all", "run"]
 
 
-def run(config: RecorderConfig, reporter: Reporter) -> Summary:
+def run(
+    config: RecorderConfig,
+    reporter: Reporter,
+    *,
+    load: Callable[[], RecorderConfig] | None = None,
+    changed: Callable[[RecorderConfig], None] = lambda _: None,
+) -> Summary:
     """Record until a limit is met or a signal comes. Main thread only.
 
     Args:
         config: what to record, and where.
         reporter: told of events and, twice a second, of the state of things.
+        load: reads the settings again when SIGHUP comes; None: SIGHUP ends it as SIGTERM does.
+        changed: told of the settings that hold after that.
 
     Returns:
         What was recorded and published, and why it ended.
@@ -56,29 +70,45 @@ def run(config: RecorderConfig, reporter: Reporter) -> Summary:
     instance = Instance(out_dir, config.instance)
     signals = Signals()
     try:
-        return _run(
-            config,
-            reporter,
-            begun=begun,
-            out_dir=out_dir,
-            instance=instance,
-            signals=signals,
-            player_args=player_args,
-        )
+        with Service(reporter, config, instance.status_path, os.environ) as service:
+            reload = None
+            if load is not None:
+                reload = Reload(
+                    load,
+                    reporter,
+                    around=service.manager.reloading,
+                    changed=lambda now: _tell(now, service.changed, changed),
+                )
+            return _run(
+                config,
+                service,
+                begun=begun,
+                out_dir=out_dir,
+                instance=instance,
+                signals=signals,
+                player_args=player_args,
+                reload=reload,
+            )
     finally:
         signals.close()
         instance.close()
 
 
+def _tell(config: RecorderConfig, *listeners: Callable[[RecorderConfig], None]) -> None:
+    for listener in listeners:
+        listener(config)
+
+
 def _run(
     config: RecorderConfig,
-    reporter: Reporter,
+    reporter: Service,
     *,
     begun: float,
     out_dir: Path,
     instance: Instance,
     signals: Signals,
     player_args: dict[str, int | float | str | bool],
+    reload: Reload | None,
 ) -> Summary:
     seed = secrets.randbits(64) if config.seed is None else config.seed
     state = GameState(seed) if config.seed is None else instance.load_state(seed)
@@ -88,6 +118,7 @@ def _run(
     try:
         for worker in supervisor.workers:  # they compile while what a crash left is recovered
             supervisor.start(worker)
+        reporter.manager.starting("publishing what the last recorder left, if it was killed")
         recovered = recover_all(out_dir, config.instance, reporter)
         memory.cover(state.next_id)
     except OSError as error:
@@ -113,8 +144,8 @@ def _run(
             host=platform.node(),
             instance=config.instance,
             started_at=started_at,
-            config=effective(config),
-            config_sha256=config_sha256(config),
+            config=effective(daemon.config),
+            config_sha256=config_sha256(daemon.config),
         )
 
     recording = Recording(out_dir, config, make_facts, _sessions_bytes(out_dir))
@@ -127,6 +158,7 @@ def _run(
         memory=memory,
         signals=signals,
         begun=begun,
+        reload=reload,
     )
     reporter.event(
         "info",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.journal import Block
 
-__all__ = ["Recording"]
+__all__ = ["DISK_FULL", "DISK_SLOW", "Recording"]
 
 #: Closed sessions that wait to be published, beyond which the disk is too slow and workers pause.
 BACKLOG_MAX = 3
@@ -34,6 +34,10 @@ BACKLOG_MAX = 3
 RETRY_S = 1.0
 
 MEGABYTE = 10**6
+
+#: How the reasons for a pause begin.
+DISK_FULL = "the disk is full"
+DISK_SLOW = "the disk is slow"
 
 
 class Recording:
@@ -52,7 +56,7 @@ class Recording:
         self._out_dir = out_dir
         self._config = config
         self._make_facts = make_facts
-        self._row_bytes = step_dtype(record_action=config.record_action).itemsize
+        self.row_bytes = step_dtype(record_action=config.record_action).itemsize
         self._bytes_published = bytes_before
         self._serial = 0
         self._open: PartialSession | None = None
@@ -67,22 +71,26 @@ class Recording:
         if self._began is None:
             self._began = (time.monotonic(), utc_text())
 
+    def reconfigure(self, config: RecorderConfig) -> None:
+        """Go on with these settings (rotation, and the space to leave free)."""
+        self._config = config
+
     # Where blocks go.
 
     def why_not(self, rows: int) -> str | None:
         """Why a block of this many rows cannot be placed now, or None if it can."""
         if self._failure is not None and time.monotonic() < self._retry_at:
             return self._failure
-        if self.publisher.pending + len(self._closing) >= BACKLOG_MAX:
-            return "the disk is slow: closed sessions wait to be published"
-        needed = (rows + self._rows_being_written) * self._row_bytes + self._config.min_free_mb * MEGABYTE
+        if self.sessions_pending >= BACKLOG_MAX:
+            return f"{DISK_SLOW}: closed sessions wait to be published"
+        needed = (rows + self._rows_being_written) * self.row_bytes + self._config.min_free_mb * MEGABYTE
         try:
             free = self.free_bytes()
         except OSError as error:
             return f"{self._out_dir}: {error.strerror}"
         if free < needed:
             return (
-                f"the disk is full: {free / MEGABYTE:.0f} MB are free in {self._out_dir}, "
+                f"{DISK_FULL}: {free / MEGABYTE:.0f} MB are free in {self._out_dir}, "
                 f"{needed / MEGABYTE:.0f} MB are needed (min_free_mb = {self._config.min_free_mb})"
             )
         return None
@@ -166,14 +174,17 @@ class Recording:
         old = config.rotate_s is not None and time.monotonic() - self._began[0] >= config.rotate_s
         return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
-    def close_open(self) -> None:
-        """Close the open session, if there is one, whatever its size."""
+    def close_open(self) -> int | None:
+        """Close the open session, if there is one, whatever its size; returns its serial."""
+        serial = None
         if self._open is not None:
+            serial = self._open.serial
             self._closing.append(self._open)
             self._open = None
             self._began = None
             self.begin()
         self._submit_closing()
+        return serial
 
     def _submit_closing(self) -> None:
         for session in [session for session in self._closing if not session.writing]:
@@ -194,6 +205,11 @@ class Recording:
     def idle(self) -> bool:
         """Whether every session that was begun is published (or given up)."""
         return self._open is None and not self._closing and not self.publisher.pending
+
+    @property
+    def sessions_pending(self) -> int:
+        """Closed sessions that are not published yet."""
+        return self.publisher.pending + len(self._closing)
 
     @property
     def open_rows(self) -> int:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["REACH_TILES", "Level", "Reporter", "State", "Status", "Summary", "Tally"]
+__all__ = ["REACH_TILES", "Counts", "Level", "Reporter", "Rotation", "State", "Status", "Summary", "Tally"]
 
 Level = Literal["info", "warning", "error"]
-State = Literal["starting", "recording", "paused", "draining", "publishing"]
+State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]
 
 
 #: The tiles whose reach rates are reported.
@@ -56,14 +56,72 @@ class Tally:
         return int(self._by_exponent[tile.bit_length() - 1 :].sum()) / self.games
 
     @property
+    def by_highest_tile(self) -> dict[int, int]:
+        """How many games had each highest tile, of those that occurred."""
+        return {
+            1 << int(exponent): int(self._by_exponent[exponent])
+            for exponent in np.flatnonzero(self._by_exponent)
+        }
+
+    @property
     def highest_tile(self) -> int | None:
         """The highest tile of all; None before the first game."""
         reached = np.flatnonzero(self._by_exponent)
         return 1 << int(reached[-1]) if len(reached) else None
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """What has happened since the recorder began, beside games.
+
+    Attributes:
+        blocks: confirmed ones.
+        sessions: published ones.
+        session_bytes: what those hold.
+        publish_s: what publishing them took, all together.
+        publish_last_s: what the last one took; None before the first.
+        pauses: how often workers had to wait, by kind of reason.
+        paused_s: how long they did.
+        worker_restarts: processes that were started in the place of others.
+        workers_silent: processes that were ended because nothing was heard of them.
+        reloads: times that the configuration was read again.
+    """
+
+    blocks: int = 0
+    sessions: int = 0
+    session_bytes: int = 0
+    publish_s: float = 0.0
+    publish_last_s: float | None = None
+    pauses: dict[str, int] = {}
+    paused_s: float = 0.0
+    worker_restarts: int = 0
+    workers_silent: int = 0
+    reloads: int = 0
+
+
+class Rotation(msgspec.Struct, frozen=True):
+    """What has become of the requests to rotate now.
+
+    Attributes:
+        asked: how many there were.
+        done: how many of them are over, the first ones.
+        path: the session that the last of these published; None where there was nothing to publish.
+        error: why it could not.
+    """
+
+    asked: int = 0
+    done: int = 0
+    path: str | None = None
+    error: str | None = None
+
+
 class Status(msgspec.Struct, frozen=True):
-    """A recorder at one moment. Steps are moves made; rows are steps kept."""
+    """A recorder at one moment. Steps are moves made; rows are steps kept.
+
+    ``ending``: no game is begun any more, also while it is paused. ``can_record``: every worker is ready,
+    and there is room for a block. ``workers_overdue``: workers of which nothing was heard for too long, and
+    that are not replaced yet. ``rows_waiting`` and ``sessions_pending`` are what the disk is behind.
+    ``disk_full_s``: when ``min_free_mb`` is reached at the rate of now.
+    """
 
     state: State
     why: str | None
@@ -80,6 +138,15 @@ class Status(msgspec.Struct, frozen=True):
     free_bytes: int | None
     workers: int
     workers_ready: int
+    ending: bool = False
+    can_record: bool = False
+    workers_overdue: int = 0
+    rows_waiting: int = 0
+    sessions_pending: int = 0
+    disk_full_s: float | None = None
+    by_highest_tile: dict[int, int] = {}
+    counts: Counts = Counts()
+    rotation: Rotation = Rotation()
 
 
 class Summary(msgspec.Struct, frozen=True):

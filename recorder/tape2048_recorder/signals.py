@@ -8,9 +8,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Signals"]
+__all__ = ["ROTATE", "STOP_NOW", "Signals"]
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+#: What ``tape2048 rotate`` and ``tape2048 stop --now`` send.
+ROTATE = signal.SIGUSR1
+STOP_NOW = signal.SIGUSR2
+
+#: All that the pipe can hold: a storm of one signal must not keep another from being noted.
+_PIPE_BYTES = 1 << 16
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -20,25 +27,30 @@ def _note(_number: int, _frame: FrameType | None) -> None:
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGHUP, while this is open. Main thread only."""
+    """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        self._before: dict[int, Handler] = {number: signal.signal(number, _note) for number in _STOPPING}
+        self._before: dict[int, Handler] = {number: signal.signal(number, _note) for number in _HEARD}
 
     def take(self) -> list[str]:
         """The names of the signals that came since the last call."""
         try:
-            numbers = os.read(self.fd, 512)
+            numbers = os.read(self.fd, _PIPE_BYTES)
         except BlockingIOError:
             return []
-        return [signal.Signals(number).name for number in numbers if number in _STOPPING]
+        return [signal.Signals(number).name for number in numbers if number in _HEARD]
 
     def close(self) -> None:
-        """Put the handlers back that were there before."""
+        """Put the handlers back that were there before.
+
+        A request that comes after the end must not kill a process that ends well: where the default was to
+        die, it is ignored from now on.
+        """
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            is_request = number in {ROTATE, STOP_NOW} and handler == signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if is_request else handler)
         signal.set_wakeup_fd(self._before_fd)
         os.close(self.fd)
         os.close(self._write_fd)

@@ -40,7 +40,10 @@
     ├── RecorderError              40   the recorder cannot go on
     │   ├── AlreadyRunningError    41   another recorder holds this directory and instance
     │   ├── WorkerStartError       42   a worker could not start
-    │   └── WorkersDiedError       43   workers keep dying
+    │   ├── WorkersDiedError       43   workers keep dying
+    │   ├── NotRunningError        44   no recorder is at work in this directory
+    │   ├── ControlError           45   a recorder cannot be told what to do, or does not answer
+    │   └── UnitsError             46   the units of the service cannot be written, or are not ours
     ├── CorpusError                50   sessions cannot be served as asked
     │   ├── EmptyCorpusError       51   there is nothing to serve, or a filter leaves nothing
     │   ├── MixedRowsError         52   sessions whose rows or embeddings are of different types
@@ -69,6 +72,7 @@ __all__ = [
     "ChecksumError",
     "CompressionError",
     "ConfigError",
+    "ControlError",
     "CorpusError",
     "DiskFullError",
     "EmbeddingsError",
@@ -91,6 +95,7 @@ __all__ = [
     "NoRunsError",
     "NotADatasetError",
     "NotASessionError",
+    "NotRunningError",
     "NotSqliteError",
     "NpyDtypeError",
     "NpyHeaderError",
@@ -107,6 +112,7 @@ __all__ = [
     "TapeError",
     "TrailingBytesError",
     "TruncatedError",
+    "UnitsError",
     "UnknownKeyError",
     "UpkeepError",
     "VersionError",
@@ -371,6 +377,24 @@ class WorkersDiedError(RecorderError):
     """Workers died again and again; the last one's error is in the message."""
 
     exit_code = 43
+
+
+class NotRunningError(RecorderError):
+    """No recorder is at work in this directory under this instance name."""
+
+    exit_code = 44
+
+
+class ControlError(RecorderError):
+    """A recorder may not be told what to do (it belongs to another user), or has not done it in time."""
+
+    exit_code = 45
+
+
+class UnitsError(RecorderError):
+    """The units of the service cannot be written where they belong, or a file there is not one of ours."""
+
+    exit_code = 46
 
 
 class CorpusError(TapeError):

@@ -45,6 +45,10 @@ COMMANDS = {
     ),
     "convert": ("tape2048_tools.commands.convert", "Convert runs from one format to another."),
     "annotate": ("tape2048_tools.commands.annotate", "Add a player's values of all four moves to runs."),
+    "status": ("tape2048_tools.commands.status", "Show what the recorders of a directory are doing."),
+    "rotate": ("tape2048_tools.commands.rotate", "Have a recorder publish its open session now."),
+    "stop": ("tape2048_tools.commands.stop", "Have a recorder end, and wait until it has."),
+    "service": ("tape2048_tools.commands.service", "Install the recorder as a systemd service."),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 

@@ -10,11 +10,11 @@ import shlex
 import shutil
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tape2048_tools.display import number, share, size
+from tape2048_tools.log_lines import log_line, stderr_is_journal, worth_saying
 from tape2048_tools.output import cell, columns, printable
 
 if TYPE_CHECKING:
@@ -59,9 +59,17 @@ def reach_text(reach: dict[int, float]) -> str:
 class LogView:
     """One line an event, and one every ``interval_s`` on how things stand."""
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, *, level: str = "info", form: str = "text") -> None:
         self._interval_s = interval_s
+        self._level = level
+        self._form = form
+        self._journal = stderr_is_journal(os.environ)
         self._next = time.monotonic() + interval_s
+
+    def changed(self, config: RecorderConfig) -> None:
+        """Go on with the settings of this configuration that are the log's."""
+        self._interval_s, self._level = config.log_interval_s, config.log_level
+        self._next = min(self._next, time.monotonic() + self._interval_s)
 
     def __enter__(self) -> Self:
         return self
@@ -71,9 +79,9 @@ class LogView:
 
     def event(self, level: Level, message: str) -> None:
         """One line, with time and level."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        sys.stderr.write(f"{now} {level} {printable(message)}\n")
-        sys.stderr.flush()
+        if worth_saying(level, self._level):
+            sys.stderr.write(f"{log_line(level, message, form=self._form, journal=self._journal)}\n")
+            sys.stderr.flush()
 
     def status(self, make_status: Callable[[], Status]) -> None:
         """A line, if it is time for one."""
@@ -116,6 +124,9 @@ class LiveView:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    def changed(self, config: RecorderConfig) -> None:
+        """Nothing here depends on what may change."""
 
     def event(self, level: Level, message: str) -> None:
         """A line above the panel."""
@@ -170,7 +181,9 @@ class LiveView:
 
 def open_view(config: RecorderConfig) -> LiveView | LogView:
     """The view for where standard error goes."""
-    return LiveView(config) if sys.stderr.isatty() else LogView(config.log_interval_s)
+    if sys.stderr.isatty():
+        return LiveView(config)
+    return LogView(config.log_interval_s, level=config.log_level, form=config.log_format)
 
 
 def near(path: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +12,10 @@ from tape2048_tools._click import Command
 from tape2048_tools.options import load_from_command_line, setting_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tape2048_recorder.config import RecorderConfig
 
 __all__ = ["command"]
 
@@ -29,7 +34,8 @@ def command(*, config_path: Path | None, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
     Finished sessions appear under --out-dir, whole or not at all. The first SIGTERM or Ctrl-C finishes the
-    games in play and publishes, the second one publishes at once what is safe.
+    games in play and publishes, the second one publishes at once what is safe. With a file of settings and
+    without a terminal (a service), SIGHUP reads them again; elsewhere it is as SIGTERM.
 
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
@@ -38,6 +44,22 @@ def command(*, config_path: Path | None, **flags: Any) -> None:
     from tape2048_tools.output import print_human
     from tape2048_tools.recording_view import open_view, summary_parts
 
+    faulthandler.enable()  # the service manager ends what hangs by SIGABRT: its log then has the stack
+    load = _loader(config_path, flags) if loaded.path is not None and not _has_terminal() else None
     with open_view(loaded.config) as view:
-        summary = run(loaded.config, view)
+        summary = run(loaded.config, view, load=load, changed=view.changed)
     print_human(*summary_parts(summary))
+
+
+def _loader(config_path: Path | None, flags: dict[str, Any]) -> Callable[[], RecorderConfig]:
+    """What reads the same sources again."""
+    return lambda: load_from_command_line(config_path, flags).config
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal stands above this process, which sends SIGHUP when it is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

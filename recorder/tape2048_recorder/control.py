@@ -1,0 +1,178 @@
+"""Telling a recorder that runs what to do, from another process: by signals, and by what it then says.
+
+A request is a signal to the process that the status file names; the answer is in that file. There is no
+socket and no file of requests: nothing to be left behind, to be too long for a socket's name, or to be read
+by the next recorder. Who may send the signal is for the kernel to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import select
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tape2048.errors import ControlError, NotRunningError, RecorderError
+from tape2048_recorder.signals import ROTATE, STOP_NOW
+from tape2048_recorder.status_file import Process, Snapshot, judge, read_snapshot
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Running"]
+
+#: Between two looks at the status; the recorder writes it as soon as a request is done.
+LOOK_S = 0.1
+
+
+class Running:
+    """A recorder at work, held by a descriptor of its process, so that no signal can reach another one.
+
+    Args:
+        out_dir: where it records.
+        instance: its name there.
+
+    Raises:
+        NotRunningError: nobody is at work there.
+        ControlError: the system cannot hold on to a process.
+    """
+
+    def __init__(self, out_dir: Path, instance: str) -> None:
+        self._out_dir = out_dir
+        self._instance = instance
+        snapshot = self.snapshot()
+        verdict = judge(snapshot)
+        self.process = snapshot.process
+        if verdict.state == "stopped":
+            raise self._not_running(verdict.text)
+        try:
+            self._pidfd = os.pidfd_open(self.process.pid)
+        except ProcessLookupError:
+            raise self._not_running(verdict.text) from None
+        except OSError as error:
+            raise ControlError(
+                f"pid {self.process.pid} cannot be held: {error.strerror}",
+                path=out_dir,
+                hint=f"kill -TERM {self.process.pid} drains it",
+            ) from error
+        # What stood in the file may be another one's pid by now; after this look it cannot become that.
+        if Process.of(self.process.pid) != self.process:
+            self.close()
+            raise self._not_running(verdict.text)
+
+    def _not_running(self, text: str) -> NotRunningError:
+        return NotRunningError(
+            f"no recorder is at work here as instance {self._instance!r}: {text}",
+            path=self._out_dir,
+            hint="`tape2048 status` shows who recorded here last",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._pidfd)
+
+    def snapshot(self) -> Snapshot:
+        """What it wrote last.
+
+        Raises:
+            TapeError: see :func:`~tape2048_recorder.status_file.read_snapshot`.
+        """
+        return read_snapshot(self._out_dir, self._instance)
+
+    def rotate(self, patience_s: float) -> str | None:
+        """Have it publish the open session now, and wait until it has.
+
+        Args:
+            patience_s: how long to wait.
+
+        Returns:
+            The session's path; None where no block was written since the last one.
+
+        Raises:
+            ControlError: it may not be told, or has not answered in time.
+            RecorderError: it could not publish, or ended before.
+        """
+        before = self.snapshot().status
+        if before.ending:
+            raise ControlError(
+                "the recorder is about to end, and publishes everything then",
+                path=self._out_dir,
+                hint="`tape2048 status --watch` shows when",
+            )
+        self._signal(ROTATE)
+        deadline = time.monotonic() + patience_s
+        while True:
+            ended = self.wait(LOOK_S)
+            rotation = self.snapshot().status.rotation
+            if rotation.done > before.rotation.done and rotation.done > before.rotation.asked:
+                break
+            if ended:
+                raise RecorderError(
+                    f"the recorder (pid {self.process.pid}) ended before it had rotated",
+                    path=self._out_dir,
+                    hint="its log says why; what it confirmed is published, or will be by the next start",
+                )
+            if time.monotonic() >= deadline:
+                raise ControlError(
+                    f"the recorder has not rotated within {patience_s:g} s",
+                    path=self._out_dir,
+                    hint="`tape2048 status` shows what it does; the request stands",
+                )
+        if rotation.error is not None:
+            raise RecorderError(f"the session could not be published: {rotation.error}", path=self._out_dir)
+        return rotation.path
+
+    def stop(self, *, drain: bool) -> None:
+        """Have it end, and publish.
+
+        Args:
+            drain: whether games in play are finished before.
+
+        Raises:
+            ControlError: it may not be told.
+        """
+        self._signal(signal.SIGTERM if drain else STOP_NOW)
+
+    def wait(self, patience_s: float | None) -> bool:
+        """Wait for its end; returns whether it has ended."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(None if patience_s is None else patience_s * 1000))
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except PermissionError:
+            raise ControlError(
+                f"the recorder (pid {self.process.pid}) belongs to {_owner(self.process.pid)}, "
+                f"you are {_name(os.geteuid())}",
+                path=self._out_dir,
+                hint="run the command as that user or as root; a service: sudo systemctl stop or reload",
+            ) from None
+        except ProcessLookupError:
+            raise self._not_running(f"pid {self.process.pid} has just ended") from None
+
+
+def _owner(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return _name(Path(f"/proc/{pid}").stat().st_uid)
+    return "another user"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

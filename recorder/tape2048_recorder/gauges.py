@@ -1,0 +1,194 @@
+"""What a recorder counts of itself beside its games, and the status that is made of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
+from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.publisher import Outcome
+    from tape2048_recorder.recording import Recording
+    from tape2048_recorder.supervisor import Supervisor
+    from tape2048_recorder.watch import Watch
+
+__all__ = ["Gauges", "Rotations", "pause_kind"]
+
+#: The rate shown is the mean over this long.
+RATE_WINDOW_S = 10.0
+
+
+def pause_kind(why: str) -> str:
+    """The kind of reason for which workers wait, a word that is the same each time."""
+    if why.startswith(DISK_FULL):
+        return "disk_full"
+    return "disk_slow" if why.startswith(DISK_SLOW) else "write_failed"
+
+
+class Rotations:
+    """Requests to rotate now, and what became of them; sessions are published in the order they close."""
+
+    def __init__(self) -> None:
+        self.state = Rotation()
+        self._waiting: deque[int] = deque()  # for each request: the session that it closed
+
+    def ask(self, serial: int | None) -> None:
+        """A request closed this session; None: there was none to close."""
+        state = self.state
+        if serial is None and not self._waiting:
+            self.state = Rotation(state.asked + 1, state.asked + 1)
+            return
+        # With nothing open, what is on its way to be published is what the request was for.
+        self._waiting.append(self._waiting[-1] if serial is None else serial)
+        self.state = Rotation(state.asked + 1, state.done, state.path, state.error)
+
+    def published(self, serial: int, path: Path | None, error: str | None) -> None:
+        """It is over with this session."""
+        done = self._waiting.count(serial)
+        if done:
+            self._waiting = deque(waiting for waiting in self._waiting if waiting != serial)
+            found = None if path is None else str(path)
+            self.state = Rotation(self.state.asked, self.state.done + done, found, error)
+
+
+class Gauges:
+    """Counters, rates, and the status of a recorder.
+
+    Args:
+        begun: when it all began (``time.monotonic``).
+        supervisor: its workers.
+        recording: its sessions.
+        tally: its games.
+        watch: who looks after silent workers.
+    """
+
+    def __init__(
+        self, *, begun: float, supervisor: Supervisor, recording: Recording, tally: Tally, watch: Watch
+    ) -> None:
+        self._begun = begun
+        self._supervisor = supervisor
+        self._recording = recording
+        self._tally = tally
+        self._watch = watch
+        self._progress: deque[tuple[float, int]] = deque()
+        self._pauses: Counter[str] = Counter()
+        self._paused_s = 0.0
+        self._paused_at: float | None = None
+        self._publish_s = 0.0
+        self._publish_last_s: float | None = None
+        self.rotations = Rotations()
+        self.blocks = 0
+        self.worker_restarts = 0
+        self.reloads = 0
+
+    def paused(self, why: str) -> None:
+        """Workers have begun to wait."""
+        self._pauses[pause_kind(why)] += 1
+        self._paused_at = time.monotonic()
+
+    def resumed(self) -> None:
+        """They do not any more."""
+        self._paused_s = self._paused_so_far_s
+        self._paused_at = None
+
+    @property
+    def _paused_so_far_s(self) -> float:
+        return self._paused_s + (0.0 if self._paused_at is None else time.monotonic() - self._paused_at)
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """The publisher has tried."""
+        self._publish_s += outcome.seconds
+        if outcome.published is not None:
+            self._publish_last_s = outcome.seconds
+        if outcome.final:
+            path = None if outcome.published is None else outcome.published.path
+            error = None if outcome.error is None else str(outcome.error)
+            self.rotations.published(outcome.session.serial, path, error)
+
+    def _steps_per_s(self) -> tuple[int, float]:
+        """Steps played so far, and the rate over the last seconds; called at even intervals."""
+        now, steps = time.monotonic(), int(self._supervisor.shared.slots["steps"].sum())
+        self._progress.append((now, steps))
+        while now - self._progress[0][0] > RATE_WINDOW_S:
+            self._progress.popleft()
+        then, before = self._progress[0]
+        return steps, (steps - before) / (now - then) if now > then else 0.0
+
+    def status(
+        self,
+        config: RecorderConfig,
+        *,
+        state: State,
+        ending: bool,
+        why: str | None,
+        sessions: Sequence[Path],
+        session_bytes: int,
+    ) -> Status:
+        """How things stand.
+
+        Args:
+            config: the settings that hold now.
+            state: what it is doing.
+            ending: whether it has begun to end.
+            why: for what reason, if there is one.
+            sessions: what was published.
+            session_bytes: how much that was.
+        """
+        workers = self._supervisor.workers
+        ready = sum(worker.ready for worker in workers)
+        steps, steps_per_s = self._steps_per_s()
+        try:
+            free = self._recording.free_bytes()
+        except OSError:
+            free = None
+        room = self._recording.why_not(min(config.block_rows, config.rotate_steps)) is None
+        return Status(
+            state=state,
+            ending=ending,
+            why=why,
+            elapsed_s=time.monotonic() - self._begun,
+            steps_per_s=steps_per_s,
+            steps=steps,
+            games=int(self._supervisor.shared.slots["games"].sum()),
+            recorded_rows=self._tally.rows,
+            mean_score=self._tally.mean_score,
+            reach={tile: self._tally.reach(tile) or 0.0 for tile in REACH_TILES},
+            session_rows=self._recording.open_rows,
+            rotate_steps=config.rotate_steps,
+            sessions=len(sessions),
+            free_bytes=free,
+            workers=len(workers),
+            workers_ready=ready,
+            can_record=ready == len(workers) and room,
+            workers_overdue=self._watch.overdue,
+            rows_waiting=sum(worker.waiting_rows or 0 for worker in workers),
+            sessions_pending=self._recording.sessions_pending,
+            disk_full_s=self._disk_full_s(config, free, steps_per_s),
+            by_highest_tile=self._tally.by_highest_tile,
+            counts=Counts(
+                blocks=self.blocks,
+                sessions=len(sessions),
+                session_bytes=session_bytes,
+                publish_s=self._publish_s,
+                publish_last_s=self._publish_last_s,
+                pauses=dict(self._pauses),
+                paused_s=self._paused_so_far_s,
+                worker_restarts=self.worker_restarts,
+                workers_silent=self._watch.ended,
+                reloads=self.reloads,
+            ),
+            rotation=self.rotations.state,
+        )
+
+    def _disk_full_s(self, config: RecorderConfig, free: int | None, steps_per_s: float) -> float | None:
+        bytes_per_s = steps_per_s * self._recording.row_bytes / config.sample_rate
+        if free is None or bytes_per_s <= 0:
+            return None
+        return max(free - config.min_free_mb * MEGABYTE, 0) / bytes_per_s

@@ -1,0 +1,218 @@
+"""The status file of a recorder: ``<out_dir>/.recorder/<instance>.status.json``, new each second.
+
+Whoever reads it needs nothing of the recorder, which may hang or be dead: the file names the process and the
+moment it was written, and :func:`judge` says what that means now. It is not flushed: what it says is of no
+use after a power failure.
+
+Two files take turns. The one that nobody reads is written in place, padded to whole blocks, and exchanged
+with the other in one step. So a reader sees one whole or the other, and a full disk, which is when one wants
+to know, does not keep the recorder from saying so: no byte is allocated after the first two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048._durable import rename_exchange, storage_error, write_all
+from tape2048.errors import FieldError, NotRunningError, StorageError
+from tape2048_recorder.report import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Process",
+    "Snapshot",
+    "StatusFile",
+    "Verdict",
+    "instances",
+    "judge",
+    "read_snapshot",
+    "snapshots",
+    "status_path",
+]
+
+FORMAT_VERSION = 1
+
+#: A recorder that lives writes each second; a disk that is very busy may take some.
+STALE_S = 10.0
+
+#: A file that is read while it is exchanged twice shows a half of each; the next look is whole.
+_LOOKS = 5
+_FILE_BYTES_MAX = 1 << 20
+_BLOCK_BYTES = 4096
+_SUFFIX = ".status.json"
+_DIRECTORY = ".recorder"
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A process by its pid and when it started (clock ticks since the machine did): never another one."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has this pid now; None where there is none (a zombie is none)."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in {"Z", "X"} else cls(pid, int(fields[19]))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it lives."""
+        return Process.of(self.pid) == self
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says: a status, of whom, and when.
+
+    ``written_at`` is Unix time, ``monotonic_s`` the machine's monotonic clock at that moment.
+    """
+
+    format_version: int = FORMAT_VERSION
+    version: str
+    process: Process
+    host: str
+    instance: str
+    started_at: str
+    config: dict[str, Any]
+    config_sha256: str
+    written_at: float
+    monotonic_s: float
+    status: Status
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a snapshot means now.
+
+    Attributes:
+        state: the recorder's state, or ``stale`` (nobody writes it any more, and nobody has said goodbye).
+        running: whether a recorder is at work.
+        age_s: seconds since the file was written.
+        text: all that in words.
+    """
+
+    state: str
+    running: bool
+    age_s: float
+    text: str
+
+
+def status_path(out_dir: Path, instance: str) -> Path:
+    """Where the status of an instance stands."""
+    return out_dir / _DIRECTORY / f"{instance}{_SUFFIX}"
+
+
+class StatusFile:
+    """Writes one.
+
+    Args:
+        path: where.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.next")
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Put this snapshot in the place of the one before.
+
+        Raises:
+            OSError: as the operating system gave it; the one before still stands.
+        """
+        data = msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
+        data += b" " * (-(len(data) + 1) % _BLOCK_BYTES) + b"\n"
+        fd = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, data, 0)
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+        try:
+            rename_exchange(self._draft, self._path)
+        except (FileNotFoundError, StorageError):  # the first one, or a file system that cannot exchange
+            self._draft.replace(self._path)
+
+    def close(self) -> None:
+        """Leave the last one, and nothing beside it."""
+        with contextlib.suppress(OSError):
+            self._draft.unlink(missing_ok=True)
+
+
+def instances(out_dir: Path) -> list[str]:
+    """The instances that have a status in a directory."""
+    return sorted(path.name.removesuffix(_SUFFIX) for path in (out_dir / _DIRECTORY).glob(f"[!.]*{_SUFFIX}"))
+
+
+def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
+    """The last status that a recorder wrote.
+
+    Raises:
+        NotRunningError: none has ever written one here.
+        FieldError: the file is none of ours.
+        StorageError: it cannot be read.
+    """
+    path = status_path(out_dir, instance)
+    for look in range(_LOOKS):
+        try:
+            with path.open("rb") as file:
+                data = file.read(_FILE_BYTES_MAX)
+        except FileNotFoundError:
+            raise NotRunningError(
+                f"no recorder has written its status here as instance {instance!r}",
+                path=out_dir,
+                hint="name the directory that `tape2048 record` writes to (out_dir), and its --instance",
+            ) from None
+        except OSError as error:
+            raise storage_error(error, path, "reading the status") from error
+        try:
+            return msgspec.json.decode(data, type=Snapshot)
+        except msgspec.MsgspecError as error:
+            if look == _LOOKS - 1:
+                raise FieldError(
+                    f"not the status of a recorder of this version: {error}",
+                    path=path,
+                    hint="a recorder that runs replaces it within a second; else remove the file",
+                ) from error
+        time.sleep(0.05)
+    raise AssertionError  # the last look returns or raises
+
+
+def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
+    """What the recorders of a directory wrote last; of one instance, or of all.
+
+    Raises:
+        NotRunningError: there is none.
+        TapeError: as :func:`read_snapshot`.
+    """
+    names = instances(out_dir) if instance is None else [instance]
+    return [read_snapshot(out_dir, name) for name in names or ["default"]]
+
+
+def judge(snapshot: Snapshot) -> Verdict:
+    """What a snapshot means now."""
+    process, status = snapshot.process, snapshot.status
+    is_there = process.is_there
+    # While the process lives, its clock is ours, and nobody sets that one.
+    age_s = time.monotonic() - snapshot.monotonic_s if is_there else time.time() - snapshot.written_at
+    age_s = max(age_s, 0.0)
+    if status.state == "stopped":
+        why = f" ({status.why})" if status.why else ""
+        return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {age_s:,.0f} s ago{why}")
+    if is_there and age_s < STALE_S:
+        state = "draining" if status.ending else status.state
+        why = f" ({status.why})" if status.why else ""
+        return Verdict(state, running=not status.ending, age_s=age_s, text=f"{state}{why}")
+    fate = "is there and does not answer" if is_there else "is gone"
+    text = f"stale (last written {age_s:,.0f} s ago; pid {process.pid} {fate})"
+    return Verdict("stale", running=False, age_s=age_s, text=text)

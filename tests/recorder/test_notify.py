@@ -1,0 +1,164 @@
+"""What the service manager hears, over real sockets of both kinds."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tape2048_recorder.notify import Manager, Notifier, status_line, watchdog_is_on
+
+from .statuses import status_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Listener:
+    """A service manager's socket."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.socket.settimeout(10)
+
+    def heard(self) -> dict[str, str]:
+        """The next message; nothing that is not ``NAME=value`` may be in it."""
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
+
+    def hears_nothing(self) -> bool:
+        self.socket.setblocking(False)
+        try:
+            self.socket.recv(1)
+        except BlockingIOError:
+            return True
+        finally:
+            self.socket.settimeout(10)
+        return False
+
+
+@pytest.fixture(params=["path", "abstract"])
+def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listener]:
+    name = str(tmp_path / "n") if request.param == "path" else f"@tape2048-test-{os.getpid()}"
+    listener = Listener(name)
+    yield listener
+    listener.socket.close()
+
+
+@pytest.fixture
+def manager(listener: Listener) -> Iterator[Manager]:
+    manager = Manager({"NOTIFY_SOCKET": listener.address, "WATCHDOG_USEC": "1000000"})
+    yield manager
+    manager.close()
+
+
+def status(**fields: Any) -> Any:
+    return status_now(**{"workers": 2, "workers_ready": 2, "can_record": True, **fields})
+
+
+def test_ready_is_said_once_and_not_before_a_block_could_be_written(
+    listener: Listener, manager: Manager
+) -> None:
+    manager.status(status(state="starting", workers_ready=1, can_record=False))
+    first = listener.heard()
+    assert "READY" not in first
+    assert first["EXTEND_TIMEOUT_USEC"] == "30000000"
+    manager.status(status())
+    assert listener.heard()["READY"] == "1"
+    manager.status(status())
+    again = listener.heard()
+    assert not {"READY", "EXTEND_TIMEOUT_USEC", "STOPPING"} & again.keys()
+    assert again["STATUS"] == "recording, 1,500,000 steps/s, session 40% of 10,000,000 rows, 2 of 2 workers"
+
+
+def test_stopping_is_said_once_and_more_time_is_asked_for_until_the_end(
+    listener: Listener, manager: Manager
+) -> None:
+    manager.status(status())
+    listener.heard()
+    for state in ("draining", "paused", "publishing"):
+        manager.status(status(state=state, ending=True))
+    heard = [listener.heard() for _ in range(3)]
+    assert [message.get("STOPPING") for message in heard] == ["1", None, None]
+    assert all(message["EXTEND_TIMEOUT_USEC"] == "30000000" for message in heard)
+    assert not any("READY" in message for message in heard)
+
+
+def test_the_watchdog_is_fed_unless_a_worker_is_overdue(listener: Listener, manager: Manager) -> None:
+    manager.status(status())
+    assert listener.heard()["WATCHDOG"] == "1"
+    manager.status(status(workers_overdue=1))
+    assert "WATCHDOG" not in listener.heard()
+    manager.status(status())
+    assert listener.heard()["WATCHDOG"] == "1"
+
+
+def test_a_start_that_hangs_gets_no_more_time(listener: Listener, manager: Manager) -> None:
+    manager.status(status(state="starting", can_record=False, workers_ready=0, workers_overdue=1))
+    assert "EXTEND_TIMEOUT_USEC" not in listener.heard()
+
+
+def test_reloading_has_the_moment_and_an_end(listener: Listener, manager: Manager) -> None:
+    with manager.reloading():
+        assert listener.hears_nothing()  # not before it is ready
+    assert listener.hears_nothing()
+    manager.status(status())
+    listener.heard()
+    with manager.reloading():
+        heard = listener.heard()
+        assert heard["RELOADING"] == "1"
+        assert int(heard["MONOTONIC_USEC"]) > 0
+    assert listener.heard() == {"READY": "1"}
+
+
+def test_a_reason_of_many_lines_is_one_line(listener: Listener, manager: Manager) -> None:
+    manager.status(status(state="paused", why="the disk\nREADY=1\nis full"))
+    heard = listener.heard()
+    assert heard["STATUS"].startswith("paused (the disk READY=1 is full), ")
+
+
+def test_a_manager_that_does_not_read_does_not_stop_anything(listener: Listener) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": listener.address})
+    for _ in range(2000):  # a socket holds some hundred
+        notifier.send(STATUS="x" * 1000)
+    notifier.close()
+
+
+@pytest.mark.parametrize("address", ["", "relative", "/nobody/listens", "@nobody-listens", "/" + "x" * 300])
+def test_a_socket_that_cannot_be_is_no_error(address: str) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    notifier.send(READY=1)
+    notifier.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "on"),
+    [
+        ({}, False),
+        ({"WATCHDOG_USEC": "30000000"}, True),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, True),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, False),
+        ({"WATCHDOG_USEC": "0"}, False),
+        ({"WATCHDOG_USEC": "soon"}, False),
+        ({"WATCHDOG_USEC": ""}, False),
+    ],
+)
+def test_the_watchdog_means_this_process(env: dict[str, str], on: bool) -> None:
+    assert watchdog_is_on(env, 7) is on
+
+
+def test_without_a_watchdog_nothing_is_fed(listener: Listener) -> None:
+    manager = Manager({"NOTIFY_SOCKET": listener.address})
+    manager.status(status())
+    assert "WATCHDOG" not in listener.heard()
+    manager.close()
+
+
+def test_the_line_says_why() -> None:
+    paused = msgspec.structs.replace(status(), state="paused", why="the disk is full")
+    assert status_line(paused).startswith("paused (the disk is full), ")

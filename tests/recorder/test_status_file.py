@@ -1,0 +1,192 @@
+"""The status file: whole at each moment, on a full disk too, and judged by what became of the writer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tape2048.errors import FieldError, NotRunningError, StorageError
+from tape2048_recorder import status_file
+from tape2048_recorder.status_file import (
+    Process,
+    StatusFile,
+    instances,
+    judge,
+    read_snapshot,
+    snapshots,
+    status_path,
+)
+
+from .disks import tmpfs
+from .statuses import snapshot_now, status_now
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = status_path(tmp_path, "default")
+    path.parent.mkdir()
+    return path
+
+
+def gone() -> Process:
+    """A process that was there."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.of(child.pid)
+    child.communicate()
+    assert process is not None
+    return process
+
+
+def fill(fd: int) -> None:
+    """Take what room is left on a file system."""
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(fd, bytes(4096))
+
+
+def test_what_is_written_is_read(path: Path, tmp_path: Path) -> None:
+    file = StatusFile(path)
+    for steps in range(5):
+        snapshot = snapshot_now(status=status_now(steps=steps, by_highest_tile={2048: 3}))
+        file.write(snapshot)
+        assert read_snapshot(tmp_path, "default") == snapshot
+    file.close()
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_shorter_status_leaves_nothing_of_a_longer_one(path: Path, tmp_path: Path) -> None:
+    file = StatusFile(path)
+    for why in ("x" * 9000, None, "y" * 5000, None):
+        snapshot = snapshot_now(status=status_now(why=why))
+        file.write(snapshot)
+        assert read_snapshot(tmp_path, "default") == snapshot
+
+
+def test_a_file_system_that_cannot_exchange_gets_it_too(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("cannot exchange")
+
+    monkeypatch.setattr(status_file, "rename_exchange", refuse)
+    file = StatusFile(path)
+    for steps in range(3):
+        file.write(snapshot_now(status=status_now(steps=steps)))
+        assert read_snapshot(tmp_path, "default").status.steps == steps
+
+
+def test_a_reader_never_sees_a_half(path: Path, tmp_path: Path) -> None:
+    file = StatusFile(path)
+    file.write(snapshot_now())
+    done = threading.Event()
+
+    def write() -> None:
+        for steps in range(300):
+            file.write(snapshot_now(status=status_now(steps=steps, why="x" * (steps * 37 % 6000))))
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    while not done.is_set():
+        snapshot = read_snapshot(tmp_path, "default")
+        if snapshot.status.why is not None:
+            assert len(snapshot.status.why) == snapshot.status.steps * 37 % 6000
+        seen.add(snapshot.status.steps)
+    writer.join()
+    assert read_snapshot(tmp_path, "default").status.steps == 299
+
+
+@pytest.mark.root
+def test_a_full_disk_is_no_reason_to_be_silent(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", 1):
+        path = status_path(tmp_path / "disk", "default")
+        path.parent.mkdir()
+        file = StatusFile(path)
+        for steps in range(2):
+            file.write(snapshot_now(status=status_now(steps=steps)))
+        with (tmp_path / "disk" / "ballast").open("wb", buffering=0) as ballast:
+            fill(ballast.fileno())
+        for steps in range(2, 6):
+            file.write(snapshot_now(status=status_now(steps=steps, why="the disk is full")))
+            assert read_snapshot(tmp_path / "disk", "default").status.steps == steps
+
+
+def test_nobody_ever_recorded_here(tmp_path: Path) -> None:
+    with pytest.raises(NotRunningError, match="no recorder has written its status"):
+        snapshots(tmp_path)
+    with pytest.raises(NotRunningError, match="'other'"):
+        read_snapshot(tmp_path, "other")
+
+
+def test_every_instance_is_found(path: Path, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        StatusFile(status_path(tmp_path, name)).write(snapshot_now(instance=name))
+    assert instances(tmp_path) == ["a", "b"]
+    assert [snapshot.instance for snapshot in snapshots(tmp_path)] == ["a", "b"]
+    assert [snapshot.instance for snapshot in snapshots(tmp_path, "b")] == ["b"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"pid": 1}', b"\xff" * 100, b"[" * 10_000])
+def test_a_file_of_somebody_else_is_refused(path: Path, tmp_path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    with pytest.raises(FieldError, match="not the status of a recorder"):
+        read_snapshot(tmp_path, "default")
+
+
+def test_a_recorder_that_writes_is_running() -> None:
+    for state in ("starting", "recording", "paused"):
+        verdict = judge(snapshot_now(status=status_now(state=state)))
+        assert (verdict.state, verdict.running) == (state, True)
+    assert judge(snapshot_now(status=status_now(state="paused", why="full"))).text == "paused (full)"
+
+
+@pytest.mark.parametrize("state", ["draining", "publishing", "paused"])
+def test_one_that_ends_is_draining(state: str) -> None:
+    verdict = judge(snapshot_now(status=status_now(state=state, ending=True)))
+    assert (verdict.state, verdict.running) == ("draining", False)
+
+
+def test_one_that_does_not_write_any_more_is_stale() -> None:
+    verdict = judge(snapshot_now(age_s=42.0))
+    assert (verdict.state, verdict.running) == ("stale", False)
+    assert verdict.text == f"stale (last written 42 s ago; pid {os.getpid()} is there and does not answer)"
+
+
+def test_one_that_is_gone_is_stale_at_once() -> None:
+    process = gone()
+    verdict = judge(snapshot_now(process=process, age_s=1.0))
+    assert verdict.text == f"stale (last written 1 s ago; pid {process.pid} is gone)"
+
+
+def test_a_pid_that_another_process_has_now_is_not_taken_for_it() -> None:
+    mine = Process.of(os.getpid())
+    assert mine is not None
+    another = Process(mine.pid, mine.start_ticks - 1)
+    assert not another.is_there
+    assert judge(snapshot_now(process=another)).state == "stale"
+
+
+def test_one_that_has_said_goodbye_is_stopped() -> None:
+    verdict = judge(
+        snapshot_now(age_s=100.0, process=gone(), status=status_now(state="stopped", why="SIGTERM"))
+    )
+    assert (verdict.state, verdict.running) == ("stopped", False)
+    assert verdict.text == "stopped 100 s ago (SIGTERM)"
+
+
+def test_a_clock_that_was_set_back_changes_nothing_while_it_lives() -> None:
+    snapshot = msgspec.structs.replace(snapshot_now(), written_at=time.time() + 3600)
+    assert judge(snapshot).state == "recording"
+    assert judge(msgspec.structs.replace(snapshot, process=gone())).age_s == 0

@@ -1,0 +1,202 @@
+"""Silent workers: by their heartbeats, with a clock that the test turns; and one that is really stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048_recorder import watch as module
+from tape2048_recorder.protocol import Range
+from tape2048_recorder.watch import ABORT_S, START_S, WRITING_FACTOR, Watch, whereabouts
+
+from .checks import assert_sessions_valid
+from .processes import kill, wait_until
+
+if TYPE_CHECKING:
+    from .processes import Recorders
+
+SILENCE_S = 10.0
+
+
+class Process:
+    """A process that only counts the signals that it gets."""
+
+    pid = 2**22 + 1  # past the largest pid that there is
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def kill(self) -> None:
+        self.signals.append(signal.SIGKILL)
+
+
+class Place:
+    """One worker, as the supervisor shows it."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.process: Process | None = Process()
+        self.ready = True
+        self.said_bye = False
+        self.range: Range | None = None
+        self.waiting_rows: int | None = None
+        self.unconfirmed = None
+
+
+class World:
+    """A supervisor with one worker, and a clock."""
+
+    def __init__(self) -> None:
+        self.place = Place()
+        self.workers = [self.place]
+        self.slots = np.zeros(1, dtype=[("heartbeat_ns", "u8"), ("steps", "u8")])
+        self.warnings: list[str] = []
+        self.now = 1000.0
+        self.watch = Watch(self, self.warnings.append)  # type: ignore[arg-type]
+
+    @property
+    def shared(self) -> World:
+        return self
+
+    def beat(self) -> None:
+        self.slots["heartbeat_ns"] += 1
+        self.slots["steps"] += 1
+
+    def pass_time(self, seconds: float, step: float = 0.25) -> None:
+        for _ in range(round(seconds / step)):
+            self.now += step
+            self.watch.look(self.now, SILENCE_S)
+
+    @property
+    def signals(self) -> list[int]:
+        assert self.place.process is not None
+        return self.place.process.signals
+
+
+@pytest.fixture
+def world() -> World:
+    """A worker that has played its first slice."""
+    world = World()
+    world.watch.look(world.now, SILENCE_S)
+    world.beat()
+    world.pass_time(0.25)
+    return world
+
+
+def test_a_worker_that_makes_progress_is_left_alone(world: World) -> None:
+    for _ in range(20):
+        world.pass_time(SILENCE_S - 1)
+        world.beat()
+    assert world.signals == []
+    assert world.watch.overdue == 0
+
+
+def test_a_silent_one_is_aborted_then_killed_then_forgotten(world: World) -> None:
+    world.pass_time(SILENCE_S - 0.5)
+    assert world.signals == []
+    world.pass_time(1)
+    # A stopped process hears of SIGABRT when it goes on.
+    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+    assert (world.watch.overdue, world.watch.ended) == (1, 1)
+    assert "worker 0" in world.warnings[0]
+    assert "no progress for 10 s" in world.warnings[0]
+    world.pass_time(ABORT_S - 1)
+    assert signal.SIGKILL not in world.signals
+    world.pass_time(1.5)
+    assert signal.SIGKILL in world.signals
+    world.place.process = None
+    world.pass_time(0.25)
+    assert (world.watch.overdue, world.watch.ended) == (0, 1)
+    assert len(world.warnings) == 1
+
+
+def test_its_successor_begins_anew(world: World) -> None:
+    world.pass_time(SILENCE_S + 1)
+    world.place.process, world.place.ready = Process(), False
+    world.pass_time(SILENCE_S * 3)
+    assert world.signals == []
+    assert world.watch.overdue == 0
+
+
+@pytest.mark.parametrize("how", ["compiles", "has not finished its first slice"])
+def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
+    world = World()
+    world.place.ready = how != "compiles"
+    world.pass_time(START_S - 5)
+    assert world.signals == []
+    world.pass_time(10)
+    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+
+
+@pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed", "said_bye"])
+def test_one_that_waits_for_the_daemon_is_not_silent(world: World, what: str) -> None:
+    setattr(world.place, what, True)
+    world.pass_time(SILENCE_S * 20)
+    assert world.signals == []
+    setattr(world.place, what, None)
+    world.pass_time(SILENCE_S - 1)  # counted from now
+    assert world.signals == []
+
+
+def test_writing_may_take_ten_times_as_long(world: World) -> None:
+    world.place.range = Range(1, "x", 0)
+    world.pass_time(SILENCE_S * WRITING_FACTOR - 1)
+    assert world.signals == []
+    world.pass_time(2)
+    assert world.signals
+
+
+def test_a_daemon_that_was_stopped_blames_nobody(world: World) -> None:
+    for _ in range(5):
+        world.now += 3600  # the daemon did not look: suspended, or stopped itself
+        world.watch.look(world.now, SILENCE_S)
+    assert world.signals == []
+
+
+def test_what_the_kernel_knows_of_a_process() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        wait_until(lambda: "state S, sleeping" in whereabouts(child.pid))
+        kill(child.pid, signal.SIGSTOP)
+        wait_until(lambda: "state T, stopped" in whereabouts(child.pid))
+    finally:
+        child.kill()
+        child.communicate()
+    assert whereabouts(child.pid) == "it is gone"
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_stopped_says_where_and_is_replaced(recorders: Recorders, root: Path) -> None:
+    # It may be stopped in the middle of a write, too.
+    hooks: dict[str, Any] = {f"{module.__name__}:WRITING_FACTOR": 1.0}
+    recorder = recorders.start(
+        player="expectimax", sample_rate=20, seed=99, worker_silence_s=3.0, hooks=hooks
+    )
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
+    stopped = recorder.workers[0]
+    kill(stopped, signal.SIGSTOP)
+    said = recorder.wait_for_event("has made no progress")
+    assert f"(pid {stopped})" in said
+    assert "stopped" in said
+    event = recorder.wait_for_event(f"(pid {stopped}) ended: killed by SIGABRT")
+    assert "its" in event
+    assert "unrecorded games will be played again" in event
+    recorder.wait_for_status(
+        lambda status: status["counts"]["worker_restarts"] >= 1 and status["workers_ready"] == 2
+    )
+    assert "Fatal Python error: Aborted" in recorder.stderr
+    assert "worker.py" in recorder.stderr
+    assert "in _play_slice" in recorder.stderr
+    assert not Path(f"/proc/{stopped}").exists()
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert_sessions_valid(root)

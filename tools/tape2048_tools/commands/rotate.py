@@ -1,0 +1,56 @@
+"""``tape2048 rotate``: have a recorder that runs publish its open session now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.output import print_human, print_json, printable
+
+__all__ = ["command"]
+
+EXIT_NOTHING = 1
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 rotate",
+        "tape2048 rotate /data/selfplay --instance gpu0",
+        'tape2048 show "$(tape2048 rotate selfplay)"',
+    ],
+)
+@click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
+@click.option(
+    "--instance", metavar="TEXT", default="default", show_default=True, help="Which one of the directory."
+)
+@click.option(
+    "--timeout-s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="The longest to wait.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: the path, or null.")
+def command(*, directory: Path, instance: str, timeout_s: float, as_json: bool) -> None:
+    """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
+
+    Blocks that are being written are waited for. Games that workers hold in memory (for at most flush_s) go
+    into the next session. Where no block was written since the last session, there is nothing to publish, and
+    the exit code is 1.
+    """
+    from tape2048_recorder.control import Running
+
+    with Running(directory, instance) as recorder:
+        path = recorder.rotate(timeout_s)
+    if as_json:
+        print_json({"path": path})
+    elif path is not None:
+        print_human(printable(path))
+    else:
+        click.echo("nothing to publish: no block was written since the last session (see flush_s)", err=True)
+    if path is None:
+        raise click.exceptions.Exit(EXIT_NOTHING)

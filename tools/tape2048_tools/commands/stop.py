@@ -1,0 +1,70 @@
+"""``tape2048 stop``: have a recorder that runs end, and wait until it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.output import print_human, print_json, printable
+
+__all__ = ["command"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 stop",
+        "tape2048 stop /data/selfplay --instance gpu0 --now",
+        "tape2048 stop selfplay --timeout-s 300",
+    ],
+)
+@click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
+@click.option(
+    "--instance", metavar="TEXT", default="default", show_default=True, help="Which one of the directory."
+)
+@click.option(
+    "--drain/--now",
+    default=True,
+    help="Finish the games in play first (the default, at most drain_timeout_s), or drop them.",
+)
+@click.option(
+    "--timeout-s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="The longest to wait; it goes on ending after that.  [default: until it has ended]",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: the last status.")
+def command(*, directory: Path, instance: str, drain: bool, timeout_s: float | None, as_json: bool) -> None:
+    """Have the recorder of DIRECTORY (selfplay) end; wait until it has.
+
+    It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`).
+    """
+    import msgspec
+
+    from tape2048.errors import ControlError, RecorderError
+    from tape2048_recorder.control import Running
+
+    with Running(directory, instance) as recorder:
+        recorder.stop(drain=drain)
+        if not recorder.wait(timeout_s):
+            raise ControlError(
+                f"the recorder (pid {recorder.process.pid}) has not ended within {timeout_s:g} s",
+                path=directory,
+                hint="it goes on ending; `tape2048 stop --now` publishes at once what is confirmed",
+            )
+        last = recorder.snapshot()
+    if last.status.state != "stopped":
+        raise RecorderError(
+            f"the recorder (pid {recorder.process.pid}) ended without publishing what it had",
+            path=directory,
+            hint="its log says why; the next start publishes what is confirmed",
+        )
+    if as_json:
+        print_json(msgspec.to_builtins(last, str_keys=True))
+    else:
+        status = last.status
+        print_human(
+            f"stopped ({printable(status.why)}): {status.sessions} sessions, {status.recorded_rows:,} rows"
+        )
