@@ -1,0 +1,198 @@
+"""What Prometheus sees: names by its conventions, values of the snapshot, over HTTP and in a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import socket
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tape2048.errors import ConfigError, MissingPackageError
+from tape2048_recorder import metrics as module
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.metrics import families, open_metrics
+from tape2048_recorder.report import Counts
+
+from .statuses import snapshot_now, status_now
+
+if TYPE_CHECKING:
+    from tape2048_recorder.status_file import Snapshot
+
+MONITORING = Path(__file__).resolve().parents[2] / "systemd" / "monitoring"
+
+#: Every metric has a sample in this one.
+FULL = snapshot_now(
+    instance="main",
+    status=status_now(
+        by_highest_tile={2048: 5, 4096: 7},
+        disk_full_s=3600.0,
+        counts=Counts(
+            blocks=3, pauses={"disk_full": 2}, publish_s=1.5, publish_last_s=0.5, worker_restarts=4
+        ),
+    ),
+)
+
+
+def no_warning(text: str) -> None:
+    pytest.fail(text)
+
+
+def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Samples by name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def names(snapshot: Snapshot) -> set[str]:
+    return {sample.name for family in families(snapshot) for sample in family.samples}
+
+
+def written(snapshot: Snapshot, path: Path) -> str:
+    metrics = open_metrics(RecorderConfig(metrics_textfile=str(path)), no_warning)
+    metrics.show(snapshot)
+    metrics.close()
+    return path.read_text()
+
+
+def test_names_keep_the_conventions() -> None:
+    units = ("seconds", "bytes", "ratio")
+    for family in families(FULL):
+        assert re.fullmatch(r"tape2048_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter"), sample.name
+            assert sample.labels["recorder"] == "main"
+        word = family.name.rpartition("_")[2]
+        assert word not in {"s", "ms", "mb", "second", "byte"}, f"units are whole words: {units}"
+
+
+def test_the_textfile_holds_the_snapshot_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    found = values(written(FULL, tmp_path / "tape2048.prom"))
+    here = ("recorder", "main")
+    assert found["tape2048_steps_total", (here,)] == 15_000_000
+    assert found["tape2048_recorded_games_total", (("highest_tile", "4096"), here)] == 7
+    assert found["tape2048_pauses_total", (("reason", "disk_full"), here)] == 2
+    assert found["tape2048_state", (here, ("state", "recording"))] == 1
+    assert found["tape2048_state", (here, ("state", "stopped"))] == 0
+    assert found["tape2048_disk_full_seconds", (here,)] == 3600
+    assert found["tape2048_worker_restarts_total", (here,)] == 4
+    assert {name for name, _ in found} == names(FULL)
+    assert [path.name for path in tmp_path.iterdir()] == ["tape2048.prom"]
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+    status = status_now(mean_score=None, free_bytes=None)
+    text = written(msgspec.structs.replace(FULL, status=status), tmp_path / "x.prom")
+    assert not {"tape2048_mean_score", "tape2048_disk_free_bytes"} & {name for name, _ in values(text)}
+
+
+def test_the_textfile_is_written_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.prom"
+    metrics = open_metrics(RecorderConfig(metrics_textfile=str(path)), no_warning)
+    metrics.show(FULL)
+    metrics.show(msgspec.structs.replace(FULL, status=status_now(steps=1)))
+    assert 'tape2048_steps_total{recorder="main"} 1.5e+07' in path.read_text()
+    metrics.show(msgspec.structs.replace(FULL, status=status_now(steps=2, state="stopped")))
+    assert 'tape2048_steps_total{recorder="main"} 2.0' in path.read_text()
+    metrics.close()
+
+
+def test_a_textfile_that_cannot_be_written_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TEXTFILE_INTERVAL_S", 0.0)
+    warnings: list[str] = []
+    metrics = open_metrics(RecorderConfig(metrics_textfile=str(tmp_path / "no" / "x.prom")), warnings.append)
+    for _ in range(3):
+        metrics.show(FULL)
+    assert len(warnings) == 1
+    assert "metrics_textfile cannot be written" in warnings[0]
+    (tmp_path / "no").mkdir()
+    metrics.show(FULL)
+    assert (tmp_path / "no" / "x.prom").exists()
+    metrics.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_http_serves_the_last_snapshot_and_ends() -> None:
+    port = free_port()
+    config = RecorderConfig(metrics_listen=f"127.0.0.1:{port}")
+    metrics = open_metrics(config, no_warning)
+    url = f"http://127.0.0.1:{port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert "tape2048" not in answer.read().decode()  # nothing is known yet
+    metrics.show(msgspec.structs.replace(FULL, status=status_now(steps=1)))
+    metrics.show(FULL)
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found = values(answer.read().decode())
+    assert found["tape2048_steps_total", (("recorder", "main"),)] == 15_000_000
+    with pytest.raises(ConfigError, match=r"metrics_listen: found '127.0.0.1:\d+', where nobody can listen"):
+        open_metrics(config, no_warning)
+    metrics.close()
+    open_metrics(config, no_warning).close()  # the port is free again
+
+
+@pytest.mark.parametrize("address", ["203.0.113.1:9105", "127.0.0.1:99999"])
+def test_an_address_that_is_not_ours_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="where nobody can listen"):
+        open_metrics(RecorderConfig(metrics_listen=address), no_warning)
+
+
+def test_without_the_package_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingPackageError) as caught:
+        open_metrics(RecorderConfig(metrics_textfile="x.prom"), no_warning)
+    assert "tape2048[metrics]" in (caught.value.hint or "")
+    open_metrics(RecorderConfig(), no_warning).show(FULL)  # not wanted, not missed
+
+
+# --- the dashboard and the rules that ship
+
+
+def mentioned(text: str) -> set[str]:
+    return set(re.findall(r"\btape2048_[a-z_]+\b", text))
+
+
+def expressions(found: object) -> list[str]:
+    """Every PromQL expression of a document, wherever it stands."""
+    if isinstance(found, dict):
+        own = [value for key, value in found.items() if key == "expr"]
+        return own + [text for value in found.values() for text in expressions(value)]
+    return [text for value in found for text in expressions(value)] if isinstance(found, list) else []
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    asked = expressions(dashboard)
+    assert len(asked) >= len(dashboard["panels"]) >= 8
+    assert mentioned(" ".join(asked)) <= names(FULL)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_rules_ask_for_metrics_that_exist() -> None:
+    rules = yaml.safe_load((MONITORING / "alerts.yml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert len(alerts) >= 6
+    assert mentioned(" ".join(expressions(rules))) <= names(FULL)
+    for alert in alerts:
+        assert alert["expr"].count("(") == alert["expr"].count(")")
+        assert set(alert) >= {"alert", "expr", "for", "labels", "annotations"}
+        assert alert["labels"]["severity"] in {"warning", "critical"}
+        assert set(alert["annotations"]) == {"summary", "description"}
+    assert len({alert["alert"] for alert in alerts}) == len(alerts)

@@ -1,0 +1,154 @@
+"""Reading the settings again: what changes, what is refused by name, and what changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tape2048.errors import ConfigError
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.instance import GameState
+from tape2048_recorder.ledger import Ledger
+from tape2048_recorder.reload import INTERVAL_S, LIVE, Reload, merged
+from tape2048_recorder.settings import settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tape2048_recorder.report import Level, Status
+
+
+class Listener:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def event(self, level: Level, message: str) -> None:
+        self.events.append((level, message))
+
+    def status(self, make_status: Any) -> Status:
+        raise NotImplementedError
+
+
+#: Another value for each setting.
+OTHER: dict[str, Any] = {
+    "player": "random",
+    "player_args": {"a": 1},
+    "model_tag": "other",
+    "out_dir": "elsewhere",
+    "instance": "other",
+    "workers": 3,
+    "seed": 1,
+    "rotate_steps": 5,
+    "rotate_s": 1.0,
+    "max_games": 5,
+    "max_steps": 5,
+    "max_wall_s": 5.0,
+    "max_ram_mb": 5000,
+    "max_disk_mb": 5,
+    "min_free_mb": 5,
+    "sample_rate": 2,
+    "record_action": True,
+    "block_rows": 2048,
+    "flush_s": 5.0,
+    "drain_timeout_s": 5.0,
+    "log_interval_s": 5.0,
+    "log_level": "error",
+    "log_format": "json",
+    "worker_silence_s": 5.0,
+    "metrics_listen": "localhost:1",
+    "metrics_textfile": "x.prom",
+}
+
+
+@pytest.mark.parametrize("name", settings_of(RecorderConfig))
+def test_each_setting_changes_now_or_at_the_next_start(name: str) -> None:
+    running = RecorderConfig()
+    wanted = msgspec.structs.replace(running, **{name: OTHER[name]})
+    after, changed, refused = merged(running, wanted)
+    if name in LIVE:
+        assert (after, changed, refused) == (wanted, [name], [])
+    else:
+        assert (after, changed, refused) == (running, [], [name])
+
+
+def test_the_live_settings_exist() -> None:
+    assert set(settings_of(RecorderConfig)) >= LIVE
+
+
+def test_changes_and_refusals_are_said_by_name() -> None:
+    listener, told = Listener(), []
+    running = RecorderConfig()
+    wanted = msgspec.structs.replace(running, max_games=7, rotate_s=60.0, workers=3)
+    after = Reload(lambda: wanted, listener, changed=told.append).read(running)
+    assert (after.max_games, after.rotate_s, after.workers) == (7, 60.0, 0)
+    assert told == [after]
+    assert listener.events == [
+        ("warning", "reload: workers stays 0; 3 needs a restart"),
+        ("info", "reload: rotate_s = 60 (was off), max_games = 7 (was off)"),
+    ]
+
+
+def test_a_file_that_cannot_be_read_changes_nothing() -> None:
+    listener, told = Listener(), []
+
+    def fail() -> RecorderConfig:
+        raise ConfigError("found malformed TOML", path="r.toml:3", hint="quote it")
+
+    running = RecorderConfig()
+    assert Reload(fail, listener, changed=told.append).read(running) is running
+    assert told == []
+    assert listener.events == [
+        ("error", "reload: nothing is changed: r.toml:3: found malformed TOML (quote it)")
+    ]
+
+
+def test_the_manager_is_told_around_it_also_when_it_fails() -> None:
+    said = []
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        said.append("begin")
+        try:
+            yield
+        finally:
+            said.append("end")
+
+    def fail() -> RecorderConfig:
+        said.append("load")
+        raise ConfigError("no")
+
+    Reload(fail, Listener(), around=around).read(RecorderConfig())
+    assert said == ["begin", "load", "end"]
+
+
+def test_a_storm_is_one_reading_a_second() -> None:
+    loads = []
+    reload = Reload(lambda: loads.append(1) or RecorderConfig(), Listener())  # type: ignore[func-returns-value]
+    assert not reload.due(1e9)  # nobody has asked
+    for _ in range(1000):
+        reload.ask()
+    assert reload.due(1e9)
+    reload.read(RecorderConfig())
+    assert not reload.due(1e9)
+    reload.ask()
+    assert not reload.due(0.0)  # too soon
+    assert reload.due(1e9 + INTERVAL_S)
+    assert len(loads) == 1
+
+
+def test_a_new_limit_counts_games_that_are_out_already() -> None:
+    ledger = Ledger(GameState(1), games_max=None, workers=1)
+    assert ledger.take(0, 10) == (0, 10)
+    ledger.limit(12)
+    assert not ledger.exhausted
+    assert ledger.take(0, 10) == (10, 1)  # a fair part of the two that are left
+    ledger.limit(5)  # fewer than are out: those are finished, and no more begin
+    assert ledger.exhausted
+    assert ledger.take(0, 10) is None
+    ledger.limit(None)
+    assert ledger.take(0, 10) == (11, 10)
