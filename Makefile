@@ -56,8 +56,9 @@ soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as l
 	$(BIN)/python -m tests.bench.memory --minutes $(MINUTES)
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
 
-docs: $(VENV)/.installed-dev ## Write the README's table of settings and systemd/recorder.toml anew.
+docs: $(VENV)/.installed-dev ## Write the README's table of settings and the files of systemd/ anew.
 	$(BIN)/python -m tape2048_tools.settings_docs
+	$(BIN)/python -m tape2048_tools.units
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -293,6 +293,7 @@ class _Served:
         draft = path.with_name(f".{path.name}.next")
         try:
             draft.write_bytes(generate_latest(self._registry))
+            draft.chmod(0o644)  # the collector is another user, whatever our own mask says
             draft.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -1,0 +1,72 @@
+"""Lines of the log: text, JSON, and what the journal wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048_recorder.config import RecorderConfig
+from tape2048_tools.log_lines import log_line, worth_saying
+from tape2048_tools.recording_view import LogView
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tape2048_recorder.report import Level
+
+
+def test_text_has_time_and_level() -> None:
+    line = log_line("warning", "a\nb", form="text", journal=False)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ warning a\\nb", line)
+
+
+def test_json_is_one_object() -> None:
+    found = json.loads(log_line("error", 'say "no"\x1b', form="json", journal=False))
+    assert found["level"] == "error"
+    assert found["message"] == 'say "no"\\x1b'
+    assert found["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize(("level", "priority"), [("info", 6), ("warning", 4), ("error", 3)])
+def test_the_journal_gets_the_priority_and_knows_the_time(level: Level, priority: int) -> None:
+    assert log_line(level, "it", form="text", journal=True) == f"<{priority}>it"
+    assert log_line(level, "it", form="json", journal=True).startswith(f"<{priority}>{{")
+
+
+@pytest.mark.parametrize(("least", "said"), [("info", "iwe"), ("warning", "we"), ("error", "e")])
+def test_what_is_worth_saying(least: str, said: str) -> None:
+    levels: tuple[Level, ...] = ("info", "warning", "error")
+    assert "".join(level[0] for level in levels if worth_saying(level, least)) == said
+
+
+def test_the_view_follows_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LogView(30, level="error", form="json")
+    view.event("warning", "no")
+    view.event("error", "yes")
+    view.changed(RecorderConfig(log_level="info"))
+    view.event("info", "now")
+    said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["yes", "now"]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_journal_is_known_by_its_stream(tmp_path: Path, environment: dict[str, str], ours: bool) -> None:
+    """``JOURNAL_STREAM`` is inherited: a shell below a service has it too, with another standard error."""
+    code = "from tape2048_tools.log_lines import *; import os; print(stderr_is_journal(os.environ))"
+    with (tmp_path / "stream").open("w") as stream:
+        stat = os.fstat(stream.fileno())
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=stream if ours else subprocess.DEVNULL,
+            env={**environment, "JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}"},
+            text=True,
+            check=True,
+        )
+    assert done.stdout.strip() == str(ours)

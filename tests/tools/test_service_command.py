@@ -1,0 +1,113 @@
+"""`tape2048 service`: files appear and go, only ours, and only where they belong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048 import errors
+from tape2048_tools.units import MARKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+UNIT = "etc/systemd/system/tape2048-recorder@.service"
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_install_and_uninstall(tape: Tape, tmp_path: Path) -> None:
+    root = ("--root", str(tmp_path))
+    dry = tape("service", "install", *root, "--instance", "main", "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "would write" in dry.out
+    assert files(tmp_path) == set()
+
+    done = tape("service", "install", *root, "--instance", "main")
+    assert done.code == 0, done.err
+    assert "systemctl enable --now tape2048.target tape2048-recorder@main.service" in done.out
+    units = {
+        UNIT,
+        "etc/systemd/system/tape2048-prune@.service",
+        "etc/systemd/system/tape2048-prune@.timer",
+        "etc/systemd/system/tape2048.target",
+        "etc/sysusers.d/tape2048.conf",
+    }
+    assert files(tmp_path) == units | {"etc/tape2048/main.toml"}
+    assert all((tmp_path / name).read_text().startswith(MARKER) for name in units)
+    assert (
+        "everything is there as it should be" in tape("service", "install", *root, "--instance", "main").out
+    )
+
+    # The configuration is the operator's; what it needs follows it.
+    (tmp_path / "etc/tape2048/main.toml").write_text('out_dir = "/srv/x"\n')
+    assert tape("service", "install", *root, "--instance", "main").code == 0
+    drop_in = "etc/systemd/system/tape2048-recorder@main.service.d/50-configuration.conf"
+    assert "ReadWritePaths=/srv/x" in (tmp_path / drop_in).read_text()
+    assert (tmp_path / "etc/tape2048/main.toml").read_text() == 'out_dir = "/srv/x"\n'
+
+    assert "would remove" in tape("service", "uninstall", *root, "--dry-run").out
+    assert drop_in in files(tmp_path)
+    assert tape("service", "uninstall", *root).code == 0
+    assert files(tmp_path) == {"etc/tape2048/main.toml"}
+    assert not (tmp_path / drop_in).parent.exists()
+    assert "nothing of ours" in tape("service", "uninstall", *root).out
+
+
+def test_an_old_one_is_replaced_and_a_foreign_one_is_not(tape: Tape, tmp_path: Path) -> None:
+    unit = tmp_path / UNIT
+    unit.parent.mkdir(parents=True)
+    unit.write_text(f"{MARKER}\nold\n")
+    assert tape("service", "install", "--root", str(tmp_path)).code == 0
+    assert "old" not in unit.read_text()
+    unit.write_text("[Service]\nExecStart=/bin/mine\n")
+    (tmp_path / "etc/systemd/system/tape2048.target").unlink()
+    for action in ("install", "uninstall"):
+        done = tape("service", action, "--root", str(tmp_path))
+        assert done.code == errors.UnitsError.exit_code
+        assert "not ours; nothing was changed" in done.err
+    assert unit.read_text() == "[Service]\nExecStart=/bin/mine\n"
+    assert not (tmp_path / "etc/systemd/system/tape2048.target").exists()
+    assert (tmp_path / "etc/sysusers.d/tape2048.conf").exists()
+
+
+def test_where_nothing_can_be_written(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "etc").write_text("a file")
+    done = tape("service", "install", "--root", str(tmp_path))
+    assert done.code == errors.UnitsError.exit_code
+    assert "cannot be written" in done.err
+    assert "--user" in done.err
+
+
+@pytest.mark.parametrize("name", ["a b", "../x", "", "x" * 65, "a.b"])
+def test_a_name_that_no_instance_can_have(tape: Tape, tmp_path: Path, name: str) -> None:
+    done = tape("service", "install", "--root", str(tmp_path), "--instance", name)
+    assert done.code == errors.ConfigError.exit_code
+    assert files(tmp_path) == set()
+
+
+def test_a_broken_configuration_is_said_before_anything_is_written(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "etc/tape2048").mkdir(parents=True)
+    (tmp_path / "etc/tape2048/main.toml").write_text("workers = many\n")
+    done = tape("service", "install", "--root", str(tmp_path), "--instance", "main")
+    assert done.code == errors.ConfigError.exit_code
+    assert files(tmp_path) == {"etc/tape2048/main.toml"}
+
+
+def test_print_shows_what_install_writes(tape: Tape, tmp_path: Path) -> None:
+    assert tape("service", "install", "--root", str(tmp_path)).code == 0
+    document = json.loads(tape("service", "print", "--json").out)
+    for file in document["files"]:
+        assert (tmp_path / file["path"].lstrip("/")).read_text() == file["text"]
+    shown = tape("service", "print", "--user")
+    assert ".config/systemd/user/tape2048-recorder@.service" in shown.out
+    assert "ExecStart=" in shown.out

@@ -1,0 +1,138 @@
+"""`tape2048 status`, `rotate` and `stop` where no recorder has to be at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048 import errors
+from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.report import Counts, Status
+from tape2048_recorder.status_file import Process, Snapshot, StatusFile, status_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+
+def write(
+    root: Path, instance: str = "default", *, age_s: float = 0.0, pid_off: int = 0, **fields: Any
+) -> None:
+    """What this process would have written as a recorder."""
+    process = Process.of(os.getpid())
+    assert process is not None
+    well: dict[str, Any] = {
+        "state": "recording", "why": None, "elapsed_s": 3700.0, "steps_per_s": 1_500_000.0, "steps":
+        15_000_000, "games": 6000, "recorded_rows": 14_000_000, "mean_score": 52_000.0, "reach": {2048:
+        0.92}, "session_rows": 4_000_000, "rotate_steps": 10_000_000, "sessions": 1, "free_bytes":
+        80_000_000_000, "workers": 2, "workers_ready": 2, "disk_full_s": 7200.0,
+    }  # fmt: skip
+    path = status_path(root, instance)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    StatusFile(path).write(
+        Snapshot(
+            version="1.2.3",
+            process=Process(process.pid, process.start_ticks + pid_off),
+            host="here",
+            instance=instance,
+            started_at="2026-01-02T03:04:05Z",
+            config=effective(RecorderConfig()),
+            config_sha256=config_sha256(RecorderConfig()),
+            written_at=time.time() - age_s,
+            monotonic_s=time.monotonic() - age_s,
+            status=Status(**{**well, **fields}),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "code"),
+    [
+        ({}, "default: recording\n", 0),
+        ({"state": "starting"}, "default: starting\n", 0),
+        ({"state": "paused", "why": "the disk is full"}, "default: paused (the disk is full)\n", 0),
+        ({"state": "draining", "ending": True, "why": "SIGTERM"}, "default: draining (SIGTERM)\n", 1),
+        ({"age_s": 42.0}, f"default: stale (last written 42 s ago; pid {os.getpid()} is there", 1),
+        ({"age_s": 42.0, "pid_off": 1}, f"(last written 42 s ago; pid {os.getpid()} is gone)\n", 1),
+        ({"state": "stopped", "age_s": 5.0, "why": "SIGTERM"}, "default: stopped 5 s ago (SIGTERM)\n", 1),
+    ],
+)
+def test_it_says_what_the_file_means_now(
+    tape: Tape, tmp_path: Path, fields: dict[str, Any], said: str, code: int
+) -> None:
+    write(tmp_path, **fields)
+    done = tape("status", str(tmp_path))
+    assert said in done.out
+    assert (done.code, done.err) == (code, "")
+    document = json.loads(tape("status", str(tmp_path), "--json").out)
+    (recorder,) = document["recorders"]
+    assert recorder["verdict"]["running"] is (code == 0)
+    assert recorder["status"]["steps"] == 15_000_000
+
+
+def test_the_facts_are_there_in_words(tape: Tape, tmp_path: Path) -> None:
+    counts = Counts(
+        sessions=1, session_bytes=280_000_000, pauses={"disk_full": 2}, paused_s=61, worker_restarts=3
+    )
+    write(tmp_path, counts=counts, rows_waiting=262_144)
+    out = tape("status", str(tmp_path)).out
+    for text in (
+        "1,500,000 steps/s", "6,000, 15,000,000 steps, mean score 52,000", "2048 92%",
+        "80 GB free, full in 2:00:00",
+        "disk_full 2 (1:01 in all)", "3 workers (0 silent)", "262,144 rows, 0 sessions",
+        "1 published (280 MB)",
+    ):  # fmt: skip
+        assert text in out
+
+
+def test_one_that_runs_is_enough_and_one_can_be_named(tape: Tape, tmp_path: Path) -> None:
+    write(tmp_path, "a", state="stopped")
+    write(tmp_path, "b")
+    assert tape("status", str(tmp_path)).code == 0
+    assert tape("status", str(tmp_path), "--instance", "a").code == 1
+    assert tape("status", str(tmp_path), "--instance", "b").code == 0
+
+
+@pytest.mark.parametrize("command", ["status", "rotate", "stop"])
+def test_where_nobody_ever_recorded(tape: Tape, tmp_path: Path, command: str) -> None:
+    done = tape(command, str(tmp_path / "nothing"))
+    assert done.code == errors.NotRunningError.exit_code
+    assert "no recorder" in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("command", ["rotate", "stop"])
+@pytest.mark.parametrize("fields", [{"state": "stopped"}, {"pid_off": 1}])
+def test_who_is_not_there_cannot_be_told(
+    tape: Tape, tmp_path: Path, command: str, fields: dict[str, Any]
+) -> None:
+    write(tmp_path, **fields)
+    done = tape(command, str(tmp_path))
+    assert done.code == errors.NotRunningError.exit_code
+    assert "no recorder is at work here" in done.err
+
+
+def test_one_that_ends_is_not_asked_to_rotate(tape: Tape, tmp_path: Path) -> None:
+    write(tmp_path, state="draining", ending=True)
+    done = tape("rotate", str(tmp_path))
+    assert done.code == errors.ControlError.exit_code
+    assert "about to end" in done.err
+
+
+def test_watching_is_for_people(tape: Tape, tmp_path: Path) -> None:
+    assert tape("status", str(tmp_path), "--watch", "--json").code == 2
+
+
+def test_a_socket_s_length_is_no_limit(tape: Tape, tmp_path: Path) -> None:
+    """A path that no socket could have: requests are signals, the answer is a file."""
+    deep = tmp_path.joinpath(*["d" * 100] * 3)
+    write(deep)
+    assert tape("status", str(deep)).code == 0

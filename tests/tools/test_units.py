@@ -1,0 +1,203 @@
+"""The units: what systemd itself says of them, what a configuration changes, and the files as they ship."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048_recorder.config import STOP_TIMEOUT_ENV, RecorderConfig, load_config
+from tape2048_tools.units import MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape2048_tools.units import Unit
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+#: What `systemd-analyze security` may find, of 10.
+EXPOSURE_MAX = 0.5
+
+systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="systemd-analyze is not here: only systemd can judge units",
+)
+#: A program that exists everywhere, for systemd to find.
+HERE = Layout(program="/bin/true")
+
+
+def lines_of(unit: Unit) -> list[str]:
+    return [line for line in unit.text.splitlines() if line and line[0] not in "#["]
+
+
+def by_name(found: Sequence[Unit]) -> dict[str, Unit]:
+    return {unit.path.name: unit for unit in found}
+
+
+def write(directory: Path, found: Sequence[Unit]) -> None:
+    for unit in found:
+        if unit.path.parent.name in {"system", "user"}:
+            (directory / unit.path.name).write_text(unit.text)
+        elif unit.path.parent.name.endswith(".d"):
+            (directory / unit.path.parent.name).mkdir()
+            (directory / unit.path.parent.name / unit.path.name).write_text(unit.text)
+
+
+def analyze(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(cwd)}  # a user's manager has one
+    return subprocess.run(
+        ["systemd-analyze", *arguments], cwd=cwd, capture_output=True, text=True, check=False, env=env
+    )
+
+
+@systemd_analyze
+@pytest.mark.parametrize("user", [False, True])
+def test_systemd_finds_nothing_wrong(tmp_path: Path, user: bool) -> None:
+    config = RecorderConfig(out_dir="/srv/tape2048", metrics_listen="127.0.0.1:9105", drain_timeout_s=600.0)
+    layout = Layout(program="/bin/true", user=user)
+    write(tmp_path, [*units(layout), *drop_in(layout, "main", config)])
+    names = ["tape2048-recorder@main.service", "tape2048-prune@main.service", "tape2048-prune@main.timer"]
+    for name in names:
+        template = re.sub("@main", "@", name)
+        assert (tmp_path / template).exists()
+    done = analyze(
+        "verify",
+        *(["--user"] if user else []),
+        *(f"./{name}" for name in names),
+        "./tape2048.target",
+        cwd=tmp_path,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+@systemd_analyze
+@pytest.mark.parametrize("name", ["tape2048-recorder@.service", "tape2048-prune@.service"])
+def test_systemd_finds_it_hard_to_misuse(tmp_path: Path, name: str) -> None:
+    write(tmp_path, units(HERE))
+    done = analyze("security", "--offline=yes", "--no-pager", f"./{name}", cwd=tmp_path)
+    match = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+    assert match is not None, done.stdout + done.stderr
+    assert float(match[1]) <= EXPOSURE_MAX, done.stdout
+
+
+@systemd_analyze
+def test_the_exposure_would_show_what_is_left_out(tmp_path: Path) -> None:
+    for unit in units(HERE):
+        if unit.path.name == "tape2048-recorder@.service":
+            text = unit.text.replace("CapabilityBoundingSet=\n", "").replace("PrivateUsers=yes\n", "")
+            (tmp_path / unit.path.name).write_text(text)
+    done = analyze("security", "--offline=yes", "--no-pager", "./tape2048-recorder@.service", cwd=tmp_path)
+    match = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+    assert match is not None
+    assert float(match[1]) > EXPOSURE_MAX
+
+
+def test_the_checkout_has_them_as_they_are_now() -> None:
+    for unit in units(Layout()):
+        name = "tape2048.sysusers" if unit.path.name == "tape2048.conf" else unit.path.name
+        assert (CHECKOUT / "systemd" / name).read_text() == unit.text, "run: make docs"
+
+
+def test_the_recorder_s_unit_says_what_it_has_to() -> None:
+    found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
+    for line in (
+        "Type=notify",
+        "NotifyAccess=main",
+        "KillMode=mixed",
+        "Restart=on-failure",
+        "RestartPreventExitStatus=2 42 60 78",
+        "OOMPolicy=continue",
+        "CapabilityBoundingSet=",
+        "PrivateNetwork=yes",
+        "RestrictAddressFamilies=AF_UNIX",
+        "SystemCallFilter=@system-service",
+        "StateDirectory=tape2048/%i",
+        "CacheDirectory=tape2048",
+        "Environment=NUMBA_CACHE_DIR=%C/tape2048",
+    ):
+        assert line in found
+    for name in ("WatchdogSec", "MemoryMax", "TasksMax", "Nice", "CPUWeight", "IOWeight", "StartLimitBurst"):
+        assert any(line.startswith(f"{name}=") for line in found), name
+    assert not any(line.startswith("MemoryDenyWriteExecute") for line in found), "the JIT needs it"
+
+
+def test_the_stop_timeout_is_told_and_leaves_room_for_the_drain() -> None:
+    found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
+    assert f"TimeoutStopSec={STOP_TIMEOUT_S}s" in found
+    assert f"Environment={STOP_TIMEOUT_ENV}={STOP_TIMEOUT_S}" in found
+    assert load_config({}, {STOP_TIMEOUT_ENV: str(STOP_TIMEOUT_S)}).config == RecorderConfig()
+
+
+def test_back_off_is_for_those_who_know_it() -> None:
+    for version, has in ((252, False), (254, True)):
+        text = by_name(units(Layout(systemd_version=version)))["tape2048-recorder@.service"].text
+        assert ("RestartSteps=" in text) is has
+
+
+def test_a_user_s_units_ask_for_nothing_that_needs_root() -> None:
+    found = by_name(units(Layout(user=True, config_home="/home/a/.config")))
+    assert set(found) == {
+        "tape2048-recorder@.service",
+        "tape2048-prune@.service",
+        "tape2048-prune@.timer",
+        "tape2048.target",
+    }
+    service = found["tape2048-recorder@.service"]
+    assert str(service.path.parent) == "/home/a/.config/systemd/user"
+    assert not re.search(
+        r"^(User|ProtectSystem|CapabilityBoundingSet|PrivateUsers)=", service.text, re.MULTILINE
+    )
+    assert "WantedBy=default.target" in found["tape2048.target"].text
+
+
+def test_every_file_is_known_by_its_first_line() -> None:
+    config = RecorderConfig(out_dir="/srv/x")
+    for unit in [*units(HERE), *drop_in(HERE, "main", config)]:
+        assert unit.text.startswith(f"{MARKER}\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "recorder", "prune"),
+    [
+        ({}, [], []),
+        ({"out_dir": "data"}, [], []),
+        ({"out_dir": "/srv/x"}, ["ReadWritePaths=/srv/x"], ["ReadWritePaths=/srv/x"]),
+        (
+            {"out_dir": "/home/a/x"},
+            ["ReadWritePaths=/home/a/x", "ProtectHome=read-only"],
+            ["ReadWritePaths=/home/a/x", "ProtectHome=read-only"],
+        ),
+        ({"metrics_textfile": "/var/lib/collector/t.prom"}, ["ReadWritePaths=/var/lib/collector"], []),
+        (
+            {"metrics_listen": "127.0.0.1:1"},
+            ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6", "IPAddressAllow=localhost"],
+            [],
+        ),
+        (
+            {"metrics_listen": "[::]:1"},
+            ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6", "IPAddressDeny="],
+            [],
+        ),
+        (
+            {"drain_timeout_s": 600.0},
+            ["TimeoutStopSec=720s", f"Environment={STOP_TIMEOUT_ENV}=720"],
+            [],
+        ),
+        ({"worker_silence_s": 300.0}, ["WatchdogSec=600s"], []),
+    ],
+)
+def test_a_configuration_gets_what_it_needs(
+    settings: dict[str, Any], recorder: list[str], prune: list[str]
+) -> None:
+    found = {
+        unit.path.parent.name: lines_of(unit) for unit in drop_in(HERE, "main", RecorderConfig(**settings))
+    }
+    assert found.get("tape2048-recorder@main.service.d", []) == recorder
+    assert found.get("tape2048-prune@main.service.d", []) == prune

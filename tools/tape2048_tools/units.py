@@ -1,0 +1,315 @@
+"""The units of the service, as text: what ``tape2048 service`` writes, and what stands in ``systemd/``.
+
+``python -m tape2048_tools.units`` in a checkout writes ``systemd/`` anew (``make docs``); a test compares.
+An instance is a configuration file: ``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and
+records into ``/var/lib/tape2048/main`` (below the working directory, as long as ``out_dir`` is relative).
+
+Each directive is for systemd 252 and newer; what only newer ones know is added where they are there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tape2048_recorder.config import RecorderConfig
+
+__all__ = ["MARKER", "STOP_TIMEOUT_S", "Layout", "Unit", "drop_in", "units"]
+
+#: The first line of each file that we write, by which we know it again.
+MARKER = "# Written by `tape2048 service install`; it may be replaced. Changes belong into `systemctl edit`."
+
+#: ``TimeoutStopSec``: the default drain (60 s), publishing, and room.
+STOP_TIMEOUT_S = 180
+
+#: From here on systemd can wait longer before each further restart.
+_BACK_OFF_SINCE = 254
+
+#: In a checkout, for reading: a virtual environment of the service's own.
+_SAMPLE_PROGRAM = "/opt/tape2048/bin/tape2048"
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where things are on the machine that the units are for.
+
+    Attributes:
+        program: the command line that ``tape2048`` is run by.
+        user: whether the units are a user's own, not the system's.
+        systemd_version: of the machine.
+        config_home: of a user's own units, ``~/.config``.
+    """
+
+    program: str = _SAMPLE_PROGRAM
+    user: bool = False
+    systemd_version: int = 252
+    config_home: str = "~/.config"
+
+    @property
+    def unit_dir(self) -> PurePosixPath:
+        """Where units are looked for."""
+        return PurePosixPath(self.config_home, "systemd/user") if self.user else _SYSTEM_UNITS
+
+    @property
+    def config_dir(self) -> PurePosixPath:
+        """Where the configurations of instances are."""
+        return PurePosixPath(self.config_home if self.user else "/etc", "tape2048")
+
+
+_SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
+_SYSTEM_USERS = PurePosixPath("/etc/sysusers.d/tape2048.conf")
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A file: where it belongs, and what it holds."""
+
+    path: PurePosixPath
+    text: str
+
+
+_HARDENING = """\
+# What it may do: read, write below its directories, make processes, talk over sockets of its own. Nothing
+# else. MemoryDenyWriteExecute= has to stay off: the players are compiled while it runs.
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+PrivateUsers=yes
+PrivateTmp=yes
+PrivateDevices=yes
+PrivateMounts=yes
+DevicePolicy=closed
+PrivateIPC=yes
+PrivateNetwork=yes
+IPAddressDeny=any
+RestrictAddressFamilies=AF_UNIX
+ProtectSystem=strict
+ProtectHome={protect_home}
+ProtectProc=invisible
+ProcSubset=pid
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+RemoveIPC=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+# Priority and affinity are for the lines above to set, not for the service itself.
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM
+# Whoever reads the sessions joins the service's group.
+UMask=0027
+"""
+
+# What a user's manager can grant without being root.
+_HARDENING_USER = """\
+# What a user's manager can take away without being root. MemoryDenyWriteExecute= has to stay off: the players
+# are compiled while it runs.
+NoNewPrivileges=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+"""
+
+_RECORDER = """\
+[Unit]
+Description=tape2048 recorder %i
+PartOf=tape2048.target
+After=local-fs.target time-sync.target
+# Ten failures in an hour, and it stays down.
+StartLimitIntervalSec=1h
+StartLimitBurst=10
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={program} record --config {config} --instance %i
+ExecReload=/bin/kill -HUP $MAINPID
+
+# Exit codes that another try would not change: usage, a player that cannot start, a missing package,
+# configuration.
+Restart=on-failure
+RestartSec=10s
+{back_off}RestartPreventExitStatus=2 42 60 78
+# Compiling, and publishing what a crash left; more time is asked for meanwhile.
+TimeoutStartSec=15min
+# Longer than drain_timeout_s, which the recorder checks as it starts: change both lines together.
+TimeoutStopSec={stop}s
+Environment=TAPE2048_STOP_TIMEOUT_S={stop}
+# Twice worker_silence_s: the recorder replaces silent workers itself, and this is for when it cannot.
+WatchdogSec=120s
+# SIGTERM goes to the recorder, which drains; SIGKILL to all that is left.
+KillMode=mixed
+
+# A worker that runs out of memory is replaced; the others play on.
+OOMPolicy=continue
+MemoryMax=75%
+TasksMax=512
+Nice=10
+CPUWeight=50
+IOWeight=50
+
+{user}StateDirectory=tape2048/%i
+StateDirectoryMode=0750
+WorkingDirectory=%S/tape2048/%i
+# Without a directory of its own for what it compiles, numba would compile at each start.
+CacheDirectory=tape2048
+Environment=NUMBA_CACHE_DIR=%C/tape2048
+
+{hardening}
+[Install]
+WantedBy=tape2048.target
+"""
+
+_PRUNE = """\
+[Unit]
+Description=Remove old sessions of the tape2048 recorder %i
+After=local-fs.target
+
+[Service]
+Type=oneshot
+ExecStart={program} prune --config {config}
+Nice=19
+IOSchedulingClass=idle
+MemoryMax=1G
+TasksMax=16
+TimeoutStartSec=30min
+
+{user}StateDirectory=tape2048/%i
+StateDirectoryMode=0750
+WorkingDirectory=%S/tape2048/%i
+CacheDirectory=tape2048
+Environment=NUMBA_CACHE_DIR=%C/tape2048
+
+{hardening}"""
+
+_TIMER = """\
+[Unit]
+Description=Remove old sessions of the tape2048 recorder %i each hour
+PartOf=tape2048.target
+
+[Timer]
+OnCalendar=hourly
+RandomizedDelaySec=10min
+Persistent=yes
+
+[Install]
+WantedBy=tape2048.target
+"""
+
+_TARGET = """\
+[Unit]
+Description=All tape2048 recorders of this {whose}
+
+[Install]
+WantedBy={wanted_by}
+"""
+
+_SYSUSERS = """\
+u tape2048 - "tape2048 recorder" /var/lib/tape2048
+"""
+
+
+def units(layout: Layout) -> list[Unit]:
+    """The files of the service; each begins with :data:`MARKER`.
+
+    Args:
+        layout: of the machine.
+    """
+    in_home = any(part.startswith(("/home/", "/root/")) for part in layout.program.split())
+    hardening = _HARDENING_USER if layout.user else _HARDENING
+    values = {
+        "program": layout.program,
+        "config": "%E/tape2048/%i.toml",
+        "stop": STOP_TIMEOUT_S,
+        "hardening": hardening.format(protect_home="read-only" if in_home else "yes"),
+        # Not DynamicUser=: what that writes lies below a directory that no other user can enter.
+        "user": "" if layout.user else "User=tape2048\nGroup=tape2048\n",
+        "back_off": "RestartSteps=6\nRestartMaxDelaySec=5min\n"
+        if layout.systemd_version >= _BACK_OFF_SINCE
+        else "",
+        "whose": "user" if layout.user else "machine",
+        "wanted_by": "default.target" if layout.user else "multi-user.target",
+    }
+    texts = {
+        "tape2048-recorder@.service": _RECORDER,
+        "tape2048-prune@.service": _PRUNE,
+        "tape2048-prune@.timer": _TIMER,
+        "tape2048.target": _TARGET,
+    }
+    found = [Unit(layout.unit_dir / name, _marked(text.format(**values))) for name, text in texts.items()]
+    return found if layout.user else [*found, Unit(_SYSTEM_USERS, _marked(_SYSUSERS))]
+
+
+def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]:
+    """What the units of one instance need beside the common ones, because of its configuration.
+
+    Args:
+        layout: of the machine.
+        instance: its name.
+        config: its settings.
+
+    Returns:
+        A drop-in for the recorder, and one for its pruning; none where the common units do.
+    """
+    recorder, prune = [], []
+    out_dir = PurePosixPath(config.out_dir)
+    if out_dir.is_absolute() and not layout.user:
+        recorder.append(f"ReadWritePaths={out_dir}")
+        prune.append(f"ReadWritePaths={out_dir}")
+        if out_dir.is_relative_to("/home") or out_dir.is_relative_to("/root"):
+            recorder.append("ProtectHome=read-only")
+            prune.append("ProtectHome=read-only")
+    if config.metrics_textfile is not None and not layout.user:
+        textfile = PurePosixPath(config.metrics_textfile)
+        if textfile.is_absolute():
+            recorder.append(f"ReadWritePaths={textfile.parent}")
+    if config.metrics_listen is not None and not layout.user:
+        recorder += _network(config.metrics_listen)
+    if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
+        stop = int(config.drain_timeout_s + 120)
+        recorder += [f"TimeoutStopSec={stop}s", f"Environment=TAPE2048_STOP_TIMEOUT_S={stop}"]
+    if 2 * config.worker_silence_s > 120:
+        recorder.append(f"WatchdogSec={int(2 * config.worker_silence_s)}s")
+    return [
+        Unit(
+            layout.unit_dir / f"{service}@{instance}.service.d" / "50-configuration.conf",
+            _marked("[Service]\n" + "\n".join(lines) + "\n"),
+        )
+        for service, lines in (("tape2048-recorder", recorder), ("tape2048-prune", prune))
+        if lines
+    ]
+
+
+def _network(address: str) -> list[str]:
+    """The network that somebody needs who listens there."""
+    host = address.rpartition(":")[0]
+    lines = ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6"]
+    is_local = host in {"localhost", "[::1]"} or host.startswith("127.")
+    return [*lines, "IPAddressAllow=localhost" if is_local else "IPAddressDeny="]
+
+
+def _marked(text: str) -> str:
+    return f"{MARKER}\n{text}"
+
+
+def main() -> None:
+    """Write the units into ``systemd/`` of the checkout that is the working directory."""
+    for unit in units(Layout()):
+        name = "tape2048.sysusers" if unit.path == _SYSTEM_USERS else unit.path.name
+        Path("systemd", name).write_text(unit.text)
+
+
+if __name__ == "__main__":
+    main()
