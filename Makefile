@@ -19,10 +19,10 @@ JOBS = 2
 PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help record test lint types unit bench faults fuzz soak docs clean
+.PHONY: help record test lint types unit bench faults fuzz soak systemd-test docs clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 record: $(VENV)/.installed ## Record for a minute with the default player (SECONDS=, ARGS=).
 	@# Two rotations and the end: a short try shows more than one session.
@@ -55,6 +55,9 @@ fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=3
 soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as long again, killing processes.
 	$(BIN)/python -m tests.bench.memory --minutes $(MINUTES)
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
+
+systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in a container (root, debootstrap).
+	$(BIN)/python -m tests.systemd
 
 docs: $(VENV)/.installed-dev ## Write the README's table of settings and the files of systemd/ anew.
 	$(BIN)/python -m tape2048_tools.settings_docs

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from tape2048.errors import ControlError, NotRunningError, RecorderError
 from tape2048_recorder.signals import ROTATE, STOP_NOW
-from tape2048_recorder.status_file import Process, Snapshot, judge, read_snapshot
+from tape2048_recorder.status_file import Process, Snapshot, judge, read_snapshot, snapshots
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,16 +34,16 @@ class Running:
 
     Args:
         out_dir: where it records.
-        instance: its name there.
+        instance: its name there; None: the one that is at work.
 
     Raises:
         NotRunningError: nobody is at work there.
-        ControlError: the system cannot hold on to a process.
+        ControlError: there are several, or the system cannot hold on to a process.
     """
 
-    def __init__(self, out_dir: Path, instance: str) -> None:
+    def __init__(self, out_dir: Path, instance: str | None) -> None:
         self._out_dir = out_dir
-        self._instance = instance
+        self._instance = _only_one(out_dir) if instance is None else instance
         snapshot = self.snapshot()
         verdict = judge(snapshot)
         self.process = snapshot.process
@@ -163,6 +163,21 @@ class Running:
             ) from None
         except ProcessLookupError:
             raise self._not_running(f"pid {self.process.pid} has just ended") from None
+
+
+def _only_one(out_dir: Path) -> str:
+    """The instance that is meant where none is named."""
+    names = [snapshot.instance for snapshot in snapshots(out_dir)]
+    if len(names) == 1:
+        return names[0]
+    alive = [snapshot.instance for snapshot in snapshots(out_dir) if snapshot.process.is_there]
+    if len(alive) == 1:
+        return alive[0]
+    raise ControlError(
+        f"found {len(alive)} recorders at work, expected one: {', '.join(alive or names)}",
+        path=out_dir,
+        hint="say which with --instance",
+    )
 
 
 def _owner(pid: int) -> str:

@@ -16,7 +16,14 @@ from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
 from tape2048_recorder import _cores, config
 from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
-from tape2048_recorder.config import RecorderConfig, config_sha256, effective, load_config, split_player
+from tape2048_recorder.config import (
+    STOP_TIMEOUT_ENV,
+    RecorderConfig,
+    config_sha256,
+    effective,
+    load_config,
+    split_player,
+)
 from tape2048_recorder.settings import Origin, settings_of
 
 SETTINGS = settings_of(RecorderConfig)
@@ -483,3 +490,40 @@ def test_cores_follow_the_quota_of_version_1(
 
 def test_cores_without_control_groups_are_those_of_the_affinity(tmp_path: Path) -> None:
     assert _cores.available_cores(tmp_path, tmp_path / "missing") == len(os.sched_getaffinity(0))
+
+
+# --- what the service manager says
+
+
+@pytest.mark.parametrize(("timeout", "refused"), [("61", False), ("60", True), ("1min", True), ("20", True)])
+def test_a_drain_that_the_service_manager_would_cut_short_is_refused(timeout: str, refused: bool) -> None:
+    env = {STOP_TIMEOUT_ENV: timeout}
+    if not refused:
+        assert load_config({}, env).config == RecorderConfig()
+        return
+    with pytest.raises(
+        ConfigError, match=r"drain_timeout_s: found 60, expected less than the \d+ s"
+    ) as caught:
+        load_config({}, env)
+    assert "TimeoutStopSec=" in (caught.value.hint or "")
+    assert load_config({"drain_timeout_s": "5"}, env).config.drain_timeout_s == 5
+
+
+@pytest.mark.parametrize("timeout", ["", "soon", "0", "-1"])
+def test_a_stop_timeout_that_is_none_is_refused(timeout: str) -> None:
+    with pytest.raises(ConfigError, match=STOP_TIMEOUT_ENV):
+        load_config({}, {STOP_TIMEOUT_ENV: timeout})
+
+
+@pytest.mark.parametrize("value", ["localhost:9105", "127.0.0.1:1", "[::1]:9105", "off"])
+def test_an_address_for_metrics(value: str) -> None:
+    found = load_config({"metrics_listen": value}, {}).config.metrics_listen
+    assert found == (None if value == "off" else value)
+
+
+@pytest.mark.parametrize(
+    "value", ["9105", ":9105", "localhost", "::1:9105", "a b:1", "localhost:x", "host:123456"]
+)
+def test_what_is_no_address_for_metrics(value: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        load_config({"metrics_listen": value}, {})

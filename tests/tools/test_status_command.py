@@ -136,3 +136,14 @@ def test_a_socket_s_length_is_no_limit(tape: Tape, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["d" * 100] * 3)
     write(deep)
     assert tape("status", str(deep)).code == 0
+
+
+def test_the_one_that_is_at_work_is_meant_where_none_is_named(tape: Tape, tmp_path: Path) -> None:
+    write(tmp_path, "a", state="stopped", pid_off=1)
+    write(tmp_path, "b", state="draining", ending=True)
+    assert "about to end" in tape("rotate", str(tmp_path)).err  # it was b that was found
+    write(tmp_path, "c", state="draining", ending=True)
+    done = tape("rotate", str(tmp_path))
+    assert done.code == errors.ControlError.exit_code
+    assert "found 2 recorders at work, expected one: b, c" in done.err
+    assert "about to end" in tape("rotate", str(tmp_path), "--instance", "c").err

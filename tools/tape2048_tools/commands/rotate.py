@@ -23,9 +23,7 @@ EXIT_NOTHING = 1
     ],
 )
 @click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
-@click.option(
-    "--instance", metavar="TEXT", default="default", show_default=True, help="Which one of the directory."
-)
+@click.option("--instance", metavar="TEXT", help="Which recorder, where the directory has several.")
 @click.option(
     "--timeout-s",
     metavar="SECONDS",
@@ -35,7 +33,7 @@ EXIT_NOTHING = 1
     help="The longest to wait.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the path, or null.")
-def command(*, directory: Path, instance: str, timeout_s: float, as_json: bool) -> None:
+def command(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
     """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
 
     Blocks that are being written are waited for. Games that workers hold in memory (for at most flush_s) go

@@ -21,9 +21,7 @@ __all__ = ["command"]
     ],
 )
 @click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
-@click.option(
-    "--instance", metavar="TEXT", default="default", show_default=True, help="Which one of the directory."
-)
+@click.option("--instance", metavar="TEXT", help="Which recorder, where the directory has several.")
 @click.option(
     "--drain/--now",
     default=True,
@@ -36,7 +34,9 @@ __all__ = ["command"]
     help="The longest to wait; it goes on ending after that.  [default: until it has ended]",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the last status.")
-def command(*, directory: Path, instance: str, drain: bool, timeout_s: float | None, as_json: bool) -> None:
+def command(
+    *, directory: Path, instance: str | None, drain: bool, timeout_s: float | None, as_json: bool
+) -> None:
     """Have the recorder of DIRECTORY (selfplay) end; wait until it has.
 
     It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`).

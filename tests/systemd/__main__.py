@@ -1,0 +1,320 @@
+"""The service under a real systemd: ``make systemd-test`` (root; Debian's mirror and a package index).
+
+``python -m tests.systemd [--rootfs DIR]``: boots a minimal Debian in a container, installs the service there
+as an operator would, disturbs it, and says what held. The exit code is 1 where something did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .machine import Machine, build, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAIN = "tape2048-recorder@main.service"
+ROOT = "/var/lib/tape2048/main/selfplay"
+
+SETTINGS: dict[str, Any] = {
+    "player": "random",
+    "workers": 2,
+    "sample_rate": 100,
+    "block_rows": 2048,
+    "flush_s": 0.5,
+    "min_free_mb": 0,
+    "drain_timeout_s": 20,
+    "worker_silence_s": 5,
+    "rotate_steps": 1_000_000,
+    "log_interval_s": 2,
+    "metrics_textfile": "tape2048.prom",
+}
+
+#: Things happen sooner than they should for an operator.
+HASTE = """\
+[Unit]
+StartLimitBurst=3
+[Service]
+RestartSec=1s
+WatchdogSec=15s
+"""
+
+
+def configure(machine: Machine, instance: str = "main", **settings: Any) -> None:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {**SETTINGS, **settings}.items()]
+    machine.write(f"/etc/tape2048/{instance}.toml", "\n".join(lines) + "\n")
+
+
+def status(machine: Machine, root: str = ROOT) -> dict[str, Any]:
+    """What `tape2048 status` says of the one recorder; the exit code is not looked at."""
+    done = machine.run(f"tape2048 status {root} --json")
+    return json.loads(done.stdout)["recorders"][0] if done.stdout else {"status": {}, "verdict": {}}
+
+
+def workers(machine: Machine) -> list[str]:
+    """The pids of the workers of the main instance, oldest first."""
+    return machine.run(f"pgrep -P {machine.show(MAIN, 'MainPID')} -f recorder.worker").stdout.split()
+
+
+def all_play(machine: Machine) -> bool:
+    return status(machine)["status"].get("workers_ready") == SETTINGS["workers"]
+
+
+# --- checks, in their order; each leaves the service as the next one wants it
+
+
+def installs_and_becomes_ready(machine: Machine) -> str:
+    configure(machine)
+    machine.say("tape2048 service install --instance main")
+    machine.write("/etc/systemd/system/tape2048-recorder@.service.d/90-haste.conf", HASTE)
+    machine.say("systemd-sysusers && systemctl daemon-reload")
+    begin = time.monotonic()
+    machine.say(f"systemctl start {MAIN}")  # comes back with READY=1, or fails
+    took = time.monotonic() - begin
+    assert machine.show(MAIN, "ActiveState") == "active"
+    assert all_play(machine), "ready before every worker is"
+    machine.wait(lambda: "steps/s" in machine.show(MAIN, "StatusText"), "a status text")
+    assert machine.run(f"tape2048 status {ROOT}").returncode == 0
+    return f"{took:.1f} s to READY with a cold compiler; status: {machine.show(MAIN, 'StatusText')}"
+
+
+def runs_confined(machine: Machine) -> str:
+    pid = machine.show(MAIN, "MainPID")
+    facts = dict(line.split(":\t", 1) for line in machine.say(f"cat /proc/{pid}/status").splitlines())
+    assert facts["CapBnd"].strip("0") == ""
+    assert facts["NoNewPrivs"] == "1"
+    assert facts["Seccomp"] == "2"
+    assert machine.say(f"stat -c %U /proc/{pid}") == "tape2048"
+    assert machine.say("find /var/cache/tape2048 -name '*.nbi' | wc -l") != "0", "nothing was cached"
+    assert "tape2048_steps_total" in machine.say("cat /var/lib/tape2048/main/tape2048.prom")
+    return "no capability, no new privilege, system calls filtered, compiled code cached, metrics written"
+
+
+def reloads(machine: Machine) -> str:
+    configure(machine, rotate_steps=900_000, workers=1)
+    machine.say(f"systemctl reload {MAIN}")
+    machine.wait(lambda: "reload: rotate_steps = 900_000" in machine.journal(MAIN), "the reload")
+    assert "reload: workers stays 2; 1 needs a restart" in machine.journal(MAIN)
+    machine.write("/etc/tape2048/main.toml", "rotate_steps = many\n")
+    machine.say(f"systemctl reload {MAIN}")
+    machine.wait(lambda: "reload: nothing is changed" in machine.journal(MAIN), "the refusal")
+    configure(machine)
+    assert machine.show(MAIN, "ActiveState") == "active"
+    return "live settings changed, others refused by name, a broken file changed nothing"
+
+
+def rotates(machine: Machine) -> str:
+    path = machine.say(f"tape2048 rotate {ROOT}")
+    machine.say(f"tape2048 validate {path} --quiet")
+    return path.rpartition("/")[2]
+
+
+def replaces_a_killed_worker(machine: Machine) -> str:
+    victim = workers(machine)[0]
+    machine.say(f"kill -KILL {victim}")
+    machine.wait(lambda: f"(pid {victim}) ended: killed by SIGKILL" in machine.journal(MAIN), "the death")
+    machine.wait(lambda: victim not in workers(machine) and all_play(machine), "another worker")
+    assert machine.show(MAIN, "NRestarts") == "0"
+    return "replaced; the service was not restarted"
+
+
+def replaces_a_stopped_worker(machine: Machine) -> str:
+    victim = workers(machine)[0]
+    machine.say(f"kill -STOP {victim}")
+    machine.wait(lambda: f"(pid {victim}) has made no progress" in machine.journal(MAIN), "it is missed")
+    machine.wait(lambda: victim not in workers(machine) and all_play(machine), "another worker")
+    assert "Fatal Python error: Aborted" in machine.journal(MAIN), "its stack is not in the journal"
+    assert machine.show(MAIN, "NRestarts") == "0"
+    return "its stack is in the journal; replaced; the service was not restarted"
+
+
+def logs_with_priorities(machine: Machine) -> str:
+    lines = [json.loads(line) for line in machine.say(f"journalctl -o json -u {MAIN}").splitlines()]
+    ours = [line for line in lines if line.get("_COMM", "").startswith(("tape2048", "python"))]
+    found = {priority: sum(line["PRIORITY"] == priority for line in ours) for priority in ("3", "4", "6")}
+    assert all(found.values()), found
+    assert not any(str(line["MESSAGE"]).startswith("<") for line in ours)
+    assert "has made no progress" in machine.journal(MAIN, "-p warning")
+    assert ", session " not in machine.journal(MAIN, "-p warning"), "progress is not a warning"
+    return f"{found['3']} errors, {found['4']} warnings, {found['6']} informations"
+
+
+def is_restarted_by_the_watchdog(machine: Machine) -> str:
+    before = machine.show(MAIN, "MainPID")
+    machine.say(f"kill -STOP {before}")
+    machine.wait(lambda: machine.show(MAIN, "NRestarts") == "1", "the watchdog")
+    machine.wait(lambda: machine.show(MAIN, "ActiveState") == "active" and all_play(machine), "the restart")
+    assert machine.show(MAIN, "MainPID") != before
+    assert "Watchdog timeout" in machine.say(f"journalctl --no-pager -o cat -u {MAIN} _PID=1")
+    return "a recorder that hangs is aborted and started again"
+
+
+def recovers_from_a_kill(machine: Machine) -> str:
+    machine.wait(lambda: status(machine)["status"].get("session_rows", 0) > 0, "rows")
+    machine.say(f"kill -KILL {machine.show(MAIN, 'MainPID')}")
+    machine.wait(lambda: machine.show(MAIN, "NRestarts") == "2", "the restart")
+    machine.wait(lambda: machine.show(MAIN, "ActiveState") == "active" and all_play(machine), "the restart")
+    assert "of a recorder that was killed" in machine.journal(MAIN)
+    return "what it had confirmed is published by the next start"
+
+
+def stops_with_a_drain(machine: Machine) -> str:
+    machine.say(f"systemctl stop {MAIN}")
+    assert machine.show(MAIN, "Result") == "success"
+    found = status(machine)
+    assert found["verdict"]["state"] == "stopped"
+    assert found["status"]["why"] == "SIGTERM was received"
+    assert machine.run("pgrep -u tape2048").stdout == "", "somebody is left"
+    assert machine.run("ls /dev/shm").stdout == ""
+    machine.say(f"tape2048 validate {ROOT} --quiet")
+    return "everything published and valid, nobody left, nothing in /dev/shm"
+
+
+def a_drain_takes_its_time_and_no_more(machine: Machine) -> str:
+    # Games of minutes; and the manager would wait for five seconds only, were it not asked for more.
+    slow = {"player": "expectimax", "player_args": {"depth": 3}, "sample_rate": 1, "drain_timeout_s": 12}
+    lines = {name: value for name, value in {**SETTINGS, **slow}.items() if name != "player_args"}
+    text = "\n".join(f"{name} = {json.dumps(value)}" for name, value in lines.items())
+    machine.write("/etc/tape2048/slow.toml", text + "\n[player_args]\ndepth = 3\n")
+    unit = "tape2048-recorder@slow.service"
+    machine.write(f"/etc/systemd/system/{unit}.d/stop.conf", "[Service]\nTimeoutStopSec=5s\n")
+    machine.say(f"systemctl daemon-reload && systemctl start {unit}")
+    begin = time.monotonic()
+    machine.say(f"systemctl stop {unit}")
+    took = time.monotonic() - begin
+    assert machine.show(unit, "Result") == "success"
+    assert 11 < took < 60, took
+    return f"{took:.1f} s for a drain of 12 s, under a TimeoutStopSec of 5 s that it asked to extend"
+
+
+def refuses_a_stop_timeout_that_is_too_short(machine: Machine) -> str:
+    configure(machine, "short")
+    unit = "tape2048-recorder@short.service"
+    text = "[Service]\nTimeoutStopSec=20s\nEnvironment=TAPE2048_STOP_TIMEOUT_S=20\n"
+    machine.write(f"/etc/systemd/system/{unit}.d/stop.conf", text)
+    machine.say("systemctl daemon-reload")
+    return fails_once(machine, unit, 78, "expected less than the 20 s of the unit's TimeoutStopSec")
+
+
+def refuses_an_instance_without_configuration(machine: Machine) -> str:
+    return fails_once(
+        machine, "tape2048-recorder@nobody.service", 78, "expected a TOML file that can be read"
+    )
+
+
+def fails_once(machine: Machine, unit: str, code: int, said: str) -> str:
+    assert machine.run(f"systemctl start {unit}").returncode != 0
+    assert machine.show(unit, "ExecMainStatus") == str(code)
+    assert machine.show(unit, "NRestarts") == "0"
+    assert said in machine.journal(unit), machine.journal(unit)
+    return f"exit code {code}, not tried again"
+
+
+def a_directory_of_somebody_else_meets_the_start_limit(machine: Machine) -> str:
+    machine.say("mkdir -p /srv/theirs && chmod 755 /srv/theirs")
+    configure(machine, "theirs", out_dir="/srv/theirs")
+    machine.say("tape2048 service install --instance theirs && systemctl daemon-reload")
+    unit = "tape2048-recorder@theirs.service"
+    machine.run(f"systemctl start {unit}")
+    machine.wait(lambda: machine.show(unit, "ActiveState") == "failed", "the start limit")
+    assert machine.show(unit, "ExecMainStatus") == "31"
+    assert "Permission denied" in machine.journal(unit), machine.journal(unit)
+    log = machine.say(f"journalctl --no-pager -o cat -u {unit} _PID=1")
+    assert "Start request repeated too quickly" in log, log
+    return "exit code 31, tried three times"
+
+
+def lives_within_its_memory(machine: Machine) -> str:
+    # A container gets the controller read-only on machines that still have version 1 of control groups.
+    machine.run("mount -o remount,rw /sys/fs/cgroup/memory && systemctl daemon-reexec")
+    machine.write(f"/etc/systemd/system/{MAIN}.d/memory.conf", "[Service]\nMemoryMax=2G\n")
+    machine.say(f"systemctl daemon-reload; systemctl reset-failed; systemctl start {MAIN}")
+    used = machine.show(MAIN, "MemoryCurrent")
+    if not used.isdecimal():
+        return "SKIPPED: no memory controller in this container"
+    before = machine.show(MAIN, "NRestarts")
+    limit = int(used) - 30_000_000  # less than it has: a worker has to go
+    machine.say(f"systemctl set-property --runtime {MAIN} MemoryMax={limit}")
+    hog = status(machine)["status"]["counts"]["worker_restarts"]
+    machine.say(f"systemctl kill --kill-whom=main -s HUP {MAIN}")
+    machine.wait(
+        lambda: (
+            status(machine)["status"].get("counts", {}).get("worker_restarts", 0) > hog
+            or "killed by SIGKILL" in machine.journal(MAIN, "-n 20")
+        ),
+        "a death for lack of memory",
+    )
+    machine.say(f"systemctl set-property --runtime {MAIN} MemoryMax=2G")
+    machine.wait(lambda: machine.show(MAIN, "ActiveState") == "active" and all_play(machine), "all workers")
+    after = machine.show(MAIN, "NRestarts")
+    machine.say(f"systemctl stop {MAIN} && tape2048 validate {ROOT} --quiet")
+    return (
+        f"workers were killed and replaced ({int(after) - int(before)} restarts of the service); data valid"
+    )
+
+
+CHECKS: tuple[Callable[[Machine], str], ...] = (
+    installs_and_becomes_ready,
+    runs_confined,
+    reloads,
+    rotates,
+    replaces_a_killed_worker,
+    replaces_a_stopped_worker,
+    logs_with_priorities,
+    is_restarted_by_the_watchdog,
+    recovers_from_a_kill,
+    stops_with_a_drain,
+    a_drain_takes_its_time_and_no_more,
+    refuses_a_stop_timeout_that_is_too_short,
+    refuses_an_instance_without_configuration,
+    a_directory_of_somebody_else_meets_the_start_limit,
+    lives_within_its_memory,
+)
+
+
+def check_all(rootfs: Path) -> int:
+    failed = 0
+    with Machine(rootfs) as machine:
+        print(f"booted: {machine.say('systemctl --version').splitlines()[0]}")
+        for check in CHECKS:
+            begin = time.monotonic()
+            try:
+                said = check(machine)
+                word = "ok  "
+            except Exception:  # noqa: BLE001 - the other checks may hold
+                said, word = traceback.format_exc(), "FAIL"
+                failed += 1
+            print(
+                f"{word} {time.monotonic() - begin:5.1f} s  {check.__name__.replace('_', ' ')}: {said}",
+                flush=True,
+            )
+        if failed:
+            print(machine.run(f"journalctl --no-pager -u {MAIN} -n 40").stdout)
+    print(f"{len(CHECKS) - failed} of {len(CHECKS)} checks held")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.systemd")
+    parser.add_argument("--rootfs", type=Path, help="where the system is kept; else made anew and removed")
+    arguments = parser.parse_args()
+    if lacking := missing():
+        print(f"this needs {', '.join(lacking)}: apt-get install them, and run it as root")
+        return 2
+    if arguments.rootfs is not None:
+        build(arguments.rootfs)
+        return check_all(arguments.rootfs)
+    with tempfile.TemporaryDirectory(prefix="tape2048-systemd-") as directory:
+        build(Path(directory))
+        return check_all(Path(directory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
