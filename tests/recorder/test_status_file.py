@@ -178,6 +178,18 @@ def test_a_pid_that_another_process_has_now_is_not_taken_for_it() -> None:
     assert judge(snapshot_now(process=another)).state == "stale"
 
 
+def test_one_that_nobody_has_buried_is_gone_too() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.of(child.pid)
+    assert process is not None
+    assert process.is_there
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie from here on
+    assert not process.is_there
+    child.communicate()
+    assert not process.is_there
+
+
 def test_one_that_has_said_goodbye_is_stopped() -> None:
     verdict = judge(
         snapshot_now(age_s=100.0, process=gone(), status=status_now(state="stopped", why="SIGTERM"))
