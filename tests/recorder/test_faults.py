@@ -501,6 +501,8 @@ def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, roo
         wait_until(lambda: all(is_asleep(pid) for pid in recorder.workers))
         recorder.signal(signal.SIGTERM)
         wait_until(lambda: not recorder.workers)
+        if what == "the journal":  # until it has heard of the death, room would still save the block
+            recorder.wait_for_event("ended while draining")
     assert recorder.end() == DiskFullError.exit_code
     assert "finished games found no room" in recorder.error["message"]
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.

@@ -117,7 +117,7 @@ def check_that_another_user_may_not(service: Service) -> None:
     if os.geteuid() != 0:
         return
     code = (
-        "import os, sys, pathlib, encodings.idna\n"
+        "import os, sys, pathlib\n"
         "from tape2048.errors import ControlError\n"
         "from tape2048_recorder.control import Running\n"
         "recorder = Running(pathlib.Path(sys.argv[1]), 'default')\n"

@@ -44,6 +44,8 @@ StartLimitBurst=3
 [Service]
 RestartSec=1s
 WatchdogSec=15s
+# Compiling at the lowest priority would take minutes on a busy machine.
+Nice=0
 """
 
 
