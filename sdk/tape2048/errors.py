@@ -27,6 +27,7 @@
     │   ├── RecoveryError          29   boards that no single move and spawn explain
     │   ├── NetworkError           70   a file of weights is not a network that a player can use
     │   ├── EmbeddingsError        71   embeddings do not fit the rows they lie beside
+    │   ├── CriticError            66   a directory is no critic or tower, or one that does not fit
     │   ├── NoRunsError            72   a directory that holds no run file
     │   └── NotADatasetError       73   no data set stands at this path
     ├── StorageError               30   the operating system said no
@@ -52,6 +53,10 @@
     │   ├── LoaderStateError       55   a loader's state that belongs to something else
     │   └── RowsGoneError          56   rows went away while the corpus was open
     ├── MissingPackageError        60   an optional package is not installed
+    ├── TrainingError              62   a training cannot go on
+    │   ├── DivergedError          63   ... because its loss is no longer a number
+    │   └── CheckpointError        64   ... from a checkpoint that is damaged, or another training's
+    ├── DeviceError                65   a device that this machine does not have
     └── LossError                  61   a conversion would lose what the target cannot hold
 
 Exit codes are what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
@@ -69,12 +74,16 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyRunningError",
     "BookkeepingError",
+    "CheckpointError",
     "ChecksumError",
     "CompressionError",
     "ConfigError",
     "ControlError",
     "CorpusError",
+    "CriticError",
+    "DeviceError",
     "DiskFullError",
+    "DivergedError",
     "EmbeddingsError",
     "EmptyCorpusError",
     "EncodingError",
@@ -111,6 +120,7 @@ __all__ = [
     "StorageError",
     "TapeError",
     "TrailingBytesError",
+    "TrainingError",
     "TruncatedError",
     "UnitsError",
     "UnknownKeyError",
@@ -295,6 +305,12 @@ class EmbeddingsError(FormatError):
     exit_code = 71
 
 
+class CriticError(FormatError):
+    """A directory that holds no critic (or tower), a damaged one, or one that does not fit what it is for."""
+
+    exit_code = 66
+
+
 class NoRunsError(FormatError):
     """A directory in which no file of a run stands."""
 
@@ -443,6 +459,30 @@ class MissingPackageError(TapeError):
     """What was asked for needs a package that is not installed; the hint names the extra that has it."""
 
     exit_code = 60
+
+
+class TrainingError(TapeError):
+    """A training of a critic cannot go on."""
+
+    exit_code = 62
+
+
+class DivergedError(TrainingError):
+    """The loss, or its gradient, is no longer a finite number; the last checkpoint is from before."""
+
+    exit_code = 63
+
+
+class CheckpointError(TrainingError):
+    """A training's checkpoint is damaged, or was made with other settings, rows or ranks."""
+
+    exit_code = 64
+
+
+class DeviceError(TapeError):
+    """A device that this machine, or this build of PyTorch, does not have."""
+
+    exit_code = 65
 
 
 class LossError(TapeError):

@@ -1,0 +1,102 @@
+"""What everything around a critic asks for: a device, a package, a file of tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tape2048._reading import read_path
+from tape2048.errors import CriticError, DeviceError, MissingPackageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["bytes_of", "content_sha256", "pick_device", "read_tensors", "require", "tensor_bytes"]
+
+_HINT = "pip install 'tape2048[critic]'"
+
+
+def require(package: str, what: str, hint: str = _HINT) -> Any:
+    """Import a package that an extra brings.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} needs {package.partition('.')[0]}, which cannot be imported ({error})", hint=hint
+        ) from error
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this name; ``"auto"`` is CUDA where it is there, else the CPU.
+
+    Raises:
+        DeviceError: no such device on this machine, or not in this build of PyTorch.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            build = torch.version.cuda or "none: a build for the CPU alone"
+            raise DeviceError(
+                f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
+                hint="--device cpu works everywhere; https://pytorch.org/get-started/locally has other builds",
+            )
+    elif device.type != "cpu":
+        raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N")
+    return device
+
+
+def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """A safetensors file of these tensors; the same ones give the same bytes."""
+    safetensors = require("safetensors.torch", "writing a model")
+    # Cloned, since the format refuses tensors that share memory, as tied weights do.
+    ready = {name: tensors[name].detach().cpu().clone().contiguous() for name in sorted(tensors)}
+    data: bytes = safetensors.save(ready)
+    return data
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, in memory.
+
+    Raises:
+        CriticError: it is none.
+        StorageError: the operating system could not read it.
+    """
+    if not path.exists():
+        raise CriticError(f"no {path.name}: not a whole directory of a model", path=path.parent)
+    safetensors = require("safetensors.torch", "reading a model")
+    data = read_path(path).tobytes()
+    try:
+        tensors: dict[str, torch.Tensor] = safetensors.load(data)
+    except Exception as error:  # SafetensorError, and what a header of nonsense raises below it
+        raise CriticError(f"not a safetensors file: {error}", path=path) from error
+    return tensors
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """The elements of a tensor as they lie in memory."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 (hex) of a text and of tensors by name, type, shape and elements, however they are stored."""
+    digest = hashlib.sha256(about)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()

@@ -1,0 +1,397 @@
+"""A trained critic: its directory, and its probabilities of boards.
+
+::
+
+    <dir>/
+        critic.json          CriticInfo: thresholds, sizes, what it was trained on, how well it did
+        model.safetensors    tower.* (kind "tokens") and head.*; a pos_weight is folded in
+
+::
+
+    critic = Critic.load("critic/best")
+    critic(boards)           # u64[N] -> f32[N, T]: P(the game reaches each of critic.thresholds)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from tape2048.errors import CriticError, EmbeddingsError
+from tape2048.rules import boards_to_exps
+from tape2048.session import check_thresholds
+from tape2048.torch._files import publish_directory
+from tape2048.torch._support import pick_device, read_tensors, tensor_bytes
+from tape2048.torch.head import CriticHead
+from tape2048.torch.tower import (
+    CRITIC_JSON,
+    MODEL,
+    Pooling,
+    TowerConfig,
+    build_tower,
+    make_tower,
+    open_tower,
+    read_json,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Critic", "CriticInfo", "HeadInfo", "SplitInfo", "TowerInfo", "save_critic"]
+
+VERSION = 1
+_Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+
+
+class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The tower of a critic.
+
+    Attributes:
+        sha256: what identifies it; of kind ``"embeddings"``, the ``model_sha`` of its embeddings.
+        pooling: how its states are pooled.
+        config: sizes, of ours that the critic holds.
+        factory: ``module:factory``, of somebody else's.
+    """
+
+    sha256: str
+    pooling: Pooling = "mean"
+    config: TowerConfig | None = None
+    factory: str | None = None
+
+
+class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of :class:`tape2048.torch.head.CriticHead`, but for the thresholds."""
+
+    in_dim: _Count
+    hidden: _Count | None = None
+    dropout: float = 0.0
+    ordered: bool = False
+
+
+class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The split by runs: ``corpus.split(salt=salt, **fractions)`` gives the same parts again."""
+
+    fractions: dict[str, float]
+    salt: str = ""
+
+
+class CriticInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``critic.json`` holds.
+
+    Attributes:
+        version: of this layout.
+        thresholds: tiles, in the order of the probabilities.
+        kind: what it takes: ``"tokens"`` of boards, or ``"embeddings"`` of its tower.
+        tower: which one.
+        head: sizes.
+        corpus_hash: ``Corpus.identity`` of all rows before the split.
+        where: the condition on runs that chose them; empty for none.
+        split: which part of them it was trained on.
+        seed: of the training.
+        step: after how many optimizer steps these parameters stood.
+        metrics: on the validation part, then.
+        training: the training's configuration.
+        model_sha256: SHA-256 of ``model.safetensors``.
+    """
+
+    version: int = VERSION
+    thresholds: list[int]
+    kind: Literal["tokens", "embeddings"]
+    tower: TowerInfo
+    head: HeadInfo
+    corpus_hash: str = ""
+    where: str = ""
+    split: SplitInfo
+    seed: int = 0
+    step: int = 0
+    metrics: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    model_sha256: str = ""
+
+
+def save_critic(
+    directory: str | os.PathLike[str],
+    info: CriticInfo,
+    head: CriticHead,
+    tower: nn.Module | None = None,
+    *,
+    replace: bool = False,
+) -> CriticInfo:
+    """Write a critic's directory, whole or not at all.
+
+    Args:
+        directory: its name.
+        info: all but ``model_sha256``.
+        head: with a ``pos_weight`` folded in.
+        tower: of kind ``"tokens"``.
+        replace: whether a critic there gives way, in one step.
+
+    Returns:
+        What was written.
+
+    Raises:
+        NameTakenError: something stands there, and is not to be replaced.
+        StorageError: the operating system refused something.
+    """
+    tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+    if tower is not None:
+        tensors |= {f"tower.{name}": tensor for name, tensor in tower.state_dict().items()}
+    model = tensor_bytes(tensors)
+    info = msgspec.structs.replace(info, model_sha256=hashlib.sha256(model).hexdigest())
+    text = msgspec.json.format(msgspec.json.encode(info), indent=1) + b"\n"
+    publish_directory(directory, {MODEL: model, CRITIC_JSON: text}, replace=replace)
+    return info
+
+
+class Critic:
+    """Probabilities of boards; see :meth:`load`.
+
+    Attributes:
+        info: what ``critic.json`` says.
+        thresholds: tiles, in the order of the probabilities.
+        kind: ``"tokens"`` or ``"embeddings"``.
+        head: the head, in evaluation mode.
+        tower: the tower, or None.
+        device: where both are.
+        batch_rows: boards that go through at once.
+    """
+
+    def __init__(
+        self,
+        info: CriticInfo,
+        head: CriticHead,
+        tower: nn.Module | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        batch_rows: int = 8192,
+    ) -> None:
+        if batch_rows < 1:
+            raise ValueError(f"batch_rows={batch_rows}; expected at least 1")
+        self.info = info
+        self.thresholds: tuple[int, ...] = tuple(info.thresholds)
+        self.kind = info.kind
+        self.device = torch.device(device)
+        self.head = head.to(self.device).eval()
+        self.tower = None if tower is None else tower.to(self.device).eval()
+        self.batch_rows = batch_rows
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        device: str = "auto",
+        *,
+        batch_rows: int = 8192,
+        tower: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Critic:
+        """Open a critic's directory.
+
+        Nothing is imported because a file says so: a critic with somebody else's tower needs its
+        ``module:factory`` from the caller.
+
+        Args:
+            path: the directory.
+            device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+            batch_rows: boards that go through at once, >= 1.
+            tower: for a critic of embeddings, the tower that made them (a directory or ``module:factory``):
+                then it takes boards, too. For one of tokens with somebody else's tower, its factory.
+            checkpoint: what such a factory is given, for a critic of embeddings.
+
+        Raises:
+            CriticError: no critic stands here; it is damaged; or the tower is another one.
+            DeviceError: no such device.
+            ConfigError: a factory that cannot be used.
+            StorageError: the operating system could not read something.
+        """
+        chosen = pick_device(device)
+        directory = Path(os.path.abspath(path))
+        info = _read_info(directory)
+        tensors = _read_model(directory, info)
+        parts: dict[str, dict[str, torch.Tensor]] = {"head": {}, "tower": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            if part not in parts:
+                raise CriticError(f"found the tensor {name!r}, expected head.* or tower.*", path=directory / MODEL)
+            parts[part][rest] = tensor
+        head = _make_head(info, parts["head"], directory)
+        if info.kind == "tokens":
+            module = _own_tower(info, parts["tower"], directory, tower)
+        else:
+            module = None if tower is None else _tower_of_embeddings(info, tower, checkpoint, directory)
+        return cls(info, head, module, device=chosen, batch_rows=batch_rows)
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether it takes embeddings alone: it has no tower, and :meth:`__call__` is refused."""
+        return self.tower is None
+
+    @property
+    def sha256(self) -> str:
+        """What identifies it: SHA-256 (hex) of its parameters' file."""
+        return self.info.model_sha256
+
+    def __repr__(self) -> str:
+        return f"<Critic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
+
+    def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
+        """P(the game reaches each threshold) of packed boards.
+
+        Args:
+            boards: ``u64[N]``.
+
+        Returns:
+            ``f32[N, T]``.
+
+        Raises:
+            CriticError: this critic takes embeddings alone.
+            ValueError: not integers of one dimension.
+        """
+        packed = np.asarray(boards)
+        if packed.ndim != 1:
+            raise ValueError(f"boards of shape {packed.shape}; expected [N]")
+        return self.from_tokens(boards_to_exps(packed))
+
+    def from_tokens(self, tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """As :meth:`__call__`, of exponents ``u8[N, 16]``, each at most 15."""
+        if tokens.ndim != 2 or tokens.shape[1] != 16 or tokens.dtype != np.uint8:
+            raise ValueError(f"tokens {tokens.dtype} of shape {tokens.shape}; expected u8[N, 16]")
+        if tokens.size and tokens.max() > 15:
+            raise ValueError(f"exponent {tokens.max()}; expected at most 15")
+        if self.tower is None:
+            raise CriticError(
+                "this critic takes embeddings, and was given boards",
+                hint="load it with the tower that made its embeddings: Critic.load(path, tower=...)",
+            )
+        tower = self.tower
+
+        def logits(batch: torch.Tensor) -> torch.Tensor:
+            vectors = tower(batch)
+            # As the head was trained on them: rounded to bfloat16, where they came from a file.
+            return self.head(vectors.to(torch.bfloat16) if self.kind == "embeddings" else vectors)  # type: ignore[no-any-return]
+
+        return self._batched(torch.from_numpy(np.ascontiguousarray(tokens)), logits)
+
+    def from_embeddings(self, x: NDArray[Any] | torch.Tensor) -> NDArray[np.float32]:
+        """As :meth:`__call__`, of vectors ``[N, D]`` of its tower.
+
+        Args:
+            x: bits of bfloat16 (``u2``, as sessions have them), floats, or a tensor.
+
+        Raises:
+            EmbeddingsError: of another width.
+        """
+        tensor = x if isinstance(x, torch.Tensor) else _as_vectors(x)
+        if tensor.ndim != 2 or tensor.shape[1] != self.head.in_dim:
+            raise EmbeddingsError(
+                f"found embeddings of shape {list(tensor.shape)}, expected [N, {self.head.in_dim}]",
+                hint="this critic was trained on embeddings of another tower",
+            )
+        return self._batched(tensor, self.head)
+
+    @torch.inference_mode()
+    def _batched(self, rows: torch.Tensor, logits: Any) -> NDArray[np.float32]:
+        found = np.empty((len(rows), len(self.thresholds)), np.float32)
+        for begin in range(0, len(rows), self.batch_rows):
+            batch = rows[begin : begin + self.batch_rows].to(self.device)
+            found[begin : begin + len(batch)] = torch.sigmoid(logits(batch)).cpu().numpy()
+        if self.head.ordered:
+            # Vectorised and single elements may differ in the last bit of the sigmoid.
+            np.minimum.accumulate(found, axis=1, out=found)
+        return found
+
+
+def _as_vectors(x: NDArray[Any]) -> torch.Tensor:
+    rows = np.ascontiguousarray(x)
+    if rows.dtype == np.uint16:
+        # torch wants memory that may be written, though nobody does
+        writable = rows if rows.flags.writeable else rows.copy()
+        return torch.from_numpy(writable.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(rows.astype(np.float32))
+
+
+def _read_info(directory: Path) -> CriticInfo:
+    path = directory / CRITIC_JSON
+    if not path.exists():
+        raise CriticError(
+            f"no {CRITIC_JSON}: no critic stands here", path=directory,
+            hint="`tape2048 critic train` leaves critics in best/ and last/ of its directory",
+        )  # fmt: skip
+    info: CriticInfo = read_json(path, CriticInfo)
+    if info.version != VERSION:
+        raise CriticError(f"found version {info.version}, expected {VERSION}", path=path)
+    try:
+        check_thresholds(info.thresholds)
+    except ValueError as error:
+        raise CriticError(str(error), path=path) from error
+    return info
+
+
+def _read_model(directory: Path, info: CriticInfo) -> dict[str, torch.Tensor]:
+    path = directory / MODEL
+    tensors = read_tensors(path)
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if info.model_sha256 and found != info.model_sha256:
+        raise CriticError(
+            f"SHA-256 {found}, and {CRITIC_JSON} says {info.model_sha256}: bytes changed, or another critic's",
+            path=path,
+        )
+    return tensors
+
+
+def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path) -> CriticHead:
+    sizes = info.head
+    try:
+        head = CriticHead(
+            sizes.in_dim, info.thresholds, sizes.hidden, sizes.dropout, ordered=sizes.ordered
+        )
+        head.load_state_dict(tensors)
+    except (RuntimeError, ValueError) as error:
+        raise CriticError(f"the head's parameters and sizes disagree: {error}", path=directory) from error
+    return head
+
+
+def _own_tower(
+    info: CriticInfo,
+    tensors: dict[str, torch.Tensor],
+    directory: Path,
+    tower: str | os.PathLike[str] | None,
+) -> nn.Module:
+    if info.tower.config is not None:
+        if tower is not None:
+            raise CriticError("this critic has its tower in it, and was given another", path=directory)
+        module: nn.Module = build_tower(info.tower.config, tensors, directory)
+        return module
+    if tower is None or os.fspath(tower) != info.tower.factory:
+        raise CriticError(
+            f"its tower is made by {info.tower.factory}; found {tower}", path=directory,
+            hint=f"if you trust that code, name it: tower={info.tower.factory!r}",
+        )  # fmt: skip
+    module = make_tower(os.fspath(tower))
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise CriticError(f"the tower of {tower} has other parameters: {error}", path=directory) from error
+    return module
+
+
+def _tower_of_embeddings(
+    info: CriticInfo,
+    tower: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | None,
+    directory: Path,
+) -> nn.Module:
+    opened = open_tower(tower, checkpoint=checkpoint, pooling=info.tower.pooling)
+    if opened.sha256 != info.tower.sha256:
+        raise CriticError(
+            f"trained on embeddings of the tower {info.tower.sha256}; {tower} is {opened.sha256}",
+            path=directory,
+        )
+    return opened.module

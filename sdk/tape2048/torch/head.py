@@ -1,0 +1,127 @@
+"""The head of a critic: from a vector to one logit for each threshold."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import softplus
+
+from tape2048.session import check_thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CriticHead"]
+
+#: Logits of a prior are kept within this: a threshold that no game reached has no finite one.
+_PRIOR_LOGIT_MAX = 12.0
+
+
+class CriticHead(nn.Module):
+    """Logits of P(game reaches T) for each threshold T.
+
+    A linear probe, or ``LayerNorm -> Linear -> GELU -> Dropout -> Linear``.
+
+    With ``ordered``, P(>= T) cannot increase with T, whatever the input: the first logit is free, and each
+    further one is the one before it less ``softplus`` of an output, which is not negative (the cumulative
+    link of ordinal regression, McCullagh 1980, with gaps that depend on the input).
+
+    Args:
+        in_dim: D, width of the vectors.
+        thresholds: T tiles, different powers of two; ascending where ``ordered``.
+        hidden: width of the hidden layer; None for a linear probe.
+        dropout: share of hidden activations left out in training, 0 <= dropout < 1.
+        ordered: see above.
+
+    Raises:
+        ValueError: an argument that cannot be.
+    """
+
+    offset: torch.Tensor
+
+    def __init__(
+        self,
+        in_dim: int,
+        thresholds: Sequence[int],
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        *,
+        ordered: bool = False,
+    ) -> None:
+        super().__init__()
+        tiles = check_thresholds(thresholds).tolist()
+        if in_dim < 1 or (hidden is not None and hidden < 1):
+            raise ValueError(f"in_dim={in_dim}, hidden={hidden}; expected at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout}; expected at least 0 and below 1")
+        if ordered and tiles != sorted(tiles):
+            raise ValueError(f"thresholds {tuple(tiles)}; expected ascending ones where ordered")
+        self.in_dim = in_dim
+        self.thresholds: tuple[int, ...] = tuple(tiles)
+        self.hidden = hidden
+        self.dropout = dropout
+        self.ordered = ordered
+        self.last = nn.Linear(in_dim if hidden is None else hidden, len(tiles))
+        self.body: nn.Module = nn.Identity()
+        if hidden is not None:
+            self.body = nn.Sequential(
+                nn.LayerNorm(in_dim), nn.Linear(in_dim, hidden), nn.GELU(), nn.Dropout(dropout)
+            )
+        # What is taken from the logits of the ordered form; the other one has it in its bias.
+        self.register_buffer("offset", torch.zeros(len(tiles)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits ``f32[B, T]`` of vectors ``[B, D]`` of any floating type, which is cast here."""
+        with torch.autocast(x.device.type, enabled=False):
+            raw: torch.Tensor = self.last(self.body(x.float()))
+            if not self.ordered:
+                return raw
+            falls = softplus(raw[:, 1:]).cumsum(dim=1)
+            logits = torch.cat((raw[:, :1], raw[:, :1] - falls), dim=1) - self.offset
+            # Offsets of thresholds differ, and could undo the order; the running minimum keeps it.
+            return logits.cummin(dim=1).values
+
+    @torch.no_grad()
+    def set_prior(self, shares: Sequence[float]) -> None:
+        """Begin with the shares of true labels (T of them, each in [0, 1]) as every row's probabilities.
+
+        Weights of the last layer become 0. So training does not begin by learning the prevalence, and a
+        threshold that no game reached stays near 0.
+        """
+        logits = [_logit(share) for share in shares]
+        if len(logits) != len(self.thresholds):
+            raise ValueError(f"{len(logits)} shares; expected {len(self.thresholds)}")
+        self.last.weight.zero_()
+        if self.ordered:
+            falls = [max(a - b, 1e-3) for a, b in zip(logits, logits[1:], strict=False)]
+            logits = [logits[0], *(fall + math.log(-math.expm1(-fall)) for fall in falls)]
+        self.last.bias.copy_(torch.tensor(logits))
+
+    @torch.no_grad()
+    def fold_pos_weight(self, weights: Sequence[float]) -> None:
+        """Make probabilities calibrated that were trained with ``pos_weight``.
+
+        With weight w, the loss is least where ``sigmoid(z) = p w / (p w + 1 - p)``, so that the logit of p is
+        ``z - log w``: this shift goes into the bias (in the ordered form, into :attr:`offset`).
+
+        Args:
+            weights: w > 0 of each threshold.
+        """
+        if len(weights) != len(self.thresholds) or not all(w > 0 and math.isfinite(w) for w in weights):
+            raise ValueError(f"weights {list(weights)}; expected {len(self.thresholds)} positive numbers")
+        shift = torch.tensor([math.log(w) for w in weights], dtype=torch.float64)
+        if self.ordered:
+            self.offset.add_(shift.to(self.offset))
+        else:
+            self.last.bias.sub_(shift.to(self.last.bias))
+
+
+def _logit(share: float) -> float:
+    if not 0 <= share <= 1:
+        raise ValueError(f"share {share}; expected 0 to 1")
+    if share in {0, 1}:
+        return -_PRIOR_LOGIT_MAX if share == 0 else _PRIOR_LOGIT_MAX
+    return min(max(math.log(share) - math.log1p(-share), -_PRIOR_LOGIT_MAX), _PRIOR_LOGIT_MAX)

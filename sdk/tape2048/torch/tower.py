@@ -1,0 +1,356 @@
+"""Towers: what maps boards to vectors, ours and others'.
+
+A tower is anything that maps tokens ``u8[B, 16]`` to vectors ``[B, D]``, or to states ``[B, n, D]`` that are
+pooled then (``mean`` over n, or ``cls``: the first). Ours is a transformer encoder over the 16 cells. Its
+directory::
+
+    config.json          TowerConfig
+    model.safetensors    the parameters
+
+The directory of a critic that was trained on tokens has a tower in it, and does as well.
+
+**A tower of your own** is named ``module:factory``. ``factory(checkpoint)`` is called with the path of the
+checkpoint, or None, and returns a ``torch.nn.Module`` or another callable. Embeddings carry the SHA-256 of
+what made them: of the checkpoint's bytes, or else of the module's parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+import msgspec
+import torch
+from torch import nn
+
+from tape2048._reading import map_path, read_path
+from tape2048.errors import ConfigError, CriticError, MissingPackageError
+from tape2048.torch._files import publish_directory
+from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "OpenTower",
+    "Pooling",
+    "Tower",
+    "TowerConfig",
+    "is_factory",
+    "load_tower",
+    "make_tower",
+    "open_tower",
+    "pool",
+    "save_tower",
+    "tower_sha256",
+]
+
+TOWER_JSON = "config.json"
+CRITIC_JSON = "critic.json"
+MODEL = "model.safetensors"
+
+CELLS = 16
+#: Kinds of cells: empty, and tiles from 2 to 32768.
+KINDS = 16
+
+Pooling = Literal["mean", "cls"]
+
+_FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+_Size = msgspec.Meta(ge=1, le=65_536)
+
+
+class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The sizes of our tower.
+
+    Attributes:
+        dim: D, width of the vectors; a multiple of ``heads``.
+        layers: how many.
+        heads: attention heads of a layer.
+        ffn: width of a layer's feed-forward part.
+        dropout: share of activations left out in training.
+    """
+
+    dim: int = 128
+    layers: int = 2
+    heads: int = 4
+    ffn: int = 256
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        """Raise ConfigError unless a tower can have these sizes."""
+        for name, least, most in (("dim", 1, 65_536), ("layers", 1, 1024), ("heads", 1, 65_536), ("ffn", 1, 2**20)):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected {least} to {most}")
+        if self.dim % self.heads:
+            raise ConfigError(f"dim: found {self.dim}, expected a multiple of heads ({self.heads})")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: found {self.dropout}, expected at least 0 and below 1")
+
+
+class Tower(nn.Module):
+    """A transformer encoder over the 16 cells, mean-pooled.
+
+    A cell's token is the sum of an embedding of its exponent and one of its position; layers normalise first
+    (pre-norm: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture"), and a last
+    normalisation stands before the mean.
+
+    Args:
+        config: its sizes.
+
+    Raises:
+        ConfigError: sizes that cannot be.
+    """
+
+    def __init__(self, config: TowerConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or TowerConfig()
+        self.config.check()
+        self.kind = nn.Embedding(KINDS, self.config.dim)
+        self.position = nn.Parameter(torch.empty(CELLS, self.config.dim))
+        layer = nn.TransformerEncoderLayer(
+            self.config.dim,
+            self.config.heads,
+            self.config.ffn,
+            dropout=self.config.dropout,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+        )
+        self.encoder = nn.TransformerEncoder(
+            layer, self.config.layers, norm=nn.LayerNorm(self.config.dim), enable_nested_tensor=False
+        )
+        # The sum of both has the variance of one, and positions can be told apart from the start.
+        nn.init.normal_(self.kind.weight, std=0.5**0.5)
+        nn.init.normal_(self.position, std=0.5**0.5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Vectors of boards.
+
+        Args:
+            tokens: exponents, ``u8[B, 16]`` (or any integers), each at most 15.
+
+        Returns:
+            ``f32[B, D]``.
+        """
+        states = self.encoder(self.kind(tokens.long()) + self.position)
+        return pool(states, "mean")
+
+
+class _Pooled(nn.Module):
+    """Somebody's tower, with its states pooled."""
+
+    def __init__(self, inner: Any, pooling: Pooling) -> None:
+        super().__init__()
+        self.inner = inner  # a module among the modules, where it is one
+        self.pooling = pooling
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found = self.inner(tokens)
+        if not isinstance(found, torch.Tensor):
+            raise CriticError(f"the tower gave a {type(found).__name__}, expected a tensor")
+        if found.ndim not in {2, 3} or len(found) != len(tokens) or not found.is_floating_point():
+            raise CriticError(
+                f"the tower gave {found.dtype} of shape {list(found.shape)} for {len(tokens)} boards, "
+                f"expected numbers of shape [{len(tokens)}, D] or [{len(tokens)}, n, D]"
+            )
+        return pool(found, self.pooling)
+
+
+def pool(states: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """States ``[B, n, D]`` as vectors ``f32[B, D]``: their mean (of float32), or the first (``cls``)."""
+    if states.ndim == 2:
+        return states.float()
+    return states.float().mean(dim=1) if pooling == "mean" else states[:, 0].float()
+
+
+class OpenTower(NamedTuple):
+    """A tower, ready for use, and what identifies it.
+
+    Attributes:
+        module: maps ``u8[B, 16]`` to ``f32[B, D]``.
+        sha256: 64 hexadecimal digits.
+        pooling: how its states are pooled.
+        config: of ours; None of somebody else's.
+        factory: of somebody else's; None of ours.
+    """
+
+    module: nn.Module
+    sha256: str
+    pooling: Pooling
+    config: TowerConfig | None = None
+    factory: str | None = None
+
+
+def is_factory(spec: str) -> bool:
+    """Whether this names a factory (``module:factory``) rather than a directory."""
+    return _FACTORY.fullmatch(spec) is not None and not Path(spec).exists()
+
+
+def open_tower(
+    spec: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    pooling: Pooling = "mean",
+) -> OpenTower:
+    """Open a tower in evaluation mode.
+
+    Args:
+        spec: a directory of a tower or of a critic that was trained on tokens, or ``module:factory``.
+        checkpoint: what a factory is given.
+        pooling: ``"mean"`` or ``"cls"``; ours is always mean-pooled.
+
+    Raises:
+        ConfigError: a factory that cannot be imported or does not return a callable; arguments that do not
+            go together.
+        CriticError: no tower stands at this path, or it is damaged.
+        StorageError: the operating system could not read it.
+    """
+    if pooling not in get_args(Pooling):
+        raise ConfigError(f"pooling: found {pooling!r}, expected 'mean' or 'cls'")
+    text = os.fspath(spec)
+    if is_factory(text):
+        return _open_factory(text, checkpoint, pooling)
+    if checkpoint is not None:
+        raise ConfigError(f"found a checkpoint for {text!r}, expected one for a module:factory alone")
+    if pooling != "mean":
+        raise ConfigError(f"pooling: found {pooling!r}, expected 'mean', which is what this tower does")
+    return _open_directory(Path(text))
+
+
+def load_tower(
+    spec: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    pooling: Pooling = "mean",
+) -> nn.Module:
+    """The module of :func:`open_tower`, with the same arguments and errors."""
+    return open_tower(spec, checkpoint=checkpoint, pooling=pooling).module
+
+
+def make_tower(factory: str) -> nn.Module:
+    """A fresh tower of somebody's, for training from the start; errors as for :func:`open_tower`."""
+    module = _call_factory(factory, None)
+    if not isinstance(module, nn.Module) or not list(module.parameters()):
+        raise ConfigError(f"{factory} gave a {type(module).__name__}, expected a module with parameters")
+    return _Pooled(module, "mean")
+
+
+def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool = False) -> None:
+    """Write a tower's directory, whole or not at all.
+
+    Raises:
+        NameTakenError: something stands there, and is not to be replaced.
+        StorageError: the operating system refused something.
+    """
+    config = msgspec.json.format(msgspec.json.encode(tower.config), indent=1) + b"\n"
+    files = {TOWER_JSON: config, MODEL: tensor_bytes(tower.state_dict())}
+    publish_directory(directory, files, replace=replace)
+
+
+def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
+    """What identifies a tower: SHA-256 (hex) of its sizes and parameters, wherever they are stored.
+
+    Raises:
+        CriticError: no tower stands at this path.
+    """
+    if not isinstance(tower, nn.Module):
+        return open_tower(tower).sha256
+    config = tower.config if isinstance(tower, Tower) else None
+    about = b"tape2048 tower 1\0" + (msgspec.json.encode(config) if config else b"")
+    return content_sha256(about, tower.state_dict())
+
+
+def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
+    """A tower with these parameters; CriticError, with the path, where they are not those of the sizes."""
+    try:
+        tower = Tower(config)
+        tower.load_state_dict(dict(tensors))
+    except (RuntimeError, ConfigError) as error:
+        raise CriticError(f"the tower's parameters and sizes disagree: {error}", path=path) from error
+    return tower
+
+
+def _open_directory(path: Path) -> OpenTower:
+    if not path.is_dir():
+        raise CriticError(
+            "no directory of a tower or critic stands here", path=path,
+            hint="name one that `tape2048 critic train` made, or a module:factory of your own",
+        )  # fmt: skip
+    tensors = read_tensors(path / MODEL)
+    if (path / TOWER_JSON).exists():
+        config = read_json(path / TOWER_JSON, TowerConfig)
+    elif (path / CRITIC_JSON).exists():
+        config = _config_in_critic(path / CRITIC_JSON)
+        prefix = "tower."
+        tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    else:
+        raise CriticError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
+    tower = build_tower(config, tensors, path)
+    return OpenTower(tower.eval(), tower_sha256(tower), "mean", config=config)
+
+
+class _TowerOfCritic(msgspec.Struct):
+    config: TowerConfig | None = None
+
+
+class _CriticWithTower(msgspec.Struct):
+    kind: str
+    tower: _TowerOfCritic | None = None
+
+
+def _config_in_critic(path: Path) -> TowerConfig:
+    found = read_json(path, _CriticWithTower)
+    if found.kind != "tokens" or found.tower is None or found.tower.config is None:
+        raise CriticError(
+            "this critic has no tower of ours in it: it was trained on embeddings, or with somebody's tower",
+            path=path,
+            hint="name the tower that made its embeddings",
+        )
+    return found.tower.config
+
+
+def read_json(path: Path, kind: Any) -> Any:
+    """A small JSON file as a Struct; CriticError where it is none."""
+    try:
+        return msgspec.json.decode(read_path(path).tobytes(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CriticError(f"malformed: {error}", path=path) from error
+
+
+def _open_factory(spec: str, checkpoint: str | os.PathLike[str] | None, pooling: Pooling) -> OpenTower:
+    inner = _call_factory(spec, None if checkpoint is None else os.fspath(checkpoint))
+    tensors = inner.state_dict() if isinstance(inner, nn.Module) else {}
+    if checkpoint is not None:
+        sha256 = hashlib.sha256(map_path(checkpoint).data).hexdigest()
+    elif tensors:
+        sha256 = content_sha256(f"tape2048 tower 1\0{spec}".encode(), tensors)
+    else:
+        raise ConfigError(
+            f"{spec} has neither a checkpoint nor parameters, expected something that identifies it",
+            hint="name its checkpoint",
+        )
+    return OpenTower(_Pooled(inner, pooling).eval(), sha256, pooling, factory=spec)
+
+
+def _call_factory(spec: str, checkpoint: str | None) -> Any:
+    match = _FACTORY.fullmatch(spec)
+    if match is None:
+        raise ConfigError(f"found the tower {spec!r}, expected module:factory")
+    try:
+        factory = getattr(importlib.import_module(match["module"]), match["name"])
+    except ModuleNotFoundError as error:
+        if error.name and not match["module"].startswith(error.name):
+            raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
+        raise ConfigError(
+            f"{spec}: no module {match['module']!r}", hint="start where it is, or put its directory in PYTHONPATH"
+        ) from error
+    except AttributeError as error:
+        raise ConfigError(f"{spec}: the module has no {match['name']!r}") from error
+    made = cast("Any", factory)(checkpoint)
+    if not callable(made):
+        raise ConfigError(f"{spec}({checkpoint!r}) gave a {type(made).__name__}, expected a callable")
+    return made
