@@ -1,0 +1,165 @@
+"""A training's checkpoint: one safetensors file that is replaced whole, and holds all that going on needs.
+
+::
+
+    model.<name>                parameters and buffers
+    optimizer.<i>.<name>        what AdamW keeps of the i-th parameter
+    rng.cpu.<rank>, rng.cuda.<rank>   states of the generators
+    state                       u8: TrainingState as JSON
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import torch
+
+from tape2048._durable import replace_file, storage_error
+from tape2048.errors import CheckpointError, CriticError
+from tape2048.torch._support import read_tensors, tensor_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from tape2048.torch._ranks import Ranks
+
+__all__ = ["TrainingState", "read_checkpoint", "rng_states", "set_rng_state", "write_checkpoint"]
+
+VERSION = 1
+
+
+class TrainingState(msgspec.Struct, kw_only=True):
+    """What a training knows beside its tensors.
+
+    Attributes:
+        version: of this layout.
+        config: the settings that decide what is learned.
+        corpus: identity of the rows before the split.
+        world_size: ranks.
+        step: optimizer steps that were made.
+        loader: state of the loader.
+        loss_sum: of the steps since the last line of metrics.
+        loss_steps: how many those are.
+        best_loss: lowest validation loss; None before the first one.
+        best_step: when it was.
+        best_metrics: what was measured then.
+        worse: validations in a row that were no better.
+        ended: why it has ended; None while it goes on.
+        elapsed_s: time spent so far, over all starts.
+        bytes_of_metrics: length of ``metrics.jsonl``; what stands behind it is of steps that come again.
+    """
+
+    version: int = VERSION
+    config: dict[str, Any]
+    corpus: str
+    world_size: int
+    step: int = 0
+    loader: dict[str, Any] = {}
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best_loss: float | None = None
+    best_step: int = 0
+    best_metrics: dict[str, Any] = {}
+    worse: int = 0
+    ended: str | None = None
+    elapsed_s: float = 0.0
+    bytes_of_metrics: int = 0
+
+
+def write_checkpoint(
+    path: Path,
+    state: TrainingState,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    generators: dict[str, torch.Tensor],
+) -> None:
+    """Put a checkpoint in the place of the one before; StorageError where that is refused."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for i, kept in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{i}.{name}": torch.as_tensor(value) for name, value in kept.items()}
+    tensors |= generators
+    text = np.frombuffer(msgspec.json.encode(state), np.uint8).copy()
+    tensors["state"] = torch.from_numpy(text)
+    try:
+        replace_file(path, tensor_bytes(tensors))
+    except OSError as error:
+        raise storage_error(error, path, "writing a checkpoint") from error
+
+
+def read_checkpoint(
+    path: Path, expected: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
+) -> TrainingState:
+    """Put a checkpoint's tensors where they belong, and return the rest of it.
+
+    Args:
+        path: the file.
+        expected: configuration, corpus and ranks of this training.
+        model: gets its parameters.
+        optimizer: gets its state.
+        ranks: whose generator's state is taken.
+
+    Raises:
+        CheckpointError: damaged, or of another training; names all settings that differ.
+        StorageError: the operating system could not read it.
+    """
+    try:
+        tensors = read_tensors(path)
+    except CriticError as error:
+        raise CheckpointError(error.message, path=path, hint="begin anew with another --out") from error
+    try:
+        state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
+    except (KeyError, msgspec.MsgspecError) as error:
+        raise CheckpointError(f"no checkpoint of a training: {error}", path=path) from error
+    _check_same(state, expected, path)
+    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = tensor
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in parts["optimizer"].items():
+        number, _, rest = name.partition(".")
+        kept.setdefault(int(number), {})[rest] = tensor
+    try:
+        model.load_state_dict(parts["model"])
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(f"the parameters are of other sizes: {error}", path=path) from error
+    set_rng_state(parts["rng"], ranks)
+    return state
+
+
+def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
+    theirs = {**state.config, "corpus": state.corpus, "ranks": state.world_size, "version": state.version}
+    mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
+    differing = [
+        f"{name} = {theirs.get(name)!r}, not {mine.get(name)!r}"
+        for name in {**mine, **theirs}
+        if theirs.get(name) != mine.get(name)
+    ]
+    if differing:
+        raise CheckpointError(
+            f"the training that stands here has {'; '.join(differing)}", path=path,
+            hint="go on with its settings and sessions, or begin anew with another --out",
+        )  # fmt: skip
+
+
+def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """The states of all ranks' generators; every rank has to ask."""
+    found = {f"rng.cpu.{rank}": state for rank, state in enumerate(ranks.gather(torch.get_rng_state()))}
+    if ranks.device.type == "cuda":
+        states = ranks.gather(torch.cuda.get_rng_state(ranks.device))
+        found |= {f"rng.cuda.{rank}": state for rank, state in enumerate(states)}
+    return found
+
+
+def set_rng_state(states: dict[str, torch.Tensor], ranks: Ranks) -> None:
+    """Go on with a rank's generators; those that the checkpoint does not have stay as they are."""
+    cpu, cuda = states.get(f"cpu.{ranks.rank}"), states.get(f"cuda.{ranks.rank}")
+    if cpu is not None:
+        torch.set_rng_state(cpu)
+    if cuda is not None and ranks.device.type == "cuda":
+        torch.cuda.set_rng_state(cuda, ranks.device)

@@ -1,0 +1,137 @@
+"""What a critic learns from: the split, its loaders, how its labels are balanced, whose embeddings they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tape2048._embeddings import open_embeddings
+from tape2048.corpus import Capped, Corpus
+from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.splits import positive_weights, prevalence
+from tape2048.torch.loader import CriticLoader
+
+if TYPE_CHECKING:
+    from tape2048._embeddings import Embeddings
+    from tape2048.critic_config import CriticConfig
+    from tape2048.torch._ranks import Ranks
+
+__all__ = ["TrainingData", "bad_batch", "open_data"]
+
+
+class TrainingData(NamedTuple):
+    """Everything about the rows.
+
+    Attributes:
+        corpus: all of them, before the split.
+        train: the loader of the training part, whole batches alone, equally many on each rank.
+        val: the loader of the validation part, in order.
+        counts: rows of an epoch and runs, by part.
+        weights: ``pos_weight`` of each threshold, or None.
+        prior: share of true labels among the rows of an epoch, of each threshold, smoothed by half a run so
+            that none is 0 or 1.
+        embeddings: facts of them (of one session), where they are used.
+    """
+
+    corpus: Corpus
+    train: CriticLoader
+    val: CriticLoader
+    counts: dict[str, tuple[int, int]]
+    weights: tuple[float, ...] | None
+    prior: tuple[float, ...]
+    embeddings: Embeddings | None
+
+
+def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
+    """Open the sessions and split them.
+
+    Raises:
+        EmptyCorpusError: no session, no run, a part without any, or not one whole batch.
+        EmbeddingsError: ``use_embeddings``, and a session has none, or they are damaged or of other rows.
+        MixedRowsError: sessions with embeddings of different towers.
+        ConfigError: a share that cannot be.
+        TapeError: as for :meth:`Corpus.open`.
+    """
+    corpus = Corpus.open(config.data, where=config.where or None, load=config.load, progress=False)  # type: ignore[arg-type]
+    try:
+        parts = corpus.split(salt=config.split_salt, **config.fractions)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    sources = {name: part if config.per_run is None else part.capped(config.per_run) for name, part in parts.items()}
+    field = "embeddings" if config.use_embeddings else "tokens"
+    common: dict[str, Any] = {
+        "threads": config.loader_threads,
+        "device": ranks.device,
+        "fields": (field, "labels"),
+        "thresholds": config.tiles,
+        "label_dtype": "float32",
+        "rank": ranks.rank,
+        "world_size": ranks.world_size,
+    }
+    augment = "d4" if config.augment == "d4" and not config.use_embeddings else None
+    try:
+        train = CriticLoader(
+            sources["train"], config.batch_rows, seed=config.seed, augment=augment, drop_last=True, **common
+        )
+    except EmptyCorpusError as error:
+        raise EmptyCorpusError(
+            f"the training part: {error.message}", hint="a smaller batch_rows, or more games"
+        ) from error
+    val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common)
+    runs = parts["train"].run_labels(config.tiles)
+    taken = _taken(sources["train"])
+    return TrainingData(
+        corpus=corpus,
+        train=train,
+        val=val,
+        counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},
+        weights=_weights(config, runs, taken),
+        prior=_prior(runs, taken),
+        embeddings=_embeddings(parts["train"]) if config.use_embeddings else None,
+    )
+
+
+def _taken(source: Corpus | Capped) -> Any:
+    """Rows of each run in an epoch: ``i8[R]``."""
+    return np.diff(source.starts) if isinstance(source, Capped) else source.row_counts
+
+
+def _weights(config: CriticConfig, runs: Any, taken: Any) -> tuple[float, ...] | None:
+    if config.pos_weight == "dataset":
+        return tuple(float(weight) for weight in positive_weights(runs, taken))
+    return config.weights
+
+
+def _prior(runs: Any, taken: Any) -> tuple[float, ...]:
+    half = 0.5 * taken.sum() / max(1, np.count_nonzero(taken))
+    total = taken.sum()
+    return tuple(float((share * total + half) / (total + 2 * half)) for share in prevalence(runs, taken))
+
+
+def _embeddings(part: Corpus) -> Embeddings:
+    # The loader has compared those of all sessions already.
+    return open_embeddings(part.sessions[int(part.runs["session"][0])])
+
+
+def bad_batch(data: TrainingData, epoch: int, index: int) -> str:
+    """Which rows a batch of the training part has, in words; and which have embeddings that are no numbers."""
+    loader = data.train.batches
+    fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
+    again = type(loader)(
+        loader.source, loader.batch_size, seed=loader.seed, fields=fields, drop_last=True,
+        rank=loader.rank, world_size=loader.world_size,
+    )  # fmt: skip
+    batch = again.buffer()
+    again.fill(batch, epoch=epoch, index=index)
+    rows = batch["row"]
+    text = f"rows {', '.join(str(row) for row in rows[:3])}, ... of the training part"
+    if len(fields) == 2:
+        # All exponent bits set: infinite, or not a number.
+        odd = ((batch["embeddings"] & 0x7F80) == 0x7F80).any(axis=1)
+        if odd.any():
+            row = int(rows[odd.argmax()])
+            run = loader.corpus.runs[int(np.searchsorted(loader.corpus.row_starts, row, "right")) - 1]
+            session = loader.corpus.sessions[int(run["session"])]
+            text += f"; the embedding of row {row} (run {run['id']} of {session.name}) is not finite"
+    return text

@@ -1,0 +1,149 @@
+"""The model that a training trains: tower and head, or a head alone; its optimizer and learning rate."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tape2048.errors import ConfigError, EmbeddingsError
+from tape2048.torch.critic import HeadInfo, TowerInfo
+from tape2048.torch.head import CriticHead
+from tape2048.torch.tower import Tower, TowerConfig, is_factory, make_tower, open_tower, tower_sha256
+
+if TYPE_CHECKING:
+    from tape2048.critic_config import CriticConfig
+    from tape2048.torch._training_data import TrainingData
+
+__all__ = [
+    "CriticModel",
+    "autocast",
+    "head_info",
+    "inputs",
+    "learning_rate",
+    "make_model",
+    "make_optimizer",
+    "tower_info",
+]
+
+
+class CriticModel(nn.Module):
+    """Logits of tokens (with a tower), or of embeddings."""
+
+    def __init__(self, tower: nn.Module | None, head: CriticHead) -> None:
+        super().__init__()
+        self.tower = tower
+        self.head = head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``f32[B, T]`` of ``u8[B, 16]`` or ``bf16[B, D]``."""
+        logits: torch.Tensor = self.head(x if self.tower is None else self.tower(x))
+        return logits
+
+
+def inputs(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What the model takes of a batch."""
+    return batch["embeddings"] if "embeddings" in batch else batch["tokens"]
+
+
+def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
+    """A fresh model that says the prevalence of every row.
+
+    Raises:
+        ConfigError: a tower that cannot be.
+        CriticError: no tower stands where one is named.
+        EmbeddingsError: the embeddings are of another tower than the one that is named.
+    """
+    if config.use_embeddings:
+        assert data.embeddings is not None
+        _check_tower(config, data)
+        tower, width = None, data.embeddings.values.shape[1]
+    else:
+        tower = _new_tower(config)
+        with torch.no_grad():
+            width = tower(torch.zeros(1, 16, dtype=torch.uint8)).shape[1]
+    head = CriticHead(width, config.tiles, config.hidden, config.dropout, ordered=config.ordered)
+    weights = data.weights or (1.0,) * len(data.prior)
+    # With a weight w, the loss is least at the odds w p / (1 - p).
+    head.set_prior([p * w / (p * w + 1 - p) for p, w in zip(data.prior, weights, strict=True)])
+    return CriticModel(tower, head)
+
+
+def _new_tower(config: CriticConfig) -> nn.Module:
+    if config.tower and is_factory(config.tower):
+        return make_tower(config.tower)
+    if config.tower:
+        return open_tower(config.tower).module
+    return Tower(
+        TowerConfig(
+            dim=config.tower_dim,
+            layers=config.tower_layers,
+            heads=config.tower_heads,
+            ffn=config.tower_ffn,
+            dropout=config.tower_dropout,
+        )
+    )
+
+
+def _check_tower(config: CriticConfig, data: TrainingData) -> None:
+    """Compare the embeddings with the tower that is named, if one is."""
+    if not config.tower:
+        return
+    if is_factory(config.tower):
+        raise ConfigError(
+            f"tower: found {config.tower!r} with use_embeddings, expected a directory, or nothing",
+            hint="the embeddings say themselves which tower made them",
+        )
+    assert data.embeddings is not None
+    found = open_tower(config.tower)
+    if found.sha256 != data.embeddings.model_sha:
+        raise EmbeddingsError(
+            f"the sessions' embeddings are of tower {data.embeddings.model_sha} "
+            f"(D = {data.embeddings.values.shape[1]}); {config.tower} is {found.sha256}",
+            path=config.data,
+            hint="tape2048 embed --force makes them anew",
+        )
+
+
+def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> TowerInfo:
+    """What ``critic.json`` says of the tower."""
+    if data.embeddings is not None:
+        pooling: Any = data.embeddings.pooling
+        return TowerInfo(sha256=data.embeddings.model_sha, pooling=pooling)
+    assert model.tower is not None
+    sha256 = tower_sha256(model.tower)
+    if isinstance(model.tower, Tower):
+        return TowerInfo(sha256=sha256, config=model.tower.config)
+    return TowerInfo(sha256=sha256, factory=config.tower)
+
+
+def head_info(head: CriticHead) -> HeadInfo:
+    """What ``critic.json`` says of the head."""
+    return HeadInfo(in_dim=head.in_dim, hidden=head.hidden, dropout=head.dropout, ordered=head.ordered)
+
+
+def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.AdamW:
+    """AdamW, with weight decay on matrices alone: not on biases, norms and embeddings."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    decayed, rest = [], []
+    for name, parameter in model.named_parameters():
+        plain = parameter.ndim < 2 or id(parameter) in embeddings or name.endswith("position")
+        (rest if plain else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate)
+
+
+def learning_rate(config: CriticConfig, step: int, steps: int) -> float:
+    """Of step ``step`` (from 0) of ``steps``: linear from 0 up, then half a cosine down to 0."""
+    warmup = min(config.warmup_steps, steps)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def autocast(config: CriticConfig, device: torch.device) -> torch.autocast:
+    """bfloat16 for the tower, on CUDA."""
+    return torch.autocast("cuda", torch.bfloat16, enabled=config.bf16 and device.type == "cuda")

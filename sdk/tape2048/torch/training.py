@@ -1,0 +1,474 @@
+"""The training of a critic, in a directory of its own, which goes on exactly where it was killed.
+
+::
+
+    <out>/
+        checkpoint.safetensors   all that going on needs; replaced whole
+        metrics.jsonl            {"kind": "train", ...} every log_steps, {"kind": "val", ...} at each validation
+        best/, last/             critics (tape2048.torch.critic): of the lowest validation loss, and the newest
+        tensorboard/             where that is asked for
+
+What a step learns from is decided by the seed, the step and the rows alone; the checkpoint has the rest: the
+parameters, AdamW's moments, the loader's position, the generators' states. On a CPU with the same number of
+threads, a training that SIGKILL ended comes to the same numbers, to the last digit.
+
+Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.parallel import DistributedDataParallel
+
+from tape2048._durable import storage_error
+from tape2048._staging import lock_directory
+from tape2048.errors import AlreadyRunningError, DivergedError
+from tape2048.torch import _training_model as models
+from tape2048.torch._checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
+from tape2048.torch._ranks import Ranks, joined
+from tape2048.torch._tracking import METRICS, Tracking
+from tape2048.torch._training_data import bad_batch, open_data
+from tape2048.torch._validation import Validation, validate
+from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tape2048.critic_config import CriticConfig
+    from tape2048.torch._training_data import TrainingData
+
+__all__ = ["CHECKPOINT", "METRICS", "Progress", "Trained", "TrainingView", "train_critic"]
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Progress(NamedTuple):
+    """How a training stands.
+
+    Attributes:
+        step: optimizer steps made, and ``steps`` how many there will be at most.
+        steps: see there.
+        epoch: from 0, with a fraction.
+        loss: mean of the last steps.
+        rows_per_s: rows of all ranks learned from, since this process began.
+        data_wait: share of the time of the steps that was spent waiting for batches.
+        learning_rate: of the last step.
+        val_loss: of the last validation, None before the first one.
+        val_auroc: likewise, by threshold.
+        best_step: of the lowest validation loss.
+        elapsed_s: over all starts.
+    """
+
+    step: int
+    steps: int
+    epoch: float
+    loss: float
+    rows_per_s: float
+    data_wait: float
+    learning_rate: float
+    val_loss: float | None
+    val_auroc: dict[str, float | None]
+    best_step: int
+    elapsed_s: float
+
+
+class TrainingView(Protocol):
+    """Where a training's words go."""
+
+    def progress(self, progress: Progress) -> None:
+        """How it stands, after every step; draw when there is time."""
+
+    def event(self, message: str) -> None:
+        """Something happened once that a person should know."""
+
+
+class Trained(NamedTuple):
+    """How a training ended.
+
+    Attributes:
+        ended: why: all steps made, no better for so long, or (None) stopped on the way.
+        progress: at the end.
+        best: the directory of the best critic, None before the first validation.
+        best_metrics: what was measured of it.
+        counts: rows of an epoch and runs, by part of the split.
+    """
+
+    ended: str | None
+    progress: Progress
+    best: Path | None
+    best_metrics: dict[str, Any]
+    counts: dict[str, tuple[int, int]]
+
+
+class _Silent:
+    """A view that shows nothing."""
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+    def event(self, message: str) -> None:
+        pass
+
+
+def train_critic(
+    config: CriticConfig, view: TrainingView | None = None, stop: Callable[[], bool] = lambda: False
+) -> Trained:
+    """Train in ``config.out`` until the steps are made, early stopping ends it, or ``stop()`` is true.
+
+    Goes on from the directory's checkpoint if it has one; when stopped, writes one first.
+
+    Args:
+        config: everything.
+        view: gets progress and events, on rank 0.
+        stop: asked after each step (with several ranks: every ``log_steps``).
+
+    Raises:
+        ConfigError: settings that cannot all hold.
+        DeviceError: no such device.
+        EmptyCorpusError: no rows, or a part of the split without any.
+        EmbeddingsError: with ``use_embeddings``, as for :class:`CriticLoader`, or of another tower than named.
+        CheckpointError: the checkpoint is damaged, or of another training.
+        DivergedError: the loss or its gradient is not finite; names the batch. The checkpoint is from before.
+        AlreadyRunningError: another training runs in the directory.
+        MissingPackageError: something asked for is not installed.
+        StorageError: the operating system refused something.
+    """
+    config.check()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    directory = Path(os.path.abspath(config.out))
+    with joined(config.device) as ranks, contextlib.ExitStack() as stack:
+        if ranks.first:
+            stack.enter_context(_locked(directory))
+        trainer = _Trainer(config, directory, ranks, view or _Silent())
+        return trainer.run(stop)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fd = lock_directory(directory)
+    except OSError as error:
+        raise storage_error(error, directory, "making the directory of a training") from error
+    if fd is None:
+        raise AlreadyRunningError(
+            "another training runs in this directory", path=directory, hint="name another with --out"
+        )
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+class _Trainer:
+    """A training under way; see the module.
+
+    Attributes:
+        state: what the next checkpoint holds.
+    """
+
+    def __init__(self, config: CriticConfig, directory: Path, ranks: Ranks, view: TrainingView) -> None:
+        self.config = config
+        self.directory = directory
+        self.ranks = ranks
+        self.view = view if ranks.first else _Silent()
+        self.data: TrainingData = open_data(config, ranks)
+        # Parameters are drawn alike on all ranks; dropout is not.
+        torch.manual_seed(config.seed)
+        self.model = models.make_model(config, self.data).to(ranks.device)
+        torch.manual_seed(config.seed + ranks.rank)
+        self.optimizer = models.make_optimizer(config, self.model)
+        self.state = TrainingState(
+            config=config.deciding(), corpus=self.data.corpus.identity, world_size=ranks.world_size
+        )
+        checkpoint = directory / CHECKPOINT
+        if checkpoint.exists():
+            self.state = read_checkpoint(checkpoint, self.state, self.model, self.optimizer, ranks)
+            self.data.train.load_state_dict({**self.state.loader, "rank": ranks.rank})
+            self.view.event(f"going on from step {self.state.step:,} ({checkpoint})")
+        self.steps_per_epoch = len(self.data.train)
+        self.steps = self.steps_per_epoch * config.epochs
+        if config.steps_max is not None:
+            self.steps = min(self.steps, config.steps_max)
+        self.eval_steps = config.eval_steps or self.steps_per_epoch
+        self.parallel: nn.Module = self.model
+        if ranks.world_size > 1:
+            on_cuda = ranks.device.type == "cuda"
+            self.parallel = DistributedDataParallel(
+                self.model, device_ids=[ranks.device.index] if on_cuda else None
+            )
+        weights = self.data.weights
+        self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
+        self.shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])
+        self._recent: list[tuple[torch.Tensor, int, int]] = []  # loss and gradient, epoch, batch of each step
+        self._clock = _Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
+        self._val: Validation | None = None
+        self._loss = math.nan
+
+    # -------------------------------------------------------------------------------------- the loop
+
+    def run(self, stop: Callable[[], bool]) -> Trained:
+        """Until the end, or a stop."""
+        with contextlib.ExitStack() as stack:
+            self._tracking = (
+                stack.enter_context(Tracking(self.config, self.directory, self.state.bytes_of_metrics))
+                if self.ranks.first
+                else None
+            )
+            while self.state.ended is None and self.state.step < self.steps:
+                if self._epoch(stop):
+                    break
+            if self.state.ended is None and self.state.step >= self.steps:
+                self.state.ended = "all steps are made"
+            if self.state.ended is not None:
+                self._flush()
+                self._checkpoint()
+        return Trained(
+            ended=self.state.ended,
+            progress=self._progress(),
+            best=self.directory / "best" if self.state.best_loss is not None else None,
+            best_metrics=self.state.best_metrics,
+            counts=self.data.counts,
+        )
+
+    def _epoch(self, stop: Callable[[], bool]) -> bool:
+        """The rest of an epoch; True where the training is stopped on the way."""
+        self.parallel.train()
+        batches = self._clock.waited_for(iter(self.data.train))
+        for batch in batches:
+            loader = self.data.train.batches
+            self._step(batch, loader.epoch, loader.position - 1)
+            self.state.loader = loader.state_dict()
+            step = self.state.step
+            at_log = step % self.config.log_steps == 0
+            if at_log or self.ranks.device.type == "cpu":
+                self._flush()
+            if at_log:
+                self._note()
+            self.view.progress(self._progress())
+            validated = step % self.eval_steps == 0 or step == self.steps
+            if validated:
+                self._validate()
+            stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(stop())
+            if validated or stopped or step % self.config.checkpoint_steps == 0:
+                self._flush()
+                self._checkpoint()
+            if stopped or self.state.ended is not None or step >= self.steps:
+                batches.close()
+                return stopped
+        return False
+
+    def _step(self, batch: dict[str, torch.Tensor], epoch: int, index: int) -> None:
+        """One step of AdamW."""
+        rate = models.learning_rate(self.config, self.state.step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with models.autocast(self.config, self.ranks.device):
+            logits = self.parallel(models.inputs(batch))
+        loss = binary_cross_entropy_with_logits(logits, batch["labels"], pos_weight=self.weights)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        longest = math.inf if self.config.clip_norm is None else self.config.clip_norm
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), longest)
+        self.optimizer.step()
+        self.state.step += 1
+        self._recent.append((torch.stack((loss.detach(), norm.detach())), epoch, index))
+
+    def _flush(self) -> None:
+        """Look at the losses of the steps since the last look: one wait for the device.
+
+        Raises:
+            DivergedError: one of them, or its gradient, is not finite.
+        """
+        if not self._recent:
+            return
+        values = torch.stack([pair for pair, _, _ in self._recent]).cpu()
+        finite = values.isfinite().all(dim=1)
+        if not bool(finite.all()):
+            at = int((~finite).nonzero()[0, 0])
+            _, epoch, index = self._recent[at]
+            loss, norm = values[at].tolist()
+            raise DivergedError(
+                f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its gradient "
+                f"{norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
+                + bad_batch(self.data, epoch, index),
+                path=self.directory,
+                hint="the checkpoint and the critics are from before; lower learning_rate, or look at these rows",
+            )
+        self._loss = float(values[-1, 0])
+        self.state.loss_sum += float(values[:, 0].double().sum())
+        self.state.loss_steps += len(self._recent)
+        self._recent.clear()
+
+    # ---------------------------------------------------------------------------------- what is kept
+
+    def _note(self) -> None:
+        """A line of metrics: the mean loss since the last one."""
+        mean = torch.tensor(self.state.loss_sum / self.state.loss_steps, dtype=torch.float64)
+        self._loss = float(self.ranks.mean(mean))
+        self.state.loss_sum, self.state.loss_steps = 0.0, 0
+        progress = self._progress()
+        self._write(
+            "train",
+            {
+                "epoch": round(progress.epoch, 6),
+                "loss": self._loss,
+                "learning_rate": progress.learning_rate,
+                "rows_per_s": round(progress.rows_per_s, 1),
+                "data_wait": round(progress.data_wait, 5),
+                "elapsed_s": round(progress.elapsed_s, 3),
+            },
+        )
+
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        if self._tracking is not None:
+            self.state.bytes_of_metrics = self._tracking.note(kind, self.state.step, values)
+
+    def _validate(self) -> None:
+        """Measure the validation part, write the critics, and see whether it is time to end."""
+        self._clock.pause()
+        self._flush()
+        self.parallel.eval()
+        with models.autocast(self.config, self.ranks.device):
+            found = validate(
+                lambda batch: self.model(models.inputs(batch)),
+                self.data.val,
+                self.config.tiles,
+                self.shift,
+                self.ranks,
+            )
+        self.parallel.train()
+        self._val = found
+        state = self.state
+        better = state.best_loss is None or found.loss < state.best_loss
+        metrics: dict[str, Any] = {"val_loss": found.loss, "val_auroc": found.auroc, "val_rows": found.rows}
+        if better:
+            state.best_loss, state.best_step, state.best_metrics, state.worse = found.loss, state.step, metrics, 0
+        else:
+            state.worse += 1
+        self._export("last", metrics)
+        if better:
+            self._export("best", metrics)
+        self._write("val", {"loss": found.loss, "auroc": found.auroc, "rows": found.rows, "best": better})
+        self.view.event(
+            f"step {state.step:,}: validation loss {found.loss:.5f}"
+            + (" (best so far)" if better else f" (best: {state.best_loss:.5f} at step {state.best_step:,})")
+        )
+        if self.config.patience is not None and state.worse >= self.config.patience:
+            state.ended = f"no better for {state.worse} validations"
+        self._clock.go()
+
+    def _export(self, name: str, metrics: dict[str, Any]) -> None:
+        """Write a critic, with ``pos_weight`` folded in."""
+        if not self.ranks.first:
+            return
+        head = copy.deepcopy(self.model.head).cpu()
+        if self.data.weights is not None:
+            head.fold_pos_weight(self.data.weights)
+        config = self.config
+        info = CriticInfo(
+            thresholds=list(config.tiles),
+            kind="embeddings" if config.use_embeddings else "tokens",
+            tower=models.tower_info(config, self.data, self.model),
+            head=models.head_info(self.model.head),
+            corpus_hash=self.data.corpus.identity,
+            where=config.where,
+            split=SplitInfo(fractions=config.fractions, salt=config.split_salt),
+            seed=config.seed,
+            step=self.state.step,
+            metrics=metrics,
+            training=msgspec.structs.asdict(config),
+        )
+        save_critic(self.directory / name, info, head, self.model.tower, replace=True)
+
+    def _checkpoint(self) -> None:
+        """Write one, if all that it holds is finite (which the caller has looked at)."""
+        generators = rng_states(self.ranks)
+        if self.ranks.first:
+            self.state.elapsed_s = self._clock.elapsed_s
+            path = self.directory / CHECKPOINT
+            write_checkpoint(path, self.state, self.model, self.optimizer, generators)
+
+    def _progress(self) -> Progress:
+        state = self.state
+        return Progress(
+            step=state.step,
+            steps=self.steps,
+            epoch=state.step / self.steps_per_epoch,
+            loss=self._loss,
+            rows_per_s=self._clock.rows_per_s,
+            data_wait=self._clock.data_wait,
+            learning_rate=models.learning_rate(self.config, max(0, state.step - 1), self.steps),
+            val_loss=None if self._val is None else self._val.loss,
+            val_auroc={} if self._val is None else self._val.auroc,
+            best_step=state.best_step,
+            elapsed_s=self._clock.elapsed_s,
+        )
+
+
+class _Clock:
+    """Where the time of the steps goes; validations do not count.
+
+    Args:
+        rows: of a step, all ranks together.
+        before_s: spent by the starts before.
+    """
+
+    def __init__(self, rows: int, before_s: float) -> None:
+        self._rows = rows
+        self._before_s = before_s
+        self._start = self._mark = time.perf_counter()
+        self._paused_s = 0.0
+        self._wait_s = 0.0
+        self._steps = 0
+
+    def waited_for(self, batches: Iterator[Any]) -> Any:
+        """Hand the batches on, and time the waits."""
+        try:
+            while True:
+                begin = time.perf_counter()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                self._wait_s += time.perf_counter() - begin
+                yield batch
+                self._steps += 1
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    def pause(self) -> None:
+        """What follows is no step."""
+        self._mark = time.perf_counter()
+
+    def go(self) -> None:
+        """Steps follow."""
+        self._paused_s += time.perf_counter() - self._mark
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._before_s + time.perf_counter() - self._start
+
+    @property
+    def _stepping_s(self) -> float:
+        return max(1e-9, time.perf_counter() - self._start - self._paused_s)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self._steps * self._rows / self._stepping_s
+
+    @property
+    def data_wait(self) -> float:
+        return self._wait_s / self._stepping_s
