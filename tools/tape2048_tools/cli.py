@@ -33,6 +33,8 @@ COMMANDS = {
     "doctor": ("tape2048_tools.commands.doctor", "Look at what a recorder will need on this machine."),
     "player": ("tape2048_tools.commands.player", "Strength, speed and networks of players."),
     "train-player": ("tape2048_tools.commands.train_player", "Train an n-tuple network."),
+    "embed": ("tape2048_tools.commands.embed", "Make a tower's vectors of every row of sessions."),
+    "critic": ("tape2048_tools.commands.critic", "Train critics of positions, examine them, apply them."),
     "export": ("tape2048_tools.commands.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
     "pack": ("tape2048_tools.commands.pack", "Pack many runs into one read-only file, and read such files."),
     "visualize": (

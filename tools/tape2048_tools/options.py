@@ -14,7 +14,7 @@ from tape2048_recorder.settings import Setting, settings_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["load_from_command_line", "setting_options"]
+__all__ = ["load_from_command_line", "setting_option", "setting_options"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -27,7 +27,7 @@ def setting_options(command: F) -> F:
     The flags reach the command as keyword arguments, None where not given; values are text, which
     :func:`load_from_command_line` reads (click's own types would have other rules than the environment).
     """
-    options = [_option(setting) for setting in settings_of(RecorderConfig).values() if setting.has_text]
+    options = [setting_option(setting) for setting in settings_of(RecorderConfig).values() if setting.has_text]
     config = click.option(
         "--config",
         "config_path",
@@ -50,7 +50,8 @@ def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -
     return loaded
 
 
-def _option(setting: Setting) -> Callable[[F], F]:
+def setting_option(setting: Setting) -> Callable[[F], F]:
+    """The flag of one setting; see :func:`setting_options`."""
     text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
     text = f"{text}  [default: {setting.show(setting.default) if setting.default != '' else 'empty'}]"
     if setting.kind == "bool":

@@ -6,6 +6,7 @@ what the checkout has with what these functions give.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -125,8 +126,9 @@ def _toml_line(setting: Setting, value: object) -> str:
     if setting.kind == "table":
         return f"[{setting.name}]"
     shown = setting.none if value is None else setting.show(value)
-    quote = '"' if value is None or setting.kind == "str" else ""
-    return f"{setting.name} = {quote}{shown}{quote}"
+    if value is None or setting.kind == "str":
+        shown = json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
+    return f"{setting.name} = {shown}"
 
 
 def with_table(
@@ -146,7 +148,11 @@ def with_table(
 
 
 def main() -> None:
-    """Write the sample file and the tables in README.md of the checkout that is the working directory."""
+    """Write the sample files and the tables in README.md of the checkout that is the working directory."""
+    from tape2048_tools.critic_options import EXAMPLE, example_toml
+
+    EXAMPLE.parent.mkdir(exist_ok=True)
+    EXAMPLE.write_text(example_toml())
     readme = Path("README.md")
     readme.write_text(with_table(with_table(readme.read_text()), RETENTION_MARKERS, retention_table))
     SAMPLE.write_text(sample_toml())

@@ -61,8 +61,8 @@ class Progress(NamedTuple):
         steps: see there.
         epoch: from 0, with a fraction.
         loss: mean of the last steps.
-        rows_per_s: rows of all ranks learned from, since this process began.
-        data_wait: share of the time of the steps that was spent waiting for batches.
+        rows_per_s: rows of all ranks learned from, since the last line of metrics.
+        data_wait: share of that time that was spent waiting for batches.
         learning_rate: of the last step.
         val_loss: of the last validation, None before the first one.
         val_auroc: likewise, by threshold.
@@ -232,8 +232,6 @@ class _Trainer:
                     break
             if self.state.ended is None and self.state.step >= self.steps:
                 self.state.ended = "all steps are made"
-            if self.state.ended is not None:
-                self._flush()
                 self._checkpoint()
         return Trained(
             ended=self.state.ended,
@@ -246,29 +244,34 @@ class _Trainer:
     def _epoch(self, stop: Callable[[], bool]) -> bool:
         """The rest of an epoch; True where the training is stopped on the way."""
         self.parallel.train()
-        batches = self._clock.waited_for(iter(self.data.train))
-        for batch in batches:
-            loader = self.data.train.batches
-            self._step(batch, loader.epoch, loader.position - 1)
-            self.state.loader = loader.state_dict()
-            step = self.state.step
-            at_log = step % self.config.log_steps == 0
-            if at_log or self.ranks.device.type == "cpu":
-                self._flush()
-            if at_log:
-                self._note()
-            self.view.progress(self._progress())
-            validated = step % self.eval_steps == 0 or step == self.steps
-            if validated:
-                self._validate()
-            stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(stop())
-            if validated or stopped or step % self.config.checkpoint_steps == 0:
-                self._flush()
-                self._checkpoint()
-            if stopped or self.state.ended is not None or step >= self.steps:
-                batches.close()
-                return stopped
+        loader = self.data.train.batches
+        with contextlib.closing(self._clock.waited_for(iter(self.data.train))) as batches:
+            for batch in batches:
+                self._step(batch, loader.epoch, loader.position - 1)
+                self.state.loader = loader.state_dict()
+                stopped = self._after_step(stop)
+                if stopped or self.state.ended is not None or self.state.step >= self.steps:
+                    return stopped
         return False
+
+    def _after_step(self, stop: Callable[[], bool]) -> bool:
+        """What is due after this step; True where the training is stopped."""
+        step = self.state.step
+        at_log = step % self.config.log_steps == 0
+        if at_log or self.ranks.device.type == "cpu":
+            self._flush()
+        if at_log:
+            self._note()
+        self.view.progress(self._progress())
+        validated = step % self.eval_steps == 0 or step == self.steps
+        if validated:
+            self._validate()
+        # Ranks agree on it, and not more often than they have to talk to one another.
+        stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(stop())
+        if validated or stopped or step % self.config.checkpoint_steps == 0:
+            self._flush()
+            self._checkpoint()
+        return stopped
 
     def _step(self, batch: dict[str, torch.Tensor], epoch: int, index: int) -> None:
         """One step of AdamW."""
@@ -319,6 +322,7 @@ class _Trainer:
         mean = torch.tensor(self.state.loss_sum / self.state.loss_steps, dtype=torch.float64)
         self._loss = float(self.ranks.mean(mean))
         self.state.loss_sum, self.state.loss_steps = 0.0, 0
+        self._clock.lap()
         progress = self._progress()
         self._write(
             "train",
@@ -403,13 +407,14 @@ class _Trainer:
 
     def _progress(self) -> Progress:
         state = self.state
+        rows_per_s, data_wait = self._clock.rates
         return Progress(
             step=state.step,
             steps=self.steps,
             epoch=state.step / self.steps_per_epoch,
             loss=self._loss,
-            rows_per_s=self._clock.rows_per_s,
-            data_wait=self._clock.data_wait,
+            rows_per_s=rows_per_s,
+            data_wait=data_wait,
             learning_rate=models.learning_rate(self.config, max(0, state.step - 1), self.steps),
             val_loss=None if self._val is None else self._val.loss,
             val_auroc={} if self._val is None else self._val.auroc,
@@ -419,7 +424,9 @@ class _Trainer:
 
 
 class _Clock:
-    """Where the time of the steps goes; validations do not count.
+    """Where the time of the steps goes: since the last line of metrics, without validations.
+
+    The wait for the first batch, in which kernels are compiled, is no step's.
 
     Args:
         rows: of a step, all ranks together.
@@ -429,25 +436,32 @@ class _Clock:
     def __init__(self, rows: int, before_s: float) -> None:
         self._rows = rows
         self._before_s = before_s
-        self._start = self._mark = time.perf_counter()
-        self._paused_s = 0.0
+        self._start = time.perf_counter()
+        self._warm = False
+        self._last: tuple[float, float] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since = self._mark = time.perf_counter()
         self._wait_s = 0.0
         self._steps = 0
 
-    def waited_for(self, batches: Iterator[Any]) -> Any:
+    def lap(self) -> None:
+        """A line of metrics is due: rates are those up to here, until the next one."""
+        self._last = self._rates()
+        self._begin()
+
+    def waited_for(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Hand the batches on, and time the waits."""
-        try:
-            while True:
-                begin = time.perf_counter()
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-                self._wait_s += time.perf_counter() - begin
-                yield batch
-                self._steps += 1
-        finally:
-            batches.close()  # type: ignore[attr-defined]
+        begin = time.perf_counter()
+        for batch in batches:
+            self._wait_s += time.perf_counter() - begin
+            if not self._warm:
+                self._warm = True
+                self._begin()
+            self._steps += 1
+            yield batch
+            begin = time.perf_counter()
 
     def pause(self) -> None:
         """What follows is no step."""
@@ -455,20 +469,18 @@ class _Clock:
 
     def go(self) -> None:
         """Steps follow."""
-        self._paused_s += time.perf_counter() - self._mark
+        self._since += time.perf_counter() - self._mark
 
     @property
     def elapsed_s(self) -> float:
+        """Of this start, and those before."""
         return self._before_s + time.perf_counter() - self._start
 
     @property
-    def _stepping_s(self) -> float:
-        return max(1e-9, time.perf_counter() - self._start - self._paused_s)
+    def rates(self) -> tuple[float, float]:
+        """Rows a second, and the share of the time that went into waiting for batches."""
+        return self._last or self._rates()
 
-    @property
-    def rows_per_s(self) -> float:
-        return self._steps * self._rows / self._stepping_s
-
-    @property
-    def data_wait(self) -> float:
-        return self._wait_s / self._stepping_s
+    def _rates(self) -> tuple[float, float]:
+        stepping_s = max(1e-9, time.perf_counter() - self._since)
+        return self._steps * self._rows / stepping_s, min(1.0, self._wait_s / stepping_s)

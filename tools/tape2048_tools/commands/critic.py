@@ -1,0 +1,29 @@
+"""``tape2048 critic``: will this game reach these tiles? Training, examination, use."""
+
+from __future__ import annotations
+
+import click
+
+from tape2048_tools._click import LazyGroup
+
+__all__ = ["command"]
+
+COMMANDS = {
+    "train": ("tape2048_tools.commands.critic_train", "Train a critic on sessions."),
+    "eval": ("tape2048_tools.commands.critic_eval", "Examine a critic by game stage and threshold."),
+    "score": ("tape2048_tools.commands.critic_score", "Write a critic's probabilities, row by row."),
+}
+
+
+@click.group(
+    "critic",
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    examples=[
+        "tape2048 critic train --data selfplay --out critic",
+        "tape2048 critic eval critic/best selfplay",
+        "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
+    ],
+)
+def command() -> None:
+    """Train critics of positions, examine them, apply them."""

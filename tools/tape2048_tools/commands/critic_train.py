@@ -1,0 +1,61 @@
+"""``tape2048 critic train``; what it does is in :mod:`tape2048.torch.training`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.critic_options import critic_options, example_toml, load_critic_config, require_torch
+from tape2048_tools.output import print_human, print_json
+
+__all__ = ["command"]
+
+
+@click.command(
+    "train",
+    cls=Command,
+    examples=[
+        "tape2048 critic train --data selfplay --out critic",
+        "tape2048 critic train --config critic.toml",
+        "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
+        "torchrun --nproc-per-node 2 -m tape2048_tools.cli critic train --config critic.toml",
+        "tape2048 critic train --print-config > critic.toml",
+    ],
+)
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="TOML file with settings.")
+@critic_options
+@click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end.")
+def command(*, config_path: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
+    """Train a critic: from a position, will this game reach these tiles?
+
+    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command goes on from there, as it does after a
+    SIGKILL. A run of torchrun's processes shares each epoch.
+    """
+    config = load_critic_config(config_path, flags)
+    if print_config:
+        from tape2048_tools.settings_docs import settings_toml
+
+        plain = config_path is None and not any(value is not None for value in flags.values())
+        print_human((example_toml() if plain else settings_toml(config)).rstrip("\n"))
+        return
+    require_torch()
+    sys.path.append(os.getcwd())  # where a tower's module:factory may stand
+    from tape2048.torch.training import train_critic
+    from tape2048_tools.critic_view import open_critic_view, trained_facts, trained_summary
+    from tape2048_tools.stopping import stopped_by_signals
+
+    first = os.environ.get("RANK", "0") == "0"
+    with stopped_by_signals() as stop, open_critic_view(config, quiet=not first) as view:
+        trained = train_critic(config, view, stop.is_set)
+    if not first:
+        return
+    if as_json:
+        print_json(trained_facts(trained))
+    else:
+        print_human(*trained_summary(config, trained))

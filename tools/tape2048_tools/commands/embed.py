@@ -1,0 +1,270 @@
+"""``tape2048 embed``: a tower's vectors of every row; what it does is in :mod:`tape2048.torch.embedding`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tape2048_tools._click import Command
+from tape2048_tools.display import number, size
+from tape2048_tools.output import print_human, print_json, printable, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from tape2048.session import Session
+    from tape2048.torch.tower import OpenTower
+
+__all__ = ["command"]
+
+_LOG_INTERVAL_S = 30.0
+
+
+class _Share(click.ParamType):
+    """``i/n``, with 0 <= i < n."""
+
+    name = "I/N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value)
+        if match is None or not int(match[1]) < int(match[2]):
+            self.fail(f"found {value!r}, expected I/N with I from 0 to N - 1, such as 0/4", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+@click.command(
+    "embed",
+    cls=Command,
+    examples=[
+        "tape2048 embed selfplay --tower critic/best",
+        "tape2048 embed selfplay --tower critic/best --dry-run",
+        "tape2048 embed selfplay --tower my_towers:load --checkpoint tower.pt --pooling cls --device cuda",
+        "torchrun --nproc-per-node 8 -m tape2048_tools.cli embed selfplay --tower critic/best",
+    ],
+)
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION|ROOT...")
+@click.option("--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="What a factory is given; its SHA-256 names it.")
+@click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D].")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows at once.")
+@click.option("--chunk-rows", type=click.IntRange(1), default=65_536, show_default=True, help="Rows that a kill costs at most.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of PyTorch on a CPU; 0: its own choice.")
+@click.option("--shard", "share", type=_Share(), help="This process's share; otherwise $RANK of $WORLD_SIZE.")
+@click.option("--force", is_flag=True, help="Make them anew where a session has embeddings.")
+@click.option("--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(
+    *,
+    sources: tuple[Path, ...],
+    tower: str,
+    checkpoint: Path | None,
+    pooling: Any,
+    device: str,
+    batch_rows: int,
+    chunk_rows: int,
+    threads: int,
+    share: tuple[int, int] | None,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
+
+    A session's file appears when all of it is made. Killed at any moment, the same command goes on. Sessions
+    that have embeddings of this tower are left alone; those of another tower are refused.
+    """
+    from tape2048_tools.critic_options import require_torch
+
+    require_torch()
+    import torch
+
+    from tape2048.torch._support import pick_device
+    from tape2048.torch.tower import open_tower
+
+    share = share or _share_of_rank()
+    if threads:
+        torch.set_num_threads(threads)
+    sys.path.append(os.getcwd())  # where module:factory may stand
+    opened = open_tower(tower, checkpoint=checkpoint, pooling=pooling)
+    chosen = pick_device(device)
+    if chosen.type == "cuda" and chosen.index is None and "LOCAL_RANK" in os.environ:
+        chosen = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    found = _sessions(sources)
+    if dry_run:
+        _say_plan(found, opened, chosen, batch_rows, share, as_json=as_json)
+        return
+    report = []
+    for session in found:
+        report.append(_embed(session, opened, chosen, batch_rows, chunk_rows, share, force=force))
+    if as_json:
+        print_json({"model_sha": opened.sha256, "pooling": opened.pooling, "sessions": report})
+        return
+    made = table("session", ">rows", ">made now", ">D", "")
+    words = {"made": "made", "there": "was there", "waiting": "this share is done, others are not"}
+    for line in report:
+        made.add_row(printable(line["session"]), number(line["rows"]), number(line["rows_made"]), str(line["D"]), words[line["status"]])
+    print_human(f"tower {opened.sha256}, {opened.pooling}-pooled", made)
+
+
+def _share_of_rank() -> tuple[int, int]:
+    from tape2048.errors import RankError
+
+    try:
+        share = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+    except ValueError as error:
+        raise RankError(f"$RANK and $WORLD_SIZE: {error}; expected whole numbers") from error
+    if not 0 <= share[0] < share[1]:
+        raise RankError(f"$RANK={share[0]} of $WORLD_SIZE={share[1]}; expected 0 <= rank < world size")
+    return share
+
+
+def _sessions(sources: tuple[Path, ...]) -> list[Session]:
+    from tape2048.errors import EmptyCorpusError
+    from tape2048.session import Session, sessions
+
+    found = []
+    for source in sources:
+        is_one = (source / "metadata.db").exists() or not source.is_dir()
+        found += [Session.open(path) for path in ([source] if is_one else sessions(source))]
+    if not found:
+        raise EmptyCorpusError(f"no sessions in {', '.join(map(str, sources))}", hint="tape2048 record makes some")
+    return found
+
+
+def _embed(
+    session: Session,
+    tower: OpenTower,
+    device: torch.device,
+    batch_rows: int,
+    chunk_rows: int,
+    share: tuple[int, int],
+    *,
+    force: bool,
+) -> dict[str, Any]:
+    from tape2048.torch.embedding import embed_session
+
+    begin = time.monotonic()
+    with _progress(session.name) as progress:
+        done = embed_session(
+            session, tower, device=device, batch_rows=batch_rows, chunk_rows=chunk_rows,
+            share=share, force=force, progress=progress,
+        )  # fmt: skip
+    seconds = time.monotonic() - begin
+    return {
+        "session": session.name,
+        "status": done.status,
+        "rows": done.rows,
+        "rows_made": done.rows_made,
+        "D": done.width,
+        "bytes": 2 * done.rows * done.width,
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(done.rows_made / max(seconds, 1e-9), 1),
+    }
+
+
+@contextlib.contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with rows a second and the time left on a terminal; lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield _lines(label)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(printable(label), total=None, rate="")
+        rate_of = _Rate()
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, rate=f"{number(rate_of(done))} rows/s")
+
+        yield update
+
+
+class _Rate:
+    """Rows a second since the first call, which says what was done before."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, done: int) -> float:
+        now = time.monotonic()
+        self._first = self._first or (now, done)
+        return (done - self._first[1]) / max(1e-9, now - self._first[0])
+
+
+def _lines(label: str) -> Callable[[int, int], None]:
+    from tape2048_tools.recording_view import duration
+
+    due = time.monotonic() + _LOG_INTERVAL_S
+    rate_of = _Rate()
+
+    def update(done: int, total: int) -> None:
+        nonlocal due
+        speed = rate_of(done)
+        if time.monotonic() < due or not speed:
+            return
+        due = time.monotonic() + _LOG_INTERVAL_S
+        left = duration((total - done) / speed)
+        sys.stderr.write(f"{printable(label)}: {number(done)} of {number(total)} rows, {number(speed)} rows/s, {left} to go\n")
+        sys.stderr.flush()
+
+    return update
+
+
+def _say_plan(
+    found: list[Session],
+    tower: OpenTower,
+    device: torch.device,
+    batch_rows: int,
+    share: tuple[int, int],
+    *,
+    as_json: bool,
+) -> None:
+    from tape2048.torch.embedding import tower_rate, tower_width
+    from tape2048_tools.recording_view import duration
+
+    width = tower_width(tower, device)
+    rate = tower_rate(tower, device, batch_rows)
+    rows = sum(len(session) for session in found)
+    facts = {
+        "model_sha": tower.sha256,
+        "pooling": tower.pooling,
+        "D": width,
+        "sessions": len(found),
+        "rows": rows,
+        "bytes": 2 * rows * width,
+        "device": str(device),
+        "rows_per_s": round(rate, 1),
+        "seconds": round(rows / share[1] / rate, 1),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    print_human(
+        f"{number(rows)} rows of {len(found)} sessions, D = {width}: {size(facts['bytes'])}; "
+        f"at {number(rate)} rows/s on {device}, "
+        + (f"each of {share[1]} shares takes " if share[1] > 1 else "")
+        + f"about {duration(facts['seconds'])}. Nothing was written."
+    )
