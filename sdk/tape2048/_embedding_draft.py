@@ -77,9 +77,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """How many."""
         return -(-self.rows // self.chunk_rows)
 
-    def rows_of(self, chunk: int) -> slice:
+    def rows_of(self, chunk: int) -> range:
         """The rows of a chunk."""
-        return slice(chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.rows))
+        return range(chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.rows))
 
     @property
     def header(self) -> bytes:
@@ -175,8 +175,8 @@ class Draft:
             values: bits of bfloat16, ``u2[rows of the chunk, D]``.
         """
         rows = self.plan.rows_of(chunk)
-        data = np.ascontiguousarray(values, "<u2")
-        assert data.shape == (rows.stop - rows.start, self.plan.width)
+        assert values.shape == (len(rows), self.plan.width)
+        data = np.ascontiguousarray(values, "<u2").data
         record = _RECORD.pack(chunk, crc32c(data))
         with self._refusals():
             write_all(self._values, data, self.plan.offset(chunk))
@@ -247,9 +247,7 @@ class Draft:
                     hint="--force begins anew",
                 )  # fmt: skip
             raise EmbeddingsError(
-                f"an unfinished job stands here, of tower {found.model_sha} ({found.pooling}, D = {found.width}, "
-                f"{found.rows} rows with CRC-32C {found.steps_crc32c}); this one is of tower {plan.model_sha} "
-                f"({plan.pooling}, D = {plan.width}, {plan.rows} rows with CRC-32C {plan.steps_crc32c})",
+                f"an unfinished job stands here, of {_named(found)}; this one is of {_named(plan)}",
                 path=self._path,
                 hint="finish it with its own tower, or let --force begin anew",
             )
@@ -306,7 +304,7 @@ class Draft:
         """Chunks without a record, or whose bytes are not those of theirs."""
         path = self._path / _VALUES
         path = path if path.exists() else self._session / EMBEDDINGS_NPY
-        content = map_path(path) if path.exists() else np.empty(0, np.uint8)
+        content = map_path(path).data if path.exists() else memoryview(b"")
         if len(content) != self.plan.bytes or bytes(content[:_HEADER_BYTES]) != self.plan.header:
             return list(range(self.plan.chunks))
         done = self.done()
@@ -314,8 +312,12 @@ class Draft:
         for chunk in range(self.plan.chunks):
             rows = self.plan.rows_of(chunk)
             begin = self.plan.offset(chunk)
-            end = begin + 2 * self.plan.width * (rows.stop - rows.start)
+            end = begin + 2 * self.plan.width * len(rows)
             if chunk not in done or crc32c(content[begin:end]) not in done[chunk]:
                 missing.append(chunk)
         return missing
 
+
+def _named(plan: Plan) -> str:
+    rows = f"{plan.rows} rows with CRC-32C {plan.steps_crc32c}"
+    return f"tower {plan.model_sha} ({plan.pooling}, D = {plan.width}, {rows})"

@@ -17,8 +17,18 @@ __all__ = ["CriticConfig"]
 
 #: Settings that a training may go on with when they have changed: they do not decide what it learns.
 _FREE = frozenset(
-    {"out", "data", "device", "threads", "load", "loader_threads", "checkpoint_steps", "tensorboard", "wandb_project"}
-)  # fmt: skip
+    {
+        "checkpoint_steps",
+        "data",
+        "device",
+        "load",
+        "loader_threads",
+        "out",
+        "tensorboard",
+        "threads",
+        "wandb_project",
+    }
+)
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -32,7 +42,8 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The settings of a training; see the module."""
 
     data: Annotated[
-        str, _about("the directory of sessions (or one session) to learn from", why="where `record` leaves them")
+        str,
+        _about("the directory of sessions (or one session) to learn from", why="where `record` leaves them"),
     ] = "selfplay"
     where: Annotated[
         str,
@@ -68,9 +79,14 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = 0.1
     test_share: Annotated[
         _Share,
-        _about("share of the runs that training never looks at", why="`critic eval` needs games that decided nothing"),
+        _about(
+            "share of the runs that training never looks at",
+            why="`critic eval` needs games that decided nothing",
+        ),
     ] = 0.1
-    split_salt: Annotated[str, _about("another text makes another split", why="the same split as elsewhere")] = ""
+    split_salt: Annotated[
+        str, _about("another text makes another split", why="the same split as elsewhere")
+    ] = ""
     per_run: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         _about(
@@ -90,64 +106,91 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tower: Annotated[
         str,
         _about(
-            "empty: a new one of the sizes below; a directory: go on from its parameters; or module:factory; with "
-            "use_embeddings, the tower that must have made them",
+            "empty: a new one of the sizes below; a directory: go on from its parameters; or module:factory; "
+            "with use_embeddings, the tower that must have made them",
             why="no tower ships",
         ),
     ] = ""
     tower_dim: Annotated[_Count, _about("width of the tower's vectors", why="small enough for a CPU")] = 128
     tower_layers: Annotated[_Count, _about("layers of the tower", why="as `tower_dim`")] = 2
-    tower_heads: Annotated[_Count, _about("attention heads of a layer; divides tower_dim", why="32 numbers each")] = 4
+    tower_heads: Annotated[
+        _Count, _about("attention heads of a layer; divides tower_dim", why="32 numbers each")
+    ] = 4
     tower_ffn: Annotated[_Count, _about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
     tower_dropout: Annotated[
-        _Share, _about("share of the tower's activations left out in training", why="many games, a small tower")
+        _Share,
+        _about("share of the tower's activations left out in training", why="many games, a small tower"),
     ] = 0.0
     hidden: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
-        _about("width of the head's hidden layer; off: a linear probe", why="what a tower knows shows in a probe", none="off"),
+        _about(
+            "width of the head's hidden layer; off: a linear probe",
+            why="what a tower knows shows in a probe",
+            none="off",
+        ),
     ] = None
-    dropout: Annotated[_Share, _about("share of the hidden layer left out in training", why="as `tower_dropout`")] = 0.0
+    dropout: Annotated[
+        _Share, _about("share of the hidden layer left out in training", why="as `tower_dropout`")
+    ] = 0.0
     ordered: Annotated[
-        bool, _about("make P(>= T) unable to increase with T", why="a plain head learns that nearly by itself")
+        bool,
+        _about("make P(>= T) unable to increase with T", why="a plain head learns that nearly by itself"),
     ] = False
     pos_weight: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$")],
         _about(
-            "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for each "
-            "threshold; its shift of the logits is taken out of the critics that are written",
+            "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for "
+            "each threshold; its shift of the logits is taken out of the critics that are written",
             why="it does not help ranking, and calibration needs none",
             form="none, dataset, or a number for each threshold, separated by a space",
         ),
     ] = "none"
-    batch_rows: Annotated[_Count, _about("rows of a batch, on each rank", why="some hundred batches an epoch")] = 1024
+    batch_rows: Annotated[
+        _Count, _about("rows of a batch, on each rank", why="some hundred batches an epoch")
+    ] = 1024
     epochs: Annotated[_Count, _about("passes over the runs", why="early stopping ends sooner")] = 10
     steps_max: Annotated[
         _Count | None, _about("end after this many optimizer steps", why="epochs say how long", none="off")
     ] = None
     learning_rate: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)], _about("highest learning rate of AdamW", why="usual for small encoders")
+        Annotated[float, msgspec.Meta(gt=0)],
+        _about("highest learning rate of AdamW", why="usual for small encoders"),
     ] = 1e-3
     weight_decay: Annotated[
         Annotated[float, msgspec.Meta(ge=0)], _about("of AdamW, on matrices alone", why="its usual value")
     ] = 0.01
     warmup_steps: Annotated[
         Annotated[int, msgspec.Meta(ge=0)],
-        _about("steps over which the learning rate rises; then a half cosine takes it to 0", why="AdamW's first steps are large"),
+        _about(
+            "steps over which the learning rate rises; then a half cosine takes it to 0",
+            why="AdamW's first steps are large",
+        ),
     ] = 100
     clip_norm: Annotated[
         Annotated[float, msgspec.Meta(gt=0)] | None,
-        _about("longest gradient; a longer one is cut to this length", why="one odd batch must not undo an hour", none="off"),
+        _about(
+            "longest gradient; a longer one is cut to this length",
+            why="one odd batch must not undo an hour",
+            none="off",
+        ),
     ] = 1.0
     eval_steps: Annotated[
         _Count | None, _about("steps from one validation to the next", why="once in each epoch", none="epoch")
     ] = None
     patience: Annotated[
         _Count | None,
-        _about("end after so many validations in a row without a lower loss", why="later ones are hardly better", none="off"),
+        _about(
+            "end after so many validations in a row without a lower loss",
+            why="later ones are hardly better",
+            none="off",
+        ),
     ] = 5
-    log_steps: Annotated[_Count, _about("steps from one line of metrics.jsonl to the next", why="a smooth curve")] = 20
+    log_steps: Annotated[
+        _Count, _about("steps from one line of metrics.jsonl to the next", why="a smooth curve")
+    ] = 20
     checkpoint_steps: Annotated[
-        _Count, _about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two")
+        _Count,
+        _about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two"),
     ] = 200
     seed: Annotated[
         Annotated[int, msgspec.Meta(ge=0)],
@@ -155,21 +198,45 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = 1
     device: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[a-z]+(:[0-9]+)?$")],
-        _about("auto (CUDA where it is there), cpu, cuda or cuda:N", why="what is there", form="auto, cpu, cuda or cuda:N"),
+        _about(
+            "auto (CUDA where it is there), cpu, cuda or cuda:N",
+            why="what is there",
+            form="auto, cpu, cuda or cuda:N",
+        ),
     ] = "auto"
     threads: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)], _about("threads of PyTorch on a CPU; 0: its own choice", why="one for each core")
+        Annotated[int, msgspec.Meta(ge=0, le=1024)],
+        _about("threads of PyTorch on a CPU; 0: its own choice", why="one for each core"),
     ] = 0
     loader_threads: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=64)], _about("threads that make batches ahead", why="one makes 20 million rows a second")
+        Annotated[int, msgspec.Meta(ge=0, le=64)],
+        _about("threads that make batches ahead", why="one makes 20 million rows a second"),
     ] = 1
     load: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^(auto|ram|mmap)$")],
-        _about("rows in memory (ram), mapped (mmap), or in memory where they fit half of what is free (auto)", why="memory is fastest", form="auto, ram or mmap"),
+        _about(
+            "rows in memory (ram), mapped (mmap), or in memory where they fit half of what is free (auto)",
+            why="memory is fastest",
+            form="auto, ram or mmap",
+        ),
     ] = "auto"
-    bf16: Annotated[bool, _about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough")] = True
-    tensorboard: Annotated[bool, _about("also write metrics for TensorBoard (pip install tensorboard)", why="metrics.jsonl is always written")] = False
-    wandb_project: Annotated[str, _about("also send metrics to this project of Weights & Biases (pip install wandb); empty: no", why="nothing leaves the machine unasked")] = ""
+    bf16: Annotated[
+        bool, _about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough")
+    ] = True
+    tensorboard: Annotated[
+        bool,
+        _about(
+            "also write metrics for TensorBoard (pip install tensorboard)",
+            why="metrics.jsonl is always written",
+        ),
+    ] = False
+    wandb_project: Annotated[
+        str,
+        _about(
+            "also send metrics to this project of Weights & Biases (pip install wandb); empty: no",
+            why="nothing leaves the machine unasked",
+        ),
+    ] = ""
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -209,7 +276,9 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
                 hint="early stopping and the best critic need games that were not learned from",
             )
         if self.tower_dim % self.tower_heads:
-            raise ConfigError(f"tower_dim: found {self.tower_dim}, expected a multiple of tower_heads ({self.tower_heads})")
+            raise ConfigError(
+                f"tower_dim: found {self.tower_dim}, expected a multiple of tower_heads ({self.tower_heads})"
+            )
         for name in ("dropout", "tower_dropout"):
             if getattr(self, name) >= 1:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected below 1")
@@ -220,9 +289,12 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             weights = self.weights
         except ValueError as error:
             raise ConfigError(f"pos_weight: found {self.pos_weight!r}, expected numbers ({error})") from error
-        if weights is not None and (len(weights) != len(self.tiles) or not all(0 < w < 1e12 for w in weights)):
+        if weights is not None and (
+            len(weights) != len(self.tiles) or not all(0 < w < 1e12 for w in weights)
+        ):
             raise ConfigError(
-                f"pos_weight: found {self.pos_weight!r}, expected a positive number for each of {len(self.tiles)} thresholds"
+                f"pos_weight: found {self.pos_weight!r}, "
+                f"expected a positive number for each of {len(self.tiles)} thresholds"
             )
 
     def deciding(self) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
 import msgspec
 
 from tape2048.critic_config import CriticConfig
@@ -92,5 +91,5 @@ def require_torch() -> None:
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(
                 f"critics need {package}, which is not installed",
-                hint="pip install 'tape2048[critic]' (for a build of PyTorch of your choice, install that first)",
+                hint="pip install 'tape2048[critic]' (a build of PyTorch of your choice: install that first)",
             )

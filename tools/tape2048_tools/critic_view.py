@@ -29,7 +29,9 @@ _LOSSES = 2000
 
 
 def _auroc(found: dict[str, float | None]) -> str:
-    return "   ".join(f"{tile} {'-' if value is None else format(value, '.4f')}" for tile, value in found.items())
+    return "   ".join(
+        f"{tile} {'-' if value is None else format(value, '.4f')}" for tile, value in found.items()
+    )
 
 
 class _Quiet:
@@ -115,7 +117,9 @@ class _LiveView(_Quiet):
             f"step {number(progress.step)} of {number(progress.steps)}, epoch {progress.epoch:.2f}",
         )
         facts.add_row("learned", bar)
-        left = (progress.steps - progress.step) * self._rows / progress.rows_per_s if progress.rows_per_s else 0
+        left = (
+            (progress.steps - progress.step) * self._rows / progress.rows_per_s if progress.rows_per_s else 0
+        )
         facts.add_row(
             "speed",
             Text(
@@ -126,7 +130,9 @@ class _LiveView(_Quiet):
         )
         facts.add_row("loss", f"{progress.loss:.5f}   {sparkline(list(self._losses))}")
         if progress.val_loss is not None:
-            facts.add_row("validation", f"loss {progress.val_loss:.5f}, best at step {number(progress.best_step)}")
+            facts.add_row(
+                "validation", f"loss {progress.val_loss:.5f}, best at step {number(progress.best_step)}"
+            )
             facts.add_row("AUROC", _auroc(progress.val_auroc))
         title = Text(f"tape2048 critic train: {printable(self._config.out)}")
         return Panel(facts, title=title, title_align="left", width=100)
@@ -167,8 +173,9 @@ def trained_summary(config: CriticConfig, trained: Trained) -> list[RenderableTy
     progress = trained.progress
     facts: dict[str, Any] = {
         "ended": trained.ended or "stopped; the same command goes on",
-        "learned": f"step {number(progress.step)} of {number(progress.steps)}, {duration(progress.elapsed_s)}, "
-        f"{rate(progress.rows_per_s)} rows/s, {share(progress.data_wait)} waiting for data",
+        "learned": f"step {number(progress.step)} of {number(progress.steps)}, "
+        f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} rows/s, "
+        f"{share(progress.data_wait)} waiting for data",
         "parts": ", ".join(
             f"{name} {number(runs)} games ({number(rows)} rows an epoch)"
             for name, (rows, runs) in trained.counts.items()

@@ -27,7 +27,9 @@ def setting_options(command: F) -> F:
     The flags reach the command as keyword arguments, None where not given; values are text, which
     :func:`load_from_command_line` reads (click's own types would have other rules than the environment).
     """
-    options = [setting_option(setting) for setting in settings_of(RecorderConfig).values() if setting.has_text]
+    options = [
+        setting_option(setting) for setting in settings_of(RecorderConfig).values() if setting.has_text
+    ]
     config = click.option(
         "--config",
         "config_path",

@@ -34,7 +34,9 @@ def publish_directory(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         there = os.path.lexists(target)
-        if there and not (replace and target.is_dir() and set(os.listdir(target)) <= set(files)):
+        if there and not (
+            replace and target.is_dir() and {entry.name for entry in target.iterdir()} <= set(files)
+        ):
             raise NameTakenError("the name is taken; nothing was replaced", path=target)
         sweep(target)
         with Staging(target) as staging:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tape2048.errors import RankError
-from tape2048.torch._support import pick_device
+from tape2048.torch._support import local_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,12 +70,11 @@ def joined(device: str) -> Iterator[Ranks]:
     world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if not 0 <= rank < world_size:
         raise RankError(f"$RANK={rank} of $WORLD_SIZE={world_size}; expected 0 <= rank < world size")
-    chosen = pick_device(device)
+    chosen = local_device(device)
     if world_size == 1:
         yield Ranks(0, 1, chosen)
         return
-    if chosen.type == "cuda" and chosen.index is None:
-        chosen = pick_device(f"cuda:{_number('LOCAL_RANK', rank)}")
+    if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     mine = not dist.is_initialized()
     if mine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["bytes_of", "content_sha256", "pick_device", "read_tensors", "require", "tensor_bytes"]
+__all__ = [
+    "bytes_of",
+    "content_sha256",
+    "local_device",
+    "pick_device",
+    "read_tensors",
+    "require",
+    "tensor_bytes",
+]
 
 _HINT = "pip install 'tape2048[critic]'"
 
@@ -52,11 +61,19 @@ def pick_device(name: str) -> torch.device:
             build = torch.version.cuda or "none: a build for the CPU alone"
             raise DeviceError(
                 f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
-                hint="--device cpu works everywhere; https://pytorch.org/get-started/locally has other builds",
+                hint="the device cpu is always there; pytorch.org/get-started/locally has other builds",
             )
     elif device.type != "cpu":
         raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N")
     return device
+
+
+def local_device(name: str) -> torch.device:
+    """As :func:`pick_device`; of several CUDA devices, the one of this process's ``$LOCAL_RANK``."""
+    chosen = pick_device(name)
+    if str(chosen) == "cuda" and os.environ.get("LOCAL_RANK"):
+        return pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    return chosen
 
 
 def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:

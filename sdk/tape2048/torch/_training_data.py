@@ -1,4 +1,4 @@
-"""What a critic learns from: the split, its loaders, how its labels are balanced, whose embeddings they are."""
+"""What a critic learns from: the split, its loaders, the balance of its labels, whose embeddings they are."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         parts = corpus.split(salt=config.split_salt, **config.fractions)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    sources = {name: part if config.per_run is None else part.capped(config.per_run) for name, part in parts.items()}
+    sources = {
+        name: part if config.per_run is None else part.capped(config.per_run) for name, part in parts.items()
+    }
     field = "embeddings" if config.use_embeddings else "tokens"
     common: dict[str, Any] = {
         "threads": config.loader_threads,
@@ -115,7 +117,7 @@ def _embeddings(part: Corpus) -> Embeddings:
 
 
 def bad_batch(data: TrainingData, epoch: int, index: int) -> str:
-    """Which rows a batch of the training part has, in words; and which have embeddings that are no numbers."""
+    """Which rows a batch of the training part has, in words, and which embedding is not finite."""
     loader = data.train.batches
     fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
     again = type(loader)(

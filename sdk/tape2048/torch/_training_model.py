@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CriticModel",
     "autocast",
+    "embeddings_of",
     "head_info",
     "inputs",
     "learning_rate",
@@ -107,6 +108,11 @@ def _check_tower(config: CriticConfig, data: TrainingData) -> None:
         )
 
 
+def embeddings_of(data: TrainingData) -> str | None:
+    """The tower that made the embeddings, where they are used."""
+    return None if data.embeddings is None else data.embeddings.model_sha
+
+
 def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> TowerInfo:
     """What ``critic.json`` says of the tower."""
     if data.embeddings is not None:
@@ -127,7 +133,8 @@ def head_info(head: CriticHead) -> HeadInfo:
 def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.AdamW:
     """AdamW, with weight decay on matrices alone: not on biases, norms and embeddings."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    decayed, rest = [], []
+    decayed: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         plain = parameter.ndim < 2 or id(parameter) in embeddings or name.endswith("position")
         (rest if plain else decayed).append(parameter)

@@ -9,7 +9,7 @@
 ::
 
     critic = Critic.load("critic/best")
-    critic(boards)           # u64[N] -> f32[N, T]: P(the game reaches each of critic.thresholds)
+    critic(boards)  # u64[N] -> f32[N, T]: P(the game reaches each of critic.thresholds)
 """
 
 from __future__ import annotations
@@ -219,9 +219,12 @@ class Critic:
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             if part not in parts:
-                raise CriticError(f"found the tensor {name!r}, expected head.* or tower.*", path=directory / MODEL)
+                raise CriticError(
+                    f"found the tensor {name!r}, expected head.* or tower.*", path=directory / MODEL
+                )
             parts[part][rest] = tensor
         head = _make_head(info, parts["head"], directory)
+        module: nn.Module | None
         if info.kind == "tokens":
             module = _own_tower(info, parts["tower"], directory, tower)
         else:
@@ -340,7 +343,7 @@ def _read_model(directory: Path, info: CriticInfo) -> dict[str, torch.Tensor]:
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if info.model_sha256 and found != info.model_sha256:
         raise CriticError(
-            f"SHA-256 {found}, and {CRITIC_JSON} says {info.model_sha256}: bytes changed, or another critic's",
+            f"SHA-256 {found}, and {CRITIC_JSON} says {info.model_sha256}: bytes changed",
             path=path,
         )
     return tensors
@@ -349,9 +352,7 @@ def _read_model(directory: Path, info: CriticInfo) -> dict[str, torch.Tensor]:
 def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path) -> CriticHead:
     sizes = info.head
     try:
-        head = CriticHead(
-            sizes.in_dim, info.thresholds, sizes.hidden, sizes.dropout, ordered=sizes.ordered
-        )
+        head = CriticHead(sizes.in_dim, info.thresholds, sizes.hidden, sizes.dropout, ordered=sizes.ordered)
         head.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
         raise CriticError(f"the head's parameters and sizes disagree: {error}", path=directory) from error

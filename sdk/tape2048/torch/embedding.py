@@ -72,7 +72,9 @@ def tower_width(tower: OpenTower, device: torch.device) -> int:
     return int(found.shape[1])
 
 
-def tower_rate(tower: OpenTower, device: torch.device, batch_rows: int = BATCH_ROWS, seconds: float = 1.0) -> float:
+def tower_rate(
+    tower: OpenTower, device: torch.device, batch_rows: int = BATCH_ROWS, seconds: float = 1.0
+) -> float:
     """Rows a second of a tower, measured for so long on made-up boards."""
     tower.module.to(device)
     boards = torch.arange(batch_rows * 16, dtype=torch.int32).reshape(batch_rows, 16).remainder(12).byte()
@@ -143,7 +145,9 @@ def embed_session(
     """
     index, count = share
     if batch_rows < 1 or chunk_rows < 1 or not 0 <= index < count:
-        raise ValueError(f"batch_rows={batch_rows}, chunk_rows={chunk_rows}, share={share}; see the arguments")
+        raise ValueError(
+            f"batch_rows={batch_rows}, chunk_rows={chunk_rows}, share={share}; see the arguments"
+        )
     device = device or torch.device("cpu")
     plan = Plan(
         model_sha=tower.sha256,
@@ -156,13 +160,17 @@ def embed_session(
     if not force and _is_there(session, plan):
         return Embedded("there", plan.rows, 0, plan.width)
     with Draft(session.path, plan, share, replace=force) as draft:
-        return _fill(session, tower, draft, device, batch_rows, share, progress or (lambda _d, _t: None))
+        return _fill(
+            session, tower, draft, device=device, batch_rows=batch_rows, share=share,
+            progress=progress or (lambda _done, _total: None),
+        )  # fmt: skip
 
 
 def _fill(
     session: Session,
     tower: OpenTower,
     draft: Draft,
+    *,
     device: torch.device,
     batch_rows: int,
     share: tuple[int, int],
@@ -191,16 +199,16 @@ def _fill(
 
 
 def _size(plan: Plan, chunk: int) -> int:
-    rows = plan.rows_of(chunk)
-    return rows.stop - rows.start
+    return len(plan.rows_of(chunk))
 
 
-def _tokens(session: Session, rows: slice) -> NDArray[np.uint8]:
-    tokens = session.tokens(rows)
+def _tokens(session: Session, rows: range) -> NDArray[np.uint8]:
+    tokens = session.tokens(slice(rows.start, rows.stop))
     if tokens.size and tokens.max() > 15:
         at = int((tokens > 15).any(axis=1).argmax())
         raise FieldError(
-            f"row {rows.start + at}: found the exponent {tokens[at].max()}, expected at most 15", path=session.path
+            f"row {rows.start + at}: found the exponent {tokens[at].max()}, expected at most 15",
+            path=session.path,
         )
     return tokens
 
@@ -211,7 +219,9 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         found = tower.module(moved)
     if found.ndim != 2 or len(found) != len(tokens):
-        raise CriticError(f"the tower gave shape {list(found.shape)} for {len(tokens)} boards, expected [B, D]")
+        raise CriticError(
+            f"the tower gave shape {list(found.shape)} for {len(tokens)} boards, expected [B, D]"
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -224,7 +234,7 @@ def _checked_steps(session: Session) -> int | None:
     path = session.path / STEPS_NPY
     if not path.exists():
         return None
-    content = map_path(path)
+    content = map_path(path).data
     found = 0
     for begin in range(0, len(content), _CRC_BYTES):
         found = crc32c(content[begin : begin + _CRC_BYTES], found)

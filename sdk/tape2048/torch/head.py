@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ class CriticHead(nn.Module):
             raise ValueError(f"{len(logits)} shares; expected {len(self.thresholds)}")
         self.last.weight.zero_()
         if self.ordered:
-            falls = [max(a - b, 1e-3) for a, b in zip(logits, logits[1:], strict=False)]
+            falls = [max(a - b, 1e-3) for a, b in itertools.pairwise(logits)]
             logits = [logits[0], *(fall + math.log(-math.expm1(-fall)) for fall in falls)]
         self.last.bias.copy_(torch.tensor(logits))
 

@@ -21,7 +21,7 @@ import importlib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 import torch
@@ -59,8 +59,9 @@ KINDS = 16
 
 Pooling = Literal["mean", "cls"]
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 _FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
-_Size = msgspec.Meta(ge=1, le=65_536)
 
 
 class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,7 +83,12 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def check(self) -> None:
         """Raise ConfigError unless a tower can have these sizes."""
-        for name, least, most in (("dim", 1, 65_536), ("layers", 1, 1024), ("heads", 1, 65_536), ("ffn", 1, 2**20)):
+        for name, least, most in (
+            ("dim", 1, 65_536),
+            ("layers", 1, 1024),
+            ("heads", 1, 65_536),
+            ("ffn", 1, 2**20),
+        ):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected {least} to {most}")
         if self.dim % self.heads:
@@ -313,7 +319,7 @@ def _config_in_critic(path: Path) -> TowerConfig:
     return found.tower.config
 
 
-def read_json(path: Path, kind: Any) -> Any:
+def read_json(path: Path, kind: type[S]) -> S:
     """A small JSON file as a Struct; CriticError where it is none."""
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
@@ -346,7 +352,8 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
         if error.name and not match["module"].startswith(error.name):
             raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
         raise ConfigError(
-            f"{spec}: no module {match['module']!r}", hint="start where it is, or put its directory in PYTHONPATH"
+            f"{spec}: no module {match['module']!r}",
+            hint="start where it is, or put its directory in PYTHONPATH",
         ) from error
     except AttributeError as error:
         raise ConfigError(f"{spec}: the module has no {match['name']!r}") from error

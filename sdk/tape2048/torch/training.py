@@ -4,8 +4,8 @@
 
     <out>/
         checkpoint.safetensors   all that going on needs; replaced whole
-        metrics.jsonl            {"kind": "train", ...} every log_steps, {"kind": "val", ...} at each validation
-        best/, last/             critics (tape2048.torch.critic): of the lowest validation loss, and the newest
+        metrics.jsonl            a line every log_steps ("kind": "train"), one at each validation ("val")
+        best/, last/             critics (tape2048.torch.critic): of the least validation loss; the newest
         tensorboard/             where that is asked for
 
 What a step learns from is decided by the seed, the step and the rows alone; the checkpoint has the rest: the
@@ -21,7 +21,6 @@ import contextlib
 import copy
 import math
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -36,6 +35,7 @@ from tape2048._staging import lock_directory
 from tape2048.errors import AlreadyRunningError, DivergedError
 from tape2048.torch import _training_model as models
 from tape2048.torch._checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
+from tape2048.torch._clock import Clock
 from tape2048.torch._ranks import Ranks, joined
 from tape2048.torch._tracking import METRICS, Tracking
 from tape2048.torch._training_data import bad_batch, open_data
@@ -137,7 +137,7 @@ def train_critic(
         ConfigError: settings that cannot all hold.
         DeviceError: no such device.
         EmptyCorpusError: no rows, or a part of the split without any.
-        EmbeddingsError: with ``use_embeddings``, as for :class:`CriticLoader`, or of another tower than named.
+        EmbeddingsError: with ``use_embeddings``: missing, not of these rows, or of another tower than named.
         CheckpointError: the checkpoint is damaged, or of another training.
         DivergedError: the loss or its gradient is not finite; names the batch. The checkpoint is from before.
         AlreadyRunningError: another training runs in the directory.
@@ -191,7 +191,9 @@ class _Trainer:
         torch.manual_seed(config.seed + ranks.rank)
         self.optimizer = models.make_optimizer(config, self.model)
         self.state = TrainingState(
-            config=config.deciding(), corpus=self.data.corpus.identity, world_size=ranks.world_size
+            config={**config.deciding(), "embeddings_of": models.embeddings_of(self.data)},
+            corpus=self.data.corpus.identity,
+            world_size=ranks.world_size,
         )
         checkpoint = directory / CHECKPOINT
         if checkpoint.exists():
@@ -213,7 +215,7 @@ class _Trainer:
         self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
         self.shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])
         self._recent: list[tuple[torch.Tensor, int, int]] = []  # loss and gradient, epoch, batch of each step
-        self._clock = _Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
+        self._clock = Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
         self._val: Validation | None = None
         self._loss = math.nan
 
@@ -282,7 +284,7 @@ class _Trainer:
             logits = self.parallel(models.inputs(batch))
         loss = binary_cross_entropy_with_logits(logits, batch["labels"], pos_weight=self.weights)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         longest = math.inf if self.config.clip_norm is None else self.config.clip_norm
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), longest)
         self.optimizer.step()
@@ -304,11 +306,11 @@ class _Trainer:
             _, epoch, index = self._recent[at]
             loss, norm = values[at].tolist()
             raise DivergedError(
-                f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its gradient "
-                f"{norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
+                f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its "
+                f"gradient {norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
                 + bad_batch(self.data, epoch, index),
                 path=self.directory,
-                hint="the checkpoint and the critics are from before; lower learning_rate, or look at these rows",
+                hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
             )
         self._loss = float(values[-1, 0])
         self.state.loss_sum += float(values[:, 0].double().sum())
@@ -359,7 +361,12 @@ class _Trainer:
         better = state.best_loss is None or found.loss < state.best_loss
         metrics: dict[str, Any] = {"val_loss": found.loss, "val_auroc": found.auroc, "val_rows": found.rows}
         if better:
-            state.best_loss, state.best_step, state.best_metrics, state.worse = found.loss, state.step, metrics, 0
+            state.best_loss, state.best_step, state.best_metrics, state.worse = (
+                found.loss,
+                state.step,
+                metrics,
+                0,
+            )
         else:
             state.worse += 1
         self._export("last", metrics)
@@ -421,66 +428,3 @@ class _Trainer:
             best_step=state.best_step,
             elapsed_s=self._clock.elapsed_s,
         )
-
-
-class _Clock:
-    """Where the time of the steps goes: since the last line of metrics, without validations.
-
-    The wait for the first batch, in which kernels are compiled, is no step's.
-
-    Args:
-        rows: of a step, all ranks together.
-        before_s: spent by the starts before.
-    """
-
-    def __init__(self, rows: int, before_s: float) -> None:
-        self._rows = rows
-        self._before_s = before_s
-        self._start = time.perf_counter()
-        self._warm = False
-        self._last: tuple[float, float] | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._since = self._mark = time.perf_counter()
-        self._wait_s = 0.0
-        self._steps = 0
-
-    def lap(self) -> None:
-        """A line of metrics is due: rates are those up to here, until the next one."""
-        self._last = self._rates()
-        self._begin()
-
-    def waited_for(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Hand the batches on, and time the waits."""
-        begin = time.perf_counter()
-        for batch in batches:
-            self._wait_s += time.perf_counter() - begin
-            if not self._warm:
-                self._warm = True
-                self._begin()
-            self._steps += 1
-            yield batch
-            begin = time.perf_counter()
-
-    def pause(self) -> None:
-        """What follows is no step."""
-        self._mark = time.perf_counter()
-
-    def go(self) -> None:
-        """Steps follow."""
-        self._since += time.perf_counter() - self._mark
-
-    @property
-    def elapsed_s(self) -> float:
-        """Of this start, and those before."""
-        return self._before_s + time.perf_counter() - self._start
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Rows a second, and the share of the time that went into waiting for batches."""
-        return self._last or self._rates()
-
-    def _rates(self) -> tuple[float, float]:
-        stepping_s = max(1e-9, time.perf_counter() - self._since)
-        return self._steps * self._rows / stepping_s, min(1.0, self._wait_s / stepping_s)

@@ -45,7 +45,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         print_human((example_toml() if plain else settings_toml(config)).rstrip("\n"))
         return
     require_torch()
-    sys.path.append(os.getcwd())  # where a tower's module:factory may stand
+    sys.path.append(str(Path.cwd()))  # where a tower's module:factory may stand
     from tape2048.torch.training import train_critic
     from tape2048_tools.critic_view import open_critic_view, trained_facts, trained_summary
     from tape2048_tools.stopping import stopped_by_signals

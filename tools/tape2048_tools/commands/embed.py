@@ -29,14 +29,14 @@ __all__ = ["command"]
 _LOG_INTERVAL_S = 30.0
 
 
-class _Share(click.ParamType):
+class _Share(click.ParamType[tuple[int, int]]):
     """``i/n``, with 0 <= i < n."""
 
     name = "I/N"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value)
         if match is None or not int(match[1]) < int(match[2]):
             self.fail(f"found {value!r}, expected I/N with I from 0 to N - 1, such as 0/4", param, ctx)
@@ -53,17 +53,35 @@ class _Share(click.ParamType):
         "torchrun --nproc-per-node 8 -m tape2048_tools.cli embed selfplay --tower critic/best",
     ],
 )
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION|ROOT...")
-@click.option("--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="What a factory is given; its SHA-256 names it.")
-@click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D].")
+@click.argument(
+    "sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION|ROOT..."
+)
+@click.option(
+    "--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory."
+)
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="What a factory is given; its SHA-256 names it."
+)
+@click.option(
+    "--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D]."
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows at once.")
-@click.option("--chunk-rows", type=click.IntRange(1), default=65_536, show_default=True, help="Rows that a kill costs at most.")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads of PyTorch on a CPU; 0: its own choice.")
+@click.option(
+    "--chunk-rows",
+    type=click.IntRange(1),
+    default=65_536,
+    show_default=True,
+    help="Rows that a kill costs at most.",
+)
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, help="Threads of PyTorch on a CPU; 0: its own choice."
+)
 @click.option("--shard", "share", type=_Share(), help="This process's share; otherwise $RANK of $WORLD_SIZE.")
 @click.option("--force", is_flag=True, help="Make them anew where a session has embeddings.")
-@click.option("--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def command(
     *,
@@ -90,31 +108,40 @@ def command(
     require_torch()
     import torch
 
-    from tape2048.torch._support import pick_device
+    from tape2048.torch._support import local_device
     from tape2048.torch.tower import open_tower
 
     share = share or _share_of_rank()
     if threads:
         torch.set_num_threads(threads)
-    sys.path.append(os.getcwd())  # where module:factory may stand
+    sys.path.append(str(Path.cwd()))  # where module:factory may stand
     opened = open_tower(tower, checkpoint=checkpoint, pooling=pooling)
-    chosen = pick_device(device)
-    if chosen.type == "cuda" and chosen.index is None and "LOCAL_RANK" in os.environ:
-        chosen = pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    chosen = local_device(device)
     found = _sessions(sources)
     if dry_run:
         _say_plan(found, opened, chosen, batch_rows, share, as_json=as_json)
         return
-    report = []
-    for session in found:
-        report.append(_embed(session, opened, chosen, batch_rows, chunk_rows, share, force=force))
+    how = {
+        "device": chosen,
+        "batch_rows": batch_rows,
+        "chunk_rows": chunk_rows,
+        "share": share,
+        "force": force,
+    }
+    report = [_embed(session, opened, how) for session in found]
     if as_json:
         print_json({"model_sha": opened.sha256, "pooling": opened.pooling, "sessions": report})
         return
     made = table("session", ">rows", ">made now", ">D", "")
     words = {"made": "made", "there": "was there", "waiting": "this share is done, others are not"}
     for line in report:
-        made.add_row(printable(line["session"]), number(line["rows"]), number(line["rows_made"]), str(line["D"]), words[line["status"]])
+        made.add_row(
+            printable(line["session"]),
+            number(line["rows"]),
+            number(line["rows_made"]),
+            str(line["D"]),
+            words[line["status"]],
+        )
     print_human(f"tower {opened.sha256}, {opened.pooling}-pooled", made)
 
 
@@ -139,28 +166,18 @@ def _sessions(sources: tuple[Path, ...]) -> list[Session]:
         is_one = (source / "metadata.db").exists() or not source.is_dir()
         found += [Session.open(path) for path in ([source] if is_one else sessions(source))]
     if not found:
-        raise EmptyCorpusError(f"no sessions in {', '.join(map(str, sources))}", hint="tape2048 record makes some")
+        raise EmptyCorpusError(
+            f"no sessions in {', '.join(map(str, sources))}", hint="tape2048 record makes some"
+        )
     return found
 
 
-def _embed(
-    session: Session,
-    tower: OpenTower,
-    device: torch.device,
-    batch_rows: int,
-    chunk_rows: int,
-    share: tuple[int, int],
-    *,
-    force: bool,
-) -> dict[str, Any]:
+def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str, Any]:
     from tape2048.torch.embedding import embed_session
 
     begin = time.monotonic()
     with _progress(session.name) as progress:
-        done = embed_session(
-            session, tower, device=device, batch_rows=batch_rows, chunk_rows=chunk_rows,
-            share=share, force=force, progress=progress,
-        )  # fmt: skip
+        done = embed_session(session, tower, progress=progress, **how)
     seconds = time.monotonic() - begin
     return {
         "session": session.name,
@@ -227,7 +244,8 @@ def _lines(label: str) -> Callable[[int, int], None]:
             return
         due = time.monotonic() + _LOG_INTERVAL_S
         left = duration((total - done) / speed)
-        sys.stderr.write(f"{printable(label)}: {number(done)} of {number(total)} rows, {number(speed)} rows/s, {left} to go\n")
+        said = f"{number(done)} of {number(total)} rows, {number(speed)} rows/s, {left} to go"
+        sys.stderr.write(f"{printable(label)}: {said}\n")
         sys.stderr.flush()
 
     return update
@@ -248,7 +266,7 @@ def _say_plan(
     width = tower_width(tower, device)
     rate = tower_rate(tower, device, batch_rows)
     rows = sum(len(session) for session in found)
-    facts = {
+    facts: dict[str, Any] = {
         "model_sha": tower.sha256,
         "pooling": tower.pooling,
         "D": width,
