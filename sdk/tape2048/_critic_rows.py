@@ -1,0 +1,146 @@
+"""The rows on which a critic is examined, and what a critic and baselines say of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tape2048._embeddings import open_embeddings
+from tape2048.errors import EmbeddingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.corpus import Corpus
+    from tape2048.critic_baselines import Baseline
+
+__all__ = ["CriticLike", "Sample", "check_embeddings", "take_sample"]
+
+#: Rows that are fetched at once.
+BATCH_ROWS = 32_768
+
+
+class CriticLike(Protocol):
+    """What is asked of a critic; :class:`tape2048.torch.critic.Critic` is one."""
+
+    @property
+    def thresholds(self) -> tuple[int, ...]:
+        """The T tiles."""
+
+    @property
+    def needs_embeddings(self) -> bool:
+        """Whether it takes embeddings and no boards."""
+
+    def __call__(self, boards: NDArray[np.uint64], /) -> NDArray[np.float32]:
+        """``f32[n, T]`` of ``u64[n]``."""
+
+    def from_embeddings(self, x: NDArray[np.uint16], /) -> NDArray[np.float32]:
+        """``f32[n, T]`` of ``u2[n, D]``."""
+
+
+class Sample(NamedTuple):
+    """Rows, and what was said of them.
+
+    Attributes:
+        runs: the run of each, ``i32[N]``, numbered without gaps.
+        highest: the highest tile of each run, ``i64[R]``.
+        lengths: moves of each run, ``i64[R]``.
+        steps: move number of each row, ``u4[N]``.
+        tiles: exponent of the highest tile on the board, ``u8[N]``.
+        probabilities: the critic's, ``f32[N, T]``; none where there was no critic.
+        baselines: scores by name, ``[N]`` each.
+    """
+
+    runs: NDArray[np.int32]
+    highest: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    steps: NDArray[np.uint32]
+    tiles: NDArray[np.uint8]
+    probabilities: NDArray[np.float32]
+    baselines: dict[str, NDArray[Any]]
+
+    def labels(self, thresholds: Sequence[int]) -> NDArray[np.bool_]:
+        """``bool[R, T]``: which runs reached which tiles."""
+        reached: NDArray[np.bool_] = self.highest[:, None] >= np.asarray(thresholds)
+        return reached
+
+
+def take_sample(
+    corpus: Corpus,
+    critic: CriticLike | None,
+    baselines: Mapping[str, Baseline],
+    *,
+    per_run: int | None,
+    seed: int,
+    progress: Callable[[int, int], object] | None = None,
+) -> Sample:
+    """At most ``per_run`` rows of each run, drawn as in training, with everyone's opinion of each.
+
+    Args:
+        corpus: the games.
+        critic: None: baselines alone.
+        baselines: by name.
+        per_run: None: all rows.
+        seed: decides which.
+        progress: called with rows done and all rows.
+    """
+    from tape2048.critic_baselines import highest_tile
+    from tape2048.rules import exps_to_boards
+
+    embedded = critic is not None and critic.needs_embeddings
+    source = corpus if per_run is None else corpus.capped(per_run)
+    batches = source.batches(
+        BATCH_ROWS, shuffle=False, seed=seed, rank=0, world_size=1,
+        fields=("tokens", "run", "step", *(("embeddings",) if embedded else ())),
+    )  # fmt: skip
+    parts: list[tuple[Any, ...]] = []
+    done = 0
+    for batch in batches:
+        boards, steps = exps_to_boards(batch["tokens"]), batch["step"].copy()
+        parts.append(
+            (
+                batch["run"].astype(np.int32),
+                steps,
+                highest_tile(boards, steps),
+                _ask(critic, boards, batch["embeddings"] if embedded else None),
+                *(baseline(boards, steps) for baseline in baselines.values()),
+            )
+        )
+        done += len(boards)
+        if progress is not None:
+            progress(done, len(source))
+    runs, steps, tiles, probabilities, *scores = map(np.concatenate, zip(*parts, strict=True))
+    return Sample(
+        runs,
+        corpus.runs["highest_tile"].astype(np.int64),
+        corpus.runs["steps"].astype(np.int64),
+        steps,
+        tiles,
+        probabilities,
+        dict(zip(baselines, scores, strict=True)),
+    )
+
+
+def _ask(
+    critic: CriticLike | None, boards: NDArray[np.uint64], embeddings: NDArray[np.uint16] | None
+) -> NDArray[np.float32]:
+    if critic is None:
+        return np.empty((len(boards), 0), np.float32)
+    return critic(boards) if embeddings is None else critic.from_embeddings(embeddings)
+
+
+def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:
+    """Raise EmbeddingsError unless all sessions of a corpus have embeddings of this tower."""
+    for number in np.unique(corpus.runs["session"]).tolist():
+        session = corpus.sessions[number]
+        found = open_embeddings(session)
+        if found.model_sha != tower_sha256:
+            raise EmbeddingsError(
+                f"embeddings of the tower {found.model_sha[:16]}..., and the critic learned from those of "
+                f"{tower_sha256[:16]}...",
+                path=session.path,
+                hint="name the critic's tower (--tower), or make embeddings with it",
+            )

@@ -1,0 +1,86 @@
+"""What a critic has to beat: predictors that need no training, and their calibration.
+
+A baseline gives each board one number, the greater the likelier that its game gets far; the same number ranks
+rows for every threshold. To have probabilities of it, :func:`calibrate` fits the best monotone map to the
+training games.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tape2048.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Baseline", "calibrate", "highest_tile", "nothing", "score_so_far"]
+
+#: From boards ``u64[n]`` and their numbers in the game ``u4[n]`` (0 is the first board) to scores ``[n]``.
+Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "NDArray[Any]"]
+
+
+def nothing(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:  # noqa: ARG001
+    """The same for all boards: calibrated, it is the prevalence."""
+    return np.zeros(len(boards))
+
+
+def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
+    """The exponent of the highest tile that stands on the board now."""
+    from tape2048.rules import boards_to_exps
+
+    highest: NDArray[np.uint8] = boards_to_exps(boards).max(axis=1, initial=0)
+    return highest
+
+
+def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The game's score when the board was reached, from the board and its number alone.
+
+    Merges keep the sum S of the tiles' values, so S is what was spawned: ``S = 2 a + 4 b`` with a twos and b
+    fours. By step t, ``a + b = t + 2``; hence ``b = S / 2 - (t + 2)``. Building each tile from twos scores
+    ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4.
+
+    Args:
+        boards: ``u64[n]``.
+        steps: moves made before each, ``u4[n]``, in a game that began with two spawned tiles.
+
+    Returns:
+        ``i64[n]``.
+    """
+    from tape2048.rules import boards_to_exps
+
+    exps = boards_to_exps(boards).astype(np.int64)
+    values = np.where(exps > 0, np.int64(1) << exps, 0)
+    fours = values.sum(axis=1) // 2 - (steps.astype(np.int64) + 2)
+    score: NDArray[np.int64] = ((exps - 1) * values).sum(axis=1) - 4 * fours
+    return score
+
+
+def calibrate(scores: NDArray[Any], labels: NDArray[np.bool_], of: NDArray[Any]) -> NDArray[np.float64]:
+    """Probabilities of scores, by isotonic regression (Zadrozny and Elkan 2002).
+
+    Args:
+        scores: of training rows, ``[n]``.
+        labels: of these, ``bool[n]``.
+        of: the scores whose probabilities are asked for, ``[m]``.
+
+    Returns:
+        ``f64[m]``. Of a constant score, it is the share of true labels in training.
+
+    Raises:
+        MissingPackageError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.isotonic import IsotonicRegression
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the calibration of baselines needs scikit-learn, which cannot be imported ({error})",
+            hint="pip install 'tape2048[critic]'",
+        ) from error
+    fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    fitted.fit(scores.astype(np.float64), labels.astype(np.float64))
+    probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
+    return probabilities
