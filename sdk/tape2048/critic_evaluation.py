@@ -3,10 +3,10 @@
 **Stages.** A critic is asked about boards of games that are still being played, so a stage has to be
 something that is known there and then. Move number is the plainest such thing: ``early``, ``middle`` and
 ``late`` are the thirds of the examined rows by move number. (A share of the game's length,
-``by="progress"``, looks into the future: the last tenth of a game is where it is about to be lost. Within one highest tile,
-``by="tile"``, the baseline of that name knows nothing at all.) Two more stages are always there: ``all`` rows,
-and ``undecided``, the rows on which the tile does not stand yet; the others are easy, since their label is
-known.
+``by="progress"``, looks into the future: the last tenth of a game is where it is about to be lost. Within
+one highest tile, ``by="tile"``, the baseline of that name knows nothing at all.) Two more stages are always
+there: ``all`` rows, and ``undecided``, the rows on which the tile does not stand yet; the others are easy,
+since their label is known.
 
 **Rows.** A critic is trained on at most so many rows of each game, and its probabilities are meant for such
 rows: where all rows count, long games count more, and more of them reach the tile. So the rows examined are

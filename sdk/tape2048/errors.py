@@ -28,6 +28,7 @@
     │   ├── NetworkError           70   a file of weights is not a network that a player can use
     │   ├── EmbeddingsError        71   embeddings do not fit the rows they lie beside
     │   ├── CriticError            66   a directory is no critic or tower, or one that does not fit
+    │   ├── ScoresError            68   a file of probabilities is not that of these rows
     │   ├── NoRunsError            72   a directory that holds no run file
     │   └── NotADatasetError       73   no data set stands at this path
     ├── StorageError               30   the operating system said no
@@ -56,6 +57,7 @@
     ├── TrainingError              62   a training cannot go on
     │   ├── DivergedError          63   ... because its loss is no longer a number
     │   └── CheckpointError        64   ... from a checkpoint that is damaged, or another training's
+    ├── EvaluationError            67   a critic cannot be examined in the way that was asked for
     ├── DeviceError                65   a device that this machine does not have
     └── LossError                  61   a conversion would lose what the target cannot hold
 
@@ -87,6 +89,7 @@ __all__ = [
     "EmbeddingsError",
     "EmptyCorpusError",
     "EncodingError",
+    "EvaluationError",
     "FieldError",
     "FilterError",
     "FormatError",
@@ -117,6 +120,7 @@ __all__ = [
     "ReplayError",
     "RowsGoneError",
     "SchemaError",
+    "ScoresError",
     "StorageError",
     "TapeError",
     "TrailingBytesError",
@@ -311,6 +315,12 @@ class CriticError(FormatError):
     exit_code = 66
 
 
+class ScoresError(FormatError):
+    """A file of a critic's probabilities that is damaged, has no sidecar, or is of other rows."""
+
+    exit_code = 68
+
+
 class NoRunsError(FormatError):
     """A directory in which no file of a run stands."""
 
@@ -477,6 +487,12 @@ class CheckpointError(TrainingError):
     """A training's checkpoint is damaged, or was made with other settings, rows or ranks."""
 
     exit_code = 64
+
+
+class EvaluationError(TapeError):
+    """A critic cannot be examined in the way that was asked for: its split has no such part."""
+
+    exit_code = 67
 
 
 class DeviceError(TapeError):

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["cell", "columns", "finding", "print_human", "print_json", "print_lines", "printable", "table"]
+__all__ = [
+    "cell",
+    "columns",
+    "finding",
+    "print_human",
+    "print_json",
+    "print_lines",
+    "print_text",
+    "printable",
+    "table",
+]
 
 #: What a shell reports for a program that SIGPIPE ended; the usual answer to ``| head``.
 EXIT_PIPE_CLOSED = 128 + 13
@@ -50,6 +60,11 @@ def print_json(document: Any) -> None:
     import msgspec
 
     _emit(msgspec.json.format(msgspec.json.encode(_encodable(document)), indent=2).decode() + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print lines for a program to read (CSV), as they are."""
+    _emit(text)
 
 
 def print_human(*parts: RenderableType) -> None:

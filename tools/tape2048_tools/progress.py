@@ -12,7 +12,7 @@ from tape2048_tools.output import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["progress_bar"]
+__all__ = ["progress_bar", "stages_bar"]
 
 #: What is done sooner needs no bar: hundreds of small sessions would only flicker.
 _BAR_AFTER_S = 0.3
@@ -40,3 +40,23 @@ def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, 
         yield update
     finally:
         bar.stop()
+
+
+@contextlib.contextmanager
+def stages_bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
+    """As :func:`progress_bar`, for work of several stages: one bar after the other, each with its name."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        bars: dict[str, Callable[[int, int], None] | None] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in bars:
+                stack.close()
+                bars[stage] = stack.enter_context(progress_bar(stage))
+            bar = bars[stage]
+            if bar is not None:
+                bar(done, total)
+
+        yield update

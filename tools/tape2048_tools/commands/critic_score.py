@@ -1,0 +1,90 @@
+"""``tape2048 critic score``: a critic's probabilities of every row, for filters and viewers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tape2048_tools._click import Command
+
+__all__ = ["command"]
+
+EXIT_FINDINGS = 1
+
+
+@click.command(
+    "score",
+    cls=Command,
+    examples=[
+        "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
+        "tape2048 critic score critic/best selfplay --out scores.npy --json",
+        "tape2048 critic score critic/best games.a2pack --out games.npy",
+    ],
+)
+@click.argument("critic", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE.npy", help="Where they go."
+)
+@click.option(
+    "--tower", help="For a critic of embeddings, its tower: it then takes boards. DIR or module:factory."
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--force", is_flag=True, help="Replace FILE and its sidecar if they exist.")
+@click.option("--json", "as_json", is_flag=True, help="The sidecar, as one JSON document.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def command(
+    *,
+    critic: Path,
+    source: Path,
+    out: Path,
+    tower: str | None,
+    device: str,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write CRITIC's probabilities of every row of SOURCE, f32[rows, tiles], in the order of its rows.
+
+    SOURCE is a session, a directory of sessions, a data set, pack.dat, a pack, a run file, a directory of
+    them, JSONL or Parquet with runs. Beside FILE.npy stands FILE.json: the critic's SHA-256, the tiles, and
+    where runs begin. Runs that cannot be read are left out and named on standard error; the exit code is
+    then 1.
+    """
+    if out.suffix != ".npy":
+        raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
+    from tape2048_tools.critic_options import require_torch
+    from tape2048_tools.display import number
+    from tape2048_tools.output import print_human, print_json, printable
+    from tape2048_tools.progress import progress_bar
+
+    require_torch()
+    import msgspec
+
+    from tape2048.critic_scores import write_scores
+    from tape2048.torch.critic import Critic
+
+    loaded = Critic.load(critic, device, tower=tower)
+    with progress_bar("scoring", quiet=quiet) as progress:
+        info = write_scores(
+            out,
+            loaded,
+            source,
+            critic_path=critic.absolute(),
+            critic_sha256=loaded.sha256,
+            tower_sha256=loaded.info.tower.sha256,
+            replace=force,
+            progress=progress,
+        )
+    failed = [run for run in info.runs or () if run.error is not None]
+    for run in failed:
+        click.echo(f"left out: {printable(run.name)}: {printable(run.error)}", err=True)
+    if as_json:
+        print_json(msgspec.to_builtins(info))
+    else:
+        tiles = ", ".join(map(str, info.thresholds))
+        left_out = f"; {number(len(failed))} runs left out" if failed else ""
+        print_human(f"{printable(out)}: {number(info.rows)} rows, P(>= {tiles}){left_out}")
+    if failed:
+        raise click.exceptions.Exit(EXIT_FINDINGS)

@@ -1,0 +1,127 @@
+"""An examination of a critic as tables for people, as lines of CSV and as one document."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048_tools.display import number, share
+from tape2048_tools.output import cell, columns, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tape2048.critic_evaluation import Cell, Estimate, Evaluation
+
+__all__ = ["METRICS", "csv_text", "document", "estimate_text", "facts", "runs_text", "summary"]
+
+#: What a predictor is measured by, in the order of the columns.
+METRICS = ("auroc", "auprc", "brier", "ece", "gain")
+
+_CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
+
+
+def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
+    """Everything, as it goes into JSON."""
+    found: dict[str, Any] = msgspec.to_builtins(evaluation)
+    for made, one in zip(found["cells"], evaluation.cells, strict=True):
+        made["prevalence"] = one.prevalence
+    return {**about, "evaluation": found}
+
+
+def csv_text(evaluation: Evaluation) -> str:
+    """One line for each stage, tile and predictor; numbers in full, nothing where there is none."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    ends = [name for metric in METRICS for name in (metric, f"{metric}_low", f"{metric}_high")]
+    writer.writerow(["stage", "threshold", "predictor", *_CSV_COUNTS, *ends, "note"])
+    for one in evaluation.cells:
+        prevalence = one.prevalence if one.rows else None
+        counts = (one.rows, one.rows_positive, one.runs, one.runs_positive, prevalence)
+        for name, scores in one.scores.items() or [("", None)]:
+            values: list[Any] = []
+            for metric in METRICS:
+                found = getattr(scores, metric, None)
+                values += (None, None, None) if found is None else (found.value, found.low, found.high)
+            writer.writerow([one.stage, one.threshold, name, *counts, *values, one.note])
+    return buffer.getvalue()
+
+
+def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
+    """What was examined, in words."""
+    rows = f"{number(evaluation.rows)} rows of {number(evaluation.runs)} games"
+    cap = "all of each" if evaluation.per_run is None else f"at most {number(evaluation.per_run)} of each"
+    return {
+        "critic": f"{about['critic']} ({about['kind']}, step {number(about['step'])}, "
+        f"SHA-256 {about['critic_sha256'][:16]}...)",
+        "games": f"{about['root']}, part {about['part']}: {rows}, {cap}",
+        "intervals": f"95%, {number(evaluation.replicates)} bootstrap replicates over games"
+        if evaluation.replicates
+        else "none",
+    }
+
+
+def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableType]:
+    """Tables for a terminal: for each tile AUROC beside the baselines, then the critic's other metrics."""
+    parts: list[RenderableType] = [columns(facts(evaluation, about))]
+    parts += [cell(note) for note in about["notes"]]
+    for tile in evaluation.thresholds:
+        cells = [one for one in evaluation.cells if one.threshold == tile]
+        parts += ["", _auroc_table(evaluation, cells, tile), "", _critic_table(evaluation, cells)]
+    parts += ["", columns({stage.name: stage.about for stage in evaluation.stages})]
+    return parts
+
+
+def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
+    made = table(
+        "stage", ">rows", ">games", ">prevalence", *(f">{name}" for name in evaluation.predictors), "",
+        title=f"{tile}: AUROC",
+    )  # fmt: skip
+    for one in cells:
+        made.add_row(
+            one.stage,
+            number(one.rows),
+            runs_text(one),
+            share(one.prevalence) if one.rows else "-",
+            *(_text(one, name, "auroc") for name in evaluation.predictors),
+            one.note or "",
+        )
+    return made
+
+
+def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
+    critic, *others = evaluation.predictors
+    against = others[1:]  # the first one is the prevalence, which ranks nothing
+    made = table("critic", ">AUPRC", ">Brier", ">ECE", *(f">AUROC over {name}" for name in against))
+    for one in cells:
+        made.add_row(
+            one.stage,
+            *(_text(one, critic, metric) for metric in ("auprc", "brier", "ece")),
+            *(_text(one, name, "gain") for name in against),
+        )
+    return made
+
+
+def runs_text(one: Cell) -> str:
+    """Games that reached the tile, of how many."""
+    return f"{number(one.runs_positive)} of {number(one.runs)}"
+
+
+def _text(one: Cell, name: str, metric: str) -> str:
+    scores = one.scores.get(name)
+    return "-" if scores is None else estimate_text(getattr(scores, metric), signed=metric == "gain")
+
+
+def estimate_text(found: Estimate | None, *, signed: bool = False) -> str:
+    """A number and its interval: ``0.812 (0.790-0.834)``; ``+0.031 (+0.010 to +0.052)``; ``-`` for none."""
+    if found is None:
+        return "-"
+    form = "+.3f" if signed else ".3f"
+    if found.low is None or found.high is None:
+        return f"{found.value:{form}}"
+    between = " to " if signed else "-"
+    return f"{found.value:{form}} ({found.low:{form}}{between}{found.high:{form}})"

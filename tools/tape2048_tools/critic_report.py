@@ -1,0 +1,224 @@
+"""The report of an examination: one HTML file that needs nothing else, in light and dark."""
+
+from __future__ import annotations
+
+import html
+import math
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, runs_text
+from tape2048_tools.display import number, share
+from tape2048_tools.output import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tape2048.critic_evaluation import Cell, Evaluation
+    from tape2048_tools.critic_curves import Curves
+
+__all__ = ["report"]
+
+_STYLE = "critic_report.css"
+_HEADS = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "brier": "Brier",
+    "ece": "ECE",
+    "gain": "critic's AUROC over it",
+}
+_LEAD = "From a position, will this game reach the tile?"
+_UNSEEN = " Asked of games that the critic did not learn from."
+
+
+def report(
+    evaluation: Evaluation, about: dict[str, Any], curves: Curves | None, document: dict[str, Any]
+) -> str:
+    """The page.
+
+    Args:
+        evaluation: what was found.
+        about: of what.
+        curves: of the training, where it left some.
+        document: what ``--json`` prints; it stands in the page for programs.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    style = resources.files("tape2048_tools").joinpath(_STYLE).read_text()
+    body = [
+        "<header><h1>Examination of a critic</h1>",
+        f"<p class=lead>{_LEAD}{'' if about['part'] in {'all', 'train'} else _UNSEEN}</p>",
+        "</header>",
+        _facts(evaluation, about),
+        *(_tile(evaluation, tile) for tile in evaluation.thresholds),
+        _learning(curves),
+        _reading(evaluation),
+        # "<" would end the element early
+        '<script type="application/json" id="evaluation">'
+        + msgspec.json.encode(_finite(document)).decode().replace("<", "\\u003c")
+        + "</script>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{_text(about['critic'])}: examination</title>\n"
+        f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(body)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(printable(value))
+
+
+def _facts(evaluation: Evaluation, about: dict[str, Any]) -> str:
+    rows = "".join(f"<dt>{_text(name)}<dd>{_text(value)}" for name, value in facts(evaluation, about).items())
+    notes = "".join(f"<p class=note>{_text(note)}</p>" for note in about["notes"])
+    return f"<section><dl>{rows}</dl>{notes}</section>"
+
+
+def _tile(evaluation: Evaluation, tile: int) -> str:
+    from tape2048_tools.critic_figures import auroc_figure, reliability_figure
+
+    cells = [one for one in evaluation.cells if one.threshold == tile]
+    curve = next(one for one in evaluation.reliability if one.threshold == tile)
+    drawn = auroc_figure(evaluation, tile)
+    left = (
+        f"<figure>{drawn}<figcaption>AUROC by stage; bars are 95% intervals over games, the dashed line is "
+        "chance.</figcaption></figure>"
+        if drawn
+        else f"<p class=note>No AUROC: {_text(cells[0].note)}.</p>"
+    )
+    right = (
+        f"<figure>{reliability_figure(curve)}<figcaption>Reliability on all rows; perfect probabilities lie "
+        "on the dashed line.</figcaption></figure>"
+    )
+    return (
+        f'<section><h2 id="tile-{tile}">{tile}</h2><p>{_finding(evaluation, cells[0])}</p>'
+        f"<div class=figures>{left}{right}</div>{_stage_table(evaluation, cells, tile)}"
+        f"{_all_metrics(evaluation, cells, tile)}</section>"
+    )
+
+
+def _finding(evaluation: Evaluation, pooled: Cell) -> str:
+    """The pooled result in a sentence or two."""
+    critic, *others = evaluation.predictors
+    reached = f"{runs_text(pooled)} games reached it"
+    scores = pooled.scores.get(critic)
+    if scores is None or scores.auroc is None:
+        return f"{reached}, so that there is nothing to tell apart."
+    ece = "" if scores.ece is None else f", and the calibration error {estimate_text(scores.ece)}"
+    sentence = f"{reached}. Over all rows the critic's AUROC is {estimate_text(scores.auroc)}{ece}."
+    for name in others[1:]:
+        gain = pooled.scores[name].gain
+        if gain is None or gain.low is None or gain.high is None:
+            continue
+        word = "above" if gain.low > 0 else "below" if gain.high < 0 else "not told apart from"
+        difference = estimate_text(gain, signed=True)
+        sentence += f" It is <strong>{word}</strong> that of {_text(name)}: {difference}."
+    return sentence
+
+
+def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
+    heads = ["stage", "rows", "games that reached it", "prevalence", *evaluation.predictors]
+    rows = []
+    for one in cells:
+        about = next(stage.about for stage in evaluation.stages if stage.name == one.stage)
+        values = [
+            estimate_text(one.scores[name].auroc) if name in one.scores else "-"
+            for name in evaluation.predictors
+        ]
+        rows.append(
+            [
+                f"{_text(one.stage)}<small>{_text(about)}</small>",
+                number(one.rows),
+                runs_text(one),
+                share(one.prevalence) if one.rows else "-",
+                *values,
+            ]
+        )
+    notes: dict[str, list[str]] = {}
+    for one in cells:
+        if one.note is not None:
+            notes.setdefault(one.note, []).append(one.stage)
+    lines = "".join(
+        f"<p class=note>{_text(', '.join(stages))}: {_text(note)}.</p>" for note, stages in notes.items()
+    )
+    return _table(f"AUROC for {tile} by stage and predictor", heads, rows) + lines
+
+
+def _all_metrics(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
+    rows = [
+        [
+            f"{_text(one.stage)}<small>{_text(name)}</small>",
+            *(
+                estimate_text(getattr(one.scores[name], metric), signed=metric == "gain")
+                for metric in METRICS
+            ),
+        ]
+        for one in cells
+        for name in evaluation.predictors
+        if name in one.scores
+    ]
+    heads = ["stage and predictor", *_HEADS.values()]
+    inner = _table(f"All metrics for {tile}", heads, rows)
+    return f"<details><summary>All metrics of all predictors</summary>{inner}</details>"
+
+
+def _table(caption: str, heads: Iterable[str], rows: Iterable[list[str]]) -> str:
+    head = "".join(f'<th scope="col">{_text(name)}' for name in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}' + "".join(f"<td>{value}" for value in rest) for first, *rest in rows
+    )
+    return (
+        f'<div class=wide tabindex="0" role="region" aria-label="{_text(caption)}"><table>'
+        f"<caption>{_text(caption)}</caption><thead><tr>{head}<tbody>{body}</table></div>"
+    )
+
+
+def _learning(curves: Curves | None) -> str:
+    if curves is None:
+        return ""
+    from tape2048_tools.critic_figures import learning_figure
+
+    best = (
+        ""
+        if curves.best_step is None
+        else f" The best validation was that of step {number(curves.best_step)}."
+    )
+    return (
+        f"<section><h2>Learning curves</h2><figure>{learning_figure(curves)}<figcaption>Cross-entropy by "
+        f"optimizer step, from the training's metrics.jsonl.{best}</figcaption></figure></section>"
+    )
+
+
+def _reading(evaluation: Evaluation) -> str:
+    draws = number(evaluation.replicates)
+    return (
+        "<section><h2>How to read this</h2><ul>"
+        "<li><strong>AUROC</strong>: how often a row of a game that reached the tile scores higher than one of "
+        "a game that did not; 0.5 is chance."
+        "<li><strong>AUPRC</strong>: average precision; chance is the prevalence."
+        "<li><strong>Brier</strong>: mean squared error of the probability; smaller is better."
+        "<li><strong>ECE</strong>: mean gap of predicted and observed shares over 15 bins of equally many "
+        "rows. It is above 0 even for perfect probabilities, the more so the fewer games there are."
+        f"<li><strong>Intervals</strong> hold 95% of {draws} replicates in which whole games were drawn: all "
+        "rows of a game share its outcome, and intervals that count rows would be several times too narrow."
+        "<li><strong>Baselines</strong>: the prevalence; the highest tile on the board; the final score that "
+        "the n-tuple player expects. Their probabilities come from isotonic regression on training games."
+        "</ul></section>"
+    )
+
+
+def _finite(value: Any) -> Any:
+    """NaN as null, as JSON has it."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
