@@ -59,6 +59,8 @@ HEAVY = {
     "zstandard": (),
     "prometheus_client": (),
     "sklearn": (),
+    "safetensors": (),
+    "wandb": (),
 }
 
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
@@ -74,6 +76,10 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.export": ("numba", "rich", "numpy", "pyarrow", "torch"),
     "tape2048.export": ("numba", "rich", "pyarrow", "torch"),
+    "tape2048_tools.commands.critic": ("numba", "numpy", "rich", "torch"),
+    "tape2048_tools.commands.critic_train": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.embed": ("numba", "numpy", "rich", "torch"),
+    "tape2048.critic_config": ("numba", "rich", "torch"),
     "tape2048_tools.commands.pack": ("numba", "numpy", "rich", "zstandard"),
     "tape2048.formats.a2pack": ("numba", "rich", "zstandard"),
 }

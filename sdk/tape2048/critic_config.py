@@ -30,6 +30,9 @@ _FREE = frozenset(
     }
 )
 
+#: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
+_LEARNING_RATE_MAX = 1e30
+
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -278,6 +281,10 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         if self.tower_dim % self.tower_heads:
             raise ConfigError(
                 f"tower_dim: found {self.tower_dim}, expected a multiple of tower_heads ({self.tower_heads})"
+            )
+        if self.learning_rate > _LEARNING_RATE_MAX:
+            raise ConfigError(
+                f"learning_rate: found {self.learning_rate:g}, expected at most {_LEARNING_RATE_MAX:g}"
             )
         for name in ("dropout", "tower_dropout"):
             if getattr(self, name) >= 1:

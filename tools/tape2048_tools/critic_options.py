@@ -28,8 +28,8 @@ EXAMPLE = Path("config/critic.example.toml")
 _LISTED_BY = "tape2048 critic train --print-config"
 
 _HEAD = """\
-# Settings of `tape2048 critic train --config FILE`, each at its default. A flag (--batch-rows 512) counts
-# before this file; an unknown name is refused, with the nearest known one.
+# Settings of `tape2048 critic train --config FILE`, each at its default. A flag (--batch-rows 512)
+# counts before this file; an unknown name is refused, with the nearest known one.
 
 """
 

@@ -66,7 +66,7 @@ def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
         with torch.no_grad():
             width = tower(torch.zeros(1, 16, dtype=torch.uint8)).shape[1]
     head = CriticHead(width, config.tiles, config.hidden, config.dropout, ordered=config.ordered)
-    weights = data.weights or (1.0,) * len(data.prior)
+    weights = (None if config.ordered else data.weights) or (1.0,) * len(data.prior)
     # With a weight w, the loss is least at the odds w p / (1 - p).
     head.set_prior([p * w / (p * w + 1 - p) for p, w in zip(data.prior, weights, strict=True)])
     return CriticModel(tower, head)

@@ -41,8 +41,6 @@ class CriticHead(nn.Module):
         ValueError: an argument that cannot be.
     """
 
-    offset: torch.Tensor
-
     def __init__(
         self,
         in_dim: int,
@@ -71,8 +69,6 @@ class CriticHead(nn.Module):
             self.body = nn.Sequential(
                 nn.LayerNorm(in_dim), nn.Linear(in_dim, hidden), nn.GELU(), nn.Dropout(dropout)
             )
-        # What is taken from the logits of the ordered form; the other one has it in its bias.
-        self.register_buffer("offset", torch.zeros(len(tiles)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits ``f32[B, T]`` of vectors ``[B, D]`` of any floating type, which is cast here."""
@@ -81,9 +77,7 @@ class CriticHead(nn.Module):
             if not self.ordered:
                 return raw
             falls = softplus(raw[:, 1:]).cumsum(dim=1)
-            logits = torch.cat((raw[:, :1], raw[:, :1] - falls), dim=1) - self.offset
-            # Offsets of thresholds differ, and could undo the order; the running minimum keeps it.
-            return logits.cummin(dim=1).values
+            return torch.cat((raw[:, :1], raw[:, :1] - falls), dim=1)
 
     @torch.no_grad()
     def set_prior(self, shares: Sequence[float]) -> None:
@@ -106,18 +100,23 @@ class CriticHead(nn.Module):
         """Make probabilities calibrated that were trained with ``pos_weight``.
 
         With weight w, the loss is least where ``sigmoid(z) = p w / (p w + 1 - p)``, so that the logit of p is
-        ``z - log w``: this shift goes into the bias (in the ordered form, into :attr:`offset`).
+        ``z - log w``: this shift goes into the bias.
+
+        The ordered form has no bias of each threshold, and weights would demand logits that rise with the
+        threshold. Train it on ``logits + log w`` instead: then there is nothing to fold.
 
         Args:
             weights: w > 0 of each threshold.
+
+        Raises:
+            ValueError: the ordered form, or weights that are none.
         """
+        if self.ordered:
+            raise ValueError("the ordered form has nothing to fold: train it on logits + log(weights)")
         if len(weights) != len(self.thresholds) or not all(w > 0 and math.isfinite(w) for w in weights):
             raise ValueError(f"weights {list(weights)}; expected {len(self.thresholds)} positive numbers")
         shift = torch.tensor([math.log(w) for w in weights], dtype=torch.float64)
-        if self.ordered:
-            self.offset.add_(shift.to(self.offset))
-        else:
-            self.last.bias.sub_(shift.to(self.last.bias))
+        self.last.bias.sub_(shift.to(self.last.bias))
 
 
 def _logit(share: float) -> float:

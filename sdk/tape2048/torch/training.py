@@ -213,7 +213,11 @@ class _Trainer:
             )
         weights = self.data.weights
         self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
-        self.shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])
+        shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])
+        # A weight w shifts the logits by log w: out of the plain head's bias when a critic is written, and
+        # into the logits of the ordered head before the loss (see CriticHead.fold_pos_weight).
+        self.folded = torch.zeros_like(shift) if config.ordered else shift
+        self.added = shift.to(ranks.device) if config.ordered else None
         self._recent: list[tuple[torch.Tensor, int, int]] = []  # loss and gradient, epoch, batch of each step
         self._clock = Clock(config.batch_rows * ranks.world_size, self.state.elapsed_s)
         self._val: Validation | None = None
@@ -282,6 +286,8 @@ class _Trainer:
             group["lr"] = rate
         with models.autocast(self.config, self.ranks.device):
             logits = self.parallel(models.inputs(batch))
+        if self.added is not None:
+            logits = logits + self.added
         loss = binary_cross_entropy_with_logits(logits, batch["labels"], pos_weight=self.weights)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -352,7 +358,7 @@ class _Trainer:
                 lambda batch: self.model(models.inputs(batch)),
                 self.data.val,
                 self.config.tiles,
-                self.shift,
+                self.folded,
                 self.ranks,
             )
         self.parallel.train()
@@ -386,7 +392,7 @@ class _Trainer:
         if not self.ranks.first:
             return
         head = copy.deepcopy(self.model.head).cpu()
-        if self.data.weights is not None:
+        if self.data.weights is not None and not head.ordered:
             head.fold_pos_weight(self.data.weights)
         config = self.config
         info = CriticInfo(

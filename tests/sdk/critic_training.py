@@ -1,0 +1,39 @@
+"""A training of a critic in a process of its own, to be killed or to be one of several ranks.
+
+::
+
+    python -m tests.sdk.critic_training CONFIG.json [--paced]
+
+``--paced``: says ``step`` after each one, and waits for a line before the next.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tape2048.critic_config import CriticConfig
+from tape2048.torch.training import train_critic
+
+if TYPE_CHECKING:
+    from tape2048.torch.training import Progress
+
+
+class Paced:
+    """Goes on when it is told to."""
+
+    def event(self, message: str) -> None:
+        pass
+
+    def progress(self, progress: Progress) -> None:
+        sys.stdout.write("step\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=CriticConfig)
+    train_critic(settings, Paced() if "--paced" in sys.argv else None)

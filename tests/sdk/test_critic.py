@@ -1,0 +1,185 @@
+"""Critics: directories, and probabilities of boards and of embeddings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import errors
+from tape2048.rules import exps_to_boards
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from tape2048.torch import Critic  # noqa: E402 - after the skip
+from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic  # noqa: E402
+from tape2048.torch.embedding import bf16_bits  # noqa: E402
+from tape2048.torch.head import CriticHead  # noqa: E402
+from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TILES = (8192, 16384, 32768)
+SMALL = TowerConfig(dim=8, layers=1, heads=2, ffn=8)
+
+
+def info(**changes: Any) -> CriticInfo:
+    settings: dict[str, Any] = {
+        "thresholds": list(TILES), "kind": "tokens", "tower": TowerInfo(sha256="0" * 64, config=SMALL),
+        "head": HeadInfo(in_dim=8), "split": SplitInfo(fractions={"train": 0.9, "val": 0.1}),
+    }  # fmt: skip
+    return CriticInfo(**{**settings, **changes})
+
+
+@pytest.fixture
+def tower() -> Tower:
+    torch.manual_seed(3)
+    return Tower(SMALL).eval()
+
+
+@pytest.fixture
+def tokens() -> Any:
+    return np.random.default_rng(0).integers(0, 16, (50, 16)).astype(np.uint8)
+
+
+def test_a_critic_of_tokens(tmp_path: Path, tower: Tower, tokens: Any) -> None:
+    head = CriticHead(8, TILES)
+    written = save_critic(tmp_path / "critic", info(step=7, metrics={"val_loss": 0.5}), head, tower)
+    critic = Critic.load(tmp_path / "critic", "cpu")
+    assert critic.info == written
+    assert (critic.thresholds, critic.kind, critic.needs_embeddings) == (TILES, "tokens", False)
+    found = critic(exps_to_boards(tokens))
+    assert (found.shape, found.dtype) == ((50, 3), np.float32)
+    with torch.no_grad():
+        expected = torch.sigmoid(head(tower(torch.from_numpy(tokens)))).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_array_equal(critic.from_tokens(tokens), found)
+    few = Critic.load(tmp_path / "critic", "cpu", batch_rows=7)
+    np.testing.assert_allclose(few(exps_to_boards(tokens)), found, atol=1e-6)
+    assert critic(np.empty(0, np.uint64)).shape == (0, 3)
+    # Its tower can be used as one, under the same name.
+    assert open_tower(tmp_path / "critic").sha256 == tower_sha256(tower)
+
+
+def test_a_critic_of_embeddings(tmp_path: Path, tower: Tower, tokens: Any) -> None:
+    save_tower(tmp_path / "tower", tower)
+    about = TowerInfo(sha256=tower_sha256(tower))
+    head = CriticHead(8, TILES, hidden=4)
+    probe = info(kind="embeddings", tower=about, head=HeadInfo(in_dim=8, hidden=4))
+    save_critic(tmp_path / "probe", probe, head)
+    critic = Critic.load(tmp_path / "probe", "cpu")
+    assert critic.needs_embeddings
+    with pytest.raises(errors.CriticError, match="was given boards"):
+        critic(exps_to_boards(tokens))
+    with torch.no_grad():
+        bits = bf16_bits(tower(torch.from_numpy(tokens)))
+    bits.flags.writeable = False
+    found = critic.from_embeddings(bits)
+    values = (bits.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(critic.from_embeddings(values), found)
+    with pytest.raises(errors.EmbeddingsError, match=r"\[N, 8\]"):
+        critic.from_embeddings(bits[:, :5])
+    # With the tower that made them, boards will do; with another one they will not.
+    both = Critic.load(tmp_path / "probe", "cpu", tower=tmp_path / "tower")
+    np.testing.assert_array_equal(both(exps_to_boards(tokens)), found)
+    save_tower(tmp_path / "other", Tower(SMALL))
+    with pytest.raises(errors.CriticError, match="trained on embeddings of the tower"):
+        Critic.load(tmp_path / "probe", "cpu", tower=tmp_path / "other")
+    with pytest.raises(errors.CriticError, match="no tower of ours"):
+        open_tower(tmp_path / "probe")
+
+
+def test_ordered_probabilities_are_ordered(tmp_path: Path, tower: Tower, tokens: Any) -> None:
+    torch.manual_seed(0)
+    head = CriticHead(8, TILES, ordered=True)
+    with torch.no_grad():
+        head.last.weight.mul_(50)
+    save_critic(tmp_path / "critic", info(head=HeadInfo(in_dim=8, ordered=True)), head, tower)
+    found = Critic.load(tmp_path / "critic", "cpu")(exps_to_boards(tokens))
+    assert (np.diff(found, axis=1) <= 0).all()
+
+
+def test_somebody_elses_tower_is_named_by_who_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: Any
+) -> None:
+    (tmp_path / "their_tower.py").write_text(
+        "import torch\n"
+        "class T(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.line = torch.nn.Linear(16, 8)\n"
+        "    def forward(self, x):\n"
+        "        return self.line(x.float())\n"
+        "def make(checkpoint):\n"
+        "    return T()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from tape2048.torch.tower import make_tower
+
+    module = make_tower("their_tower:make")
+    about = TowerInfo(sha256=tower_sha256(module), factory="their_tower:make")
+    save_critic(tmp_path / "critic", info(tower=about), CriticHead(8, TILES), module)
+    with pytest.raises(errors.CriticError, match="made by their_tower:make") as caught:
+        Critic.load(tmp_path / "critic", "cpu")
+    assert "their_tower:make" in str(caught.value.hint)
+    critic = Critic.load(tmp_path / "critic", "cpu", tower="their_tower:make")
+    assert critic.from_tokens(tokens).shape == (50, 3)
+
+
+@pytest.mark.parametrize("boards", [np.zeros((2, 2), np.uint64), np.zeros(2), np.array(5, np.uint64)])
+def test_boards_that_are_none(tmp_path: Path, tower: Tower, boards: Any) -> None:
+    critic = Critic(info(), CriticHead(8, TILES), tower)
+    with pytest.raises(ValueError, match="boards"):
+        critic(boards)
+
+
+def test_exponents_that_no_board_has(tower: Tower) -> None:
+    critic = Critic(info(), CriticHead(8, TILES), tower)
+    with pytest.raises(ValueError, match="at most 15"):
+        critic.from_tokens(np.full((1, 16), 16, np.uint8))
+
+
+def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
+    path = tmp_path / "critic"
+    save_critic(path, info(), CriticHead(8, TILES), tower)
+    text, model = path / "critic.json", path / "model.safetensors"
+    whole = {file: file.read_bytes() for file in (text, model)}
+
+    def refused(file: Path, content: bytes, said: str) -> None:
+        file.write_bytes(content)
+        with pytest.raises(errors.CriticError, match=said) as caught:
+            Critic.load(path, "cpu")
+        assert str(path) in str(caught.value)
+        file.write_bytes(whole[file])
+
+    refused(model, whole[model][:-1] + bytes([whole[model][-1] ^ 1]), "SHA-256")
+    refused(model, whole[model][:50], "not a safetensors file")
+    refused(text, b"{}", "malformed")
+    refused(text, whole[text].replace(b'"version": 1', b'"version": 2'), "version 2")
+    refused(text, whole[text].replace(b"8192,", b"8191,"), "powers of two")
+    refused(text, whole[text].replace(b'"in_dim": 8', b'"in_dim": 9'), "head's parameters")
+    refused(text, whole[text].replace(b'"layers": 1', b'"layers": 2'), "tower's parameters")
+    text.unlink()
+    with pytest.raises(errors.CriticError, match="no critic stands here"):
+        Critic.load(path, "cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "tpu", "meta", "cpu:x"])
+def test_devices_that_are_not_there(tmp_path: Path, tower: Tower, name: str) -> None:
+    save_critic(tmp_path / "critic", info(), CriticHead(8, TILES), tower)
+    with pytest.raises(errors.DeviceError, match="expected"):
+        Critic.load(tmp_path / "critic", name)
+
+
+def test_a_directory_with_other_files_is_never_replaced(tmp_path: Path, tower: Tower) -> None:
+    path = tmp_path / "critic"
+    save_critic(path, info(), CriticHead(8, TILES), tower)
+    save_critic(path, info(step=2), CriticHead(8, TILES), tower, replace=True)
+    assert Critic.load(path, "cpu").info.step == 2
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(errors.NameTakenError):
+        save_critic(path, info(step=3), CriticHead(8, TILES), tower, replace=True)
+    assert Critic.load(path, "cpu").info.step == 2

@@ -1,0 +1,469 @@
+"""Training: that it learns, that it goes on to the last digit, and everything that stops it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tape2048 import Corpus, errors
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from tape2048._durable import replace_file  # noqa: E402 - after the skip
+from tape2048.session import Session  # noqa: E402
+from tape2048.torch import Critic, training  # noqa: E402
+from tape2048.torch._training_model import learning_rate  # noqa: E402
+from tape2048.torch._validation import Validation, auroc  # noqa: E402
+from tape2048.torch.embedding import embed_session  # noqa: E402
+from tape2048.torch.tower import open_tower  # noqa: E402
+from tape2048.torch.training import train_critic  # noqa: E402
+
+from .critics import TILES, config, make_games  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+#: What a line of metrics says of time, which no resuming brings back.
+TIMES = ("rows_per_s", "data_wait", "elapsed_s")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_games(tmp_path_factory.mktemp("games") / "selfplay")
+
+
+@pytest.fixture(scope="module")
+def trained(games: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a whole training, with everything in it that has a state."""
+    out = tmp_path_factory.mktemp("trained") / "critic"
+    train_critic(whole(games, out))
+    return out
+
+
+def whole(games: Path, out: Path, **changes: Any) -> Any:
+    return config(games, out, tower_dropout=0.1, hidden=8, dropout=0.2, eval_steps=7, **changes)
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in found]
+
+
+def check_same(out: Path, expected: Path) -> None:
+    """The same curve, and the same critics, bit for bit."""
+    assert lines(out) == lines(expected)
+    for name in ("best", "last"):
+        assert (out / name / "model.safetensors").read_bytes() == (
+            expected / name / "model.safetensors"
+        ).read_bytes()
+
+
+class CrashError(Exception):
+    """What a test ends a training with, in the place of a kill."""
+
+
+class CrashAt:
+    """A view that ends the training after a step, without a checkpoint."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def event(self, message: str) -> None:
+        pass
+
+    def progress(self, progress: training.Progress) -> None:
+        if progress.step == self.step:
+            raise CrashError
+
+
+# --- what it learns
+
+
+def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: Path) -> None:
+    critic = Critic.load(trained / "best", "cpu")
+    corpus = Corpus.open(games)
+    info = critic.info
+    assert (critic.thresholds, info.kind, info.corpus_hash, info.seed) == (
+        TILES,
+        "tokens",
+        corpus.identity,
+        1,
+    )
+    val = corpus.split(salt=info.split.salt, **info.split.fractions)["val"]
+    fetched = val.fetch(slice(None), thresholds=TILES)
+    found = critic.from_tokens(fetched["tokens"])
+    for i, tile in enumerate(TILES):
+        measured = auroc(found[:, i], fetched["labels"][:, i])
+        assert measured is not None
+        assert measured > 0.7, (tile, info.metrics)
+    assert info.metrics["val_loss"] < 0.5
+    assert info.step <= lines(trained)[-1]["step"] == 36
+    kinds = [line["kind"] for line in lines(trained)]
+    assert kinds.count("train") == 12
+    assert kinds.count("val") == 6
+
+
+def test_a_training_that_is_done_says_so_again(trained: Path, games: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "critic")
+    done = train_critic(whole(games, tmp_path / "critic"), CrashAt(36))
+    assert done.ended == "all steps are made"
+    check_same(tmp_path / "critic", trained)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_weights_leave_probabilities_calibrated(games: Path, tmp_path: Path, *, ordered: bool) -> None:
+    """Rare labels counted many times over; the critic that is written says how often they are true."""
+    made = config(games, tmp_path / "critic", pos_weight="0.5 2 6", ordered=ordered, epochs=6, augment="none")
+    train_critic(made)
+    critic = Critic.load(tmp_path / "critic/last", "cpu")
+    fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
+    found = critic.from_tokens(fetched["tokens"]).mean(axis=0)
+    truth = fetched["labels"].mean(axis=0)
+    np.testing.assert_allclose(found, truth, atol=0.06)
+    weighted = [p * w / (p * w + 1 - p) for p, w in zip(truth, (0.5, 2, 6), strict=True)]
+    assert np.abs(np.subtract(weighted, truth)).max() > 0.2, "without folding it would be this far off"
+
+
+def test_weights_of_the_data(games: Path, tmp_path: Path) -> None:
+    train_critic(config(games, tmp_path / "critic", pos_weight="dataset", steps_max=30, epochs=9))
+    fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
+    found = Critic.load(tmp_path / "critic/last", "cpu").from_tokens(fetched["tokens"])
+    np.testing.assert_allclose(found.mean(axis=0), fetched["labels"].mean(axis=0), atol=0.08)
+
+
+def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> None:
+    """From tokens to embeddings to a probe, which comes near the model that its tower is from."""
+    root = tmp_path / "selfplay"
+    shutil.copytree(games, root)
+    tower = open_tower(trained / "best")
+    for path in sorted(root.iterdir()):
+        embed_session(Session.open(path), tower)
+    probe = config(root, tmp_path / "probe", use_embeddings=True, tower=str(trained / "best"))
+    train_critic(probe)
+    critic = Critic.load(tmp_path / "probe/best", "cpu")
+    assert critic.needs_embeddings
+    assert critic.info.tower.sha256 == tower.sha256
+    end_to_end = Critic.load(trained / "best", "cpu").info.metrics["val_auroc"]
+    for tile, found in critic.info.metrics["val_auroc"].items():
+        assert found > end_to_end[tile] - 0.05
+
+
+# --- going on
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 6, 13, 18, 20, 27, 35, 36])
+def test_ended_anywhere_it_goes_on_to_the_last_digit(
+    games: Path, trained: Path, tmp_path: Path, step: int
+) -> None:
+    """Checkpoints stand at steps 5, 7, 10, 14, 15, ...; an epoch has 18; what came after one comes again."""
+    out = tmp_path / "critic"
+    with pytest.raises(CrashError):
+        train_critic(whole(games, out), CrashAt(step))
+    train_critic(whole(games, out))
+    check_same(out, trained)
+
+
+def test_stopped_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "critic"
+    asked = iter([False] * 10 + [True])
+    first = train_critic(whole(games, out), stop=lambda: next(asked))
+    assert (first.ended, first.progress.step) == (None, 11)
+    train_critic(whole(games, out, checkpoint_steps=1, loader_threads=0))
+    check_same(out, trained)
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "critic"
+    settings = tmp_path / "config.json"
+    settings.write_bytes(msgspec.json.encode(whole(games, out)))
+    command = [sys.executable, "-m", "tests.sdk.critic_training", str(settings), "--paced"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for _ in range(23):
+            assert child.stdout.readline() == b"step\n"
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(60) == -signal.SIGKILL
+    assert lines(out)[-1]["step"] >= 21
+    train_critic(whole(games, out))
+    check_same(out, trained)
+
+
+def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "critic")
+    with pytest.raises(errors.CheckpointError, match=r"learning_rate = 0\.01, not 0\.02") as caught:
+        train_critic(whole(games, tmp_path / "critic", learning_rate=0.02))
+    assert "another --out" in str(caught.value.hint)
+    make_games(tmp_path / "other", sessions=1)
+    with pytest.raises(errors.CheckpointError, match="corpus = "):
+        train_critic(whole(tmp_path / "other", tmp_path / "critic"))
+    path = tmp_path / "critic" / training.CHECKPOINT
+    content = path.read_bytes()
+    for damaged in (b"", content[:100], content[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(errors.CheckpointError):
+            train_critic(whole(games, tmp_path / "critic"))
+    replace_file(path, (trained / "last/model.safetensors").read_bytes())
+    with pytest.raises(errors.CheckpointError, match="no checkpoint of a training"):
+        train_critic(whole(games, tmp_path / "critic"))
+
+
+def test_one_training_to_a_directory(games: Path, tmp_path: Path) -> None:
+    class Second:
+        def event(self, message: str) -> None:
+            pass
+
+        def progress(self, progress: training.Progress) -> None:
+            with pytest.raises(errors.AlreadyRunningError):
+                train_critic(config(games, tmp_path / "critic"))
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        train_critic(config(games, tmp_path / "critic"), Second())
+
+
+# --- several processes
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_what_one_learns(games: Path, tmp_path: Path) -> None:
+    """Two ranks with half the batch each: the same rows, the same mean gradient."""
+    alone = config(games, tmp_path / "alone", batch_rows=128, eval_steps=5, steps_max=11, augment="none")
+    train_critic(alone)
+    both = config(games, tmp_path / "both", batch_rows=64, eval_steps=5, steps_max=11, augment="none")
+    settings = tmp_path / "config.json"
+    settings.write_bytes(msgspec.json.encode(both))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.sdk.critic_training", str(settings)],
+            cwd=CHECKOUT, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        for child in children:
+            _, said = child.communicate(timeout=120)
+            assert child.returncode == 0, said.decode()
+    finally:
+        for child in children:
+            child.kill()
+    one, two = lines(tmp_path / "alone"), lines(tmp_path / "both")
+    assert [(line["kind"], line["step"]) for line in one] == [(line["kind"], line["step"]) for line in two]
+    for mine, theirs in zip(one, two, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+    assert one[-1]["rows"] == two[-1]["rows"]
+    # A checkpoint of two ranks is none of one.
+    with pytest.raises(errors.CheckpointError, match="ranks = 2, not 1"):
+        train_critic(both)
+
+
+# --- what stops it
+
+
+def test_numbers_that_are_none_are_found_where_they_are(games: Path, trained: Path, tmp_path: Path) -> None:
+    """One embedding of one row is NaN: the training names the batch, and keeps what it had."""
+    root = tmp_path / "selfplay"
+    shutil.copytree(games, root)
+    tower = open_tower(trained / "best")
+    for path in sorted(root.iterdir()):
+        embed_session(Session.open(path), tower)
+    corpus = Corpus.open(root)
+    train = corpus.split(train=0.8, val=0.2)["train"]
+    order = train.batches(128, seed=1, fields=("row",), drop_last=True)
+    batch = order.buffer()
+    order.fill(batch, epoch=0, index=9)
+    row = int(batch["row"][5])
+    run = train.runs[int(np.searchsorted(train.row_starts, row, "right")) - 1]
+    inside = (
+        int(run["first_row"])
+        + row
+        - int(train.row_starts[np.searchsorted(train.row_starts, row, "right") - 1])
+    )
+    session = corpus.sessions[int(run["session"])]
+    values = np.load(session.path / "embeddings.bf16.npy", mmap_mode="r+")
+    values[inside, 3] = 0x7FC0
+    values.flush()
+    made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None)
+    with pytest.raises(
+        errors.DivergedError, match=r"at step 10 the loss is nan.*batch 9 of epoch 0"
+    ) as caught:
+        train_critic(made)
+    assert f"the embedding of row {row} (run {run['id']} of {session.name}) is not finite" in str(
+        caught.value
+    )
+    with pytest.raises(errors.DivergedError, match="batch 9 of epoch 0"):
+        train_critic(made)  # from the checkpoint of step 5, which is whole
+
+
+def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(games: Path, tmp_path: Path) -> None:
+    made = config(
+        games, tmp_path / "critic", learning_rate=1e30, clip_norm=None, warmup_steps=0, checkpoint_steps=1
+    )
+    with pytest.raises(errors.DivergedError, match=r"rows .* of the training part"):
+        train_critic(made)
+    for path in (tmp_path / "critic").rglob("*.safetensors"):
+        from safetensors.torch import load_file
+
+        model = {name: tensor for name, tensor in load_file(path).items() if name.startswith("model.")}
+        assert all(bool(tensor.isfinite().all()) for tensor in model.values())
+
+
+def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1.0, 0.5, 0.7, 0.6, 0.4])
+    monkeypatch.setattr(training, "validate", lambda *_: Validation(next(losses), {}, 1))
+    done = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))
+    assert done.ended == "no better for 2 validations"
+    assert (done.progress.step, done.progress.best_step) == (8, 4)
+    assert Critic.load(tmp_path / "critic/best", "cpu").info.step == 4
+    assert Critic.load(tmp_path / "critic/last", "cpu").info.step == 8
+    again = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))
+    assert again.ended == done.ended
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"where": "max_score > 1e9"}, errors.EmptyCorpusError, "filter"),
+        ({"where": "id = 1 AND max_score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
+        ({"batch_rows": 65_536}, errors.EmptyCorpusError, "smaller batch_rows|training part"),
+        ({"use_embeddings": True}, errors.EmbeddingsError, "no embeddings"),
+        ({"device": "cuda:99"}, errors.DeviceError, "cuda:99"),
+        ({"thresholds": "8192 4096"}, errors.ConfigError, "ascending"),
+        ({"thresholds": "100"}, errors.ConfigError, "powers of two"),
+        ({"val_share": 0.0}, errors.ConfigError, "val_share"),
+        ({"val_share": 0.5, "test_share": 0.5}, errors.ConfigError, "val_share"),
+        ({"pos_weight": "1 2"}, errors.ConfigError, "each of 3 thresholds"),
+        ({"learning_rate": 1e38}, errors.ConfigError, "at most 1e\\+30"),
+        ({"tower_heads": 3}, errors.ConfigError, "multiple of tower_heads"),
+        ({"tower": "/nowhere"}, errors.CriticError, "no directory"),
+        ({"tower": "nowhere_at_all:f"}, errors.ConfigError, "no module"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    games: Path, tmp_path: Path, changes: dict[str, Any], kind: type, said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        train_critic(config(games, tmp_path / "critic", **changes))
+
+
+def test_embeddings_of_another_tower_are_refused(games: Path, trained: Path, tmp_path: Path) -> None:
+    root = tmp_path / "selfplay"
+    shutil.copytree(games, root)
+    first, second = sorted(root.iterdir())
+    embed_session(Session.open(first), open_tower(trained / "best"))
+    made = config(root, tmp_path / "probe", use_embeddings=True)
+    with pytest.raises(errors.EmbeddingsError, match="no embeddings"):
+        train_critic(made)
+    other = open_tower(trained / "last")
+    if other.sha256 == open_tower(trained / "best").sha256:
+        with torch.no_grad():
+            next(iter(other.module.parameters())).add_(1)
+        other = other._replace(sha256="e" * 64)
+    embed_session(Session.open(second), other)
+    with pytest.raises(errors.MixedRowsError, match="different models"):
+        train_critic(made)
+    embed_session(Session.open(first), other, force=True)
+    with pytest.raises(errors.EmbeddingsError, match="embeddings are of tower"):
+        train_critic(msgspec.structs.replace(made, tower=str(trained / "best")))
+
+
+# --- its parts
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_auroc_counts_pairs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, (2, 5, 1000)[seed % 3], 40) / 7
+    labels = rng.random(40) < (0.1, 0.5)[seed % 2]
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels] for b in scores[~labels]]
+    expected = float(np.mean(pairs)) if pairs else None
+    assert auroc(scores, labels) == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+def test_the_learning_rate_rises_and_falls(tmp_path: Path) -> None:
+    made = config(tmp_path, tmp_path, learning_rate=2.0, warmup_steps=10)
+    rates = [learning_rate(made, step, 110) for step in range(110)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[9] == rates[10] == 2.0
+    assert rates[60] == pytest.approx(1.0)
+    assert rates[109] == pytest.approx(1 + math.cos(math.pi * 0.99))
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_trackers_are_asked_for(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+    board = SimpleNamespace(
+        add_scalar=lambda name, value, step: seen.append((name, value, step)),
+        close=lambda: seen.append(("closed",)),
+    )
+    monkeypatch.setitem(
+        sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=lambda path: board)
+    )
+    started: dict[str, Any] = {}
+    logged: list[Any] = []
+    run = SimpleNamespace(
+        log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("finished")
+    )
+    wandb = SimpleNamespace(init=lambda **how: started.update(how) or run)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    train_critic(config(games, tmp_path / "critic", tensorboard=True, wandb_project="p", steps_max=6))
+    losses = {step: value for name, value, step in seen[:-1] if name == "train/loss"}
+    found = {line["step"]: line["loss"] for line in lines(tmp_path / "critic") if line["kind"] == "train"}
+    assert losses == found
+    assert any(name == "val/auroc/8192" for name, *_ in seen)
+    assert seen[-1] == ("closed",)
+    assert started["project"] == "p"
+    assert started["config"]["steps_max"] == 6
+    assert (logged[0][0], logged[-1]) == (3, "finished")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [("torch.utils.tensorboard", "tensorboard"), ("wandb", "wandb_project")]
+)
+def test_trackers_that_are_not_installed(
+    games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, setting: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    value: Any = True if setting == "tensorboard" else "p"
+    with pytest.raises(errors.MissingPackageError) as caught:
+        train_critic(config(games, tmp_path / "critic", **{setting: value}))
+    assert "pip install" in str(caught.value.hint)
+
+
+def test_without_safetensors_the_extra_is_named(
+    games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(errors.MissingPackageError) as caught:
+        train_critic(config(games, tmp_path / "critic", steps_max=5))
+    assert "tape2048[critic]" in str(caught.value.hint)

@@ -1,0 +1,195 @@
+"""Towers: ours and others', as modules and as directories."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import errors
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from tape2048.torch.tower import (  # noqa: E402 - after the skip
+    Tower,
+    TowerConfig,
+    load_tower,
+    open_tower,
+    save_tower,
+    tower_sha256,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = TowerConfig(dim=8, layers=1, heads=2, ffn=8)
+
+THEIRS = """
+from pathlib import Path
+
+import torch
+
+class Cells(torch.nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.arange(16.0 * width).reshape(16, width))
+
+    def forward(self, tokens):
+        return self.table[tokens.long()]  # [B, 16, D]
+
+def cells(checkpoint):
+    return Cells()
+
+def flat(checkpoint):
+    scale = 1.0 if checkpoint is None else float(Path(checkpoint).read_text())
+    return lambda tokens: tokens[:, :5].double() * scale  # [B, D]
+
+def wrong(checkpoint):
+    return lambda tokens: tokens[:3]
+
+def none(checkpoint):
+    return None
+
+def numbers(checkpoint):
+    return lambda tokens: tokens.numpy()
+"""
+
+
+@pytest.fixture
+def boards() -> Any:
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 16, (7, 16)).astype(np.uint8))
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"theirs_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_vector_is_its_boards_alone(boards: Any) -> None:
+    torch.manual_seed(0)
+    tower = Tower(SMALL).eval()
+    with torch.no_grad():
+        found = tower(boards)
+        assert found.shape == (7, 8)
+        assert found.dtype == torch.float32
+        for i in range(7):
+            torch.testing.assert_close(tower(boards[i : i + 1])[0], found[i], rtol=1e-4, atol=1e-5)
+        # Where a tile stands counts, and which one it is.
+        turned = torch.roll(boards, 1, dims=1)
+        assert float((tower(turned) - found).abs().amax(dim=1).min()) > 1e-3
+        other = boards.clone()
+        other[:, 3] = (other[:, 3] + 1) % 16
+        assert float((tower(other) - found).abs().amax(dim=1).min()) > 1e-3
+
+
+def test_a_directory_is_the_tower_again(tmp_path: Path, boards: Any) -> None:
+    torch.manual_seed(0)
+    tower = Tower(SMALL).eval()
+    save_tower(tmp_path / "tower", tower)
+    assert json.loads((tmp_path / "tower/config.json").read_text())["dim"] == 8
+    again = load_tower(tmp_path / "tower")
+    assert not again.training
+    assert torch.equal(again(boards), tower(boards))
+    assert tower_sha256(tmp_path / "tower") == tower_sha256(tower)
+    with pytest.raises(errors.NameTakenError):
+        save_tower(tmp_path / "tower", tower)
+    save_tower(tmp_path / "tower", Tower(SMALL), replace=True)
+    assert tower_sha256(tmp_path / "tower") != tower_sha256(tower)
+    assert [path.name for path in tmp_path.iterdir()] == ["tower"]
+
+
+def test_every_parameter_counts_in_the_name() -> None:
+    torch.manual_seed(0)
+    tower = Tower(SMALL)
+    seen = {tower_sha256(tower)}
+    for parameter in tower.parameters():
+        with torch.no_grad():
+            parameter.view(-1)[0] += 1
+        seen.add(tower_sha256(tower))
+    assert len(seen) == 1 + len(list(tower.parameters()))
+
+
+def test_somebody_elses_tower(theirs: str, tmp_path: Path, boards: Any) -> None:
+    cells = open_tower(f"{theirs}:cells")
+    states = torch.arange(48.0).reshape(16, 3)[boards.long()]
+    torch.testing.assert_close(cells.module(boards), states.mean(dim=1))
+    torch.testing.assert_close(open_tower(f"{theirs}:cells", pooling="cls").module(boards), states[:, 0])
+    assert cells.factory == f"{theirs}:cells"
+    checkpoint = tmp_path / "scale"
+    checkpoint.write_text("2.5")
+    flat = open_tower(f"{theirs}:flat", checkpoint=checkpoint)
+    torch.testing.assert_close(flat.module(boards), boards[:, :5].float() * 2.5)
+    assert flat.sha256 == hashlib.sha256(b"2.5").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("nowhere_at_all:f", errors.ConfigError, "no module"),
+        ("{}:missing", errors.ConfigError, "has no 'missing'"),
+        ("{}:none", errors.ConfigError, "NoneType"),
+        ("{}:flat", errors.ConfigError, "neither a checkpoint nor parameters"),
+    ],
+)
+def test_factories_that_cannot_be(theirs: str, name: str, kind: type, said: str) -> None:
+    with pytest.raises(kind, match=said):
+        open_tower(name.format(theirs))
+
+
+@pytest.mark.parametrize(("name", "said"), [("wrong", "shape"), ("numbers", "ndarray")])
+def test_outputs_that_cannot_be(theirs: str, name: str, said: str, tmp_path: Path, boards: Any) -> None:
+    (tmp_path / "any").write_text("1")
+    tower = open_tower(f"{theirs}:{name}", checkpoint=tmp_path / "any")
+    with pytest.raises(errors.CriticError, match=said):
+        tower.module(boards)
+
+
+def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
+    save_tower(tmp_path / "tower", Tower(SMALL))
+    for options in ({"checkpoint": tmp_path}, {"pooling": "cls"}, {"pooling": "max"}):
+        with pytest.raises(errors.ConfigError):
+            open_tower(tmp_path / "tower", **options)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [TowerConfig(dim=0), TowerConfig(dim=10, heads=4), TowerConfig(layers=10**6), TowerConfig(dropout=1.0)],
+)
+def test_sizes_that_cannot_be(config: TowerConfig) -> None:
+    with pytest.raises(errors.ConfigError, match="expected"):
+        Tower(config)
+
+
+def test_damaged_directories(tmp_path: Path) -> None:
+    path = tmp_path / "tower"
+    with pytest.raises(errors.CriticError, match="no directory"):
+        open_tower(path)
+    save_tower(path, Tower(SMALL))
+    model, config = path / "model.safetensors", path / "config.json"
+    whole, text = model.read_bytes(), config.read_text()
+
+    def refused(said: str) -> None:
+        with pytest.raises(errors.CriticError, match=said) as caught:
+            open_tower(path)
+        assert str(path) in str(caught.value)
+
+    for length in (0, 4, 8, 100, len(whole) // 2, len(whole) - 1):
+        model.write_bytes(whole[:length])
+        refused("not a safetensors file")
+    model.write_bytes(whole)
+    for content in ("", "[]", '{"dim": "8"}', '{"dims": 8}', '{"dim": 99999999}'):
+        config.write_text(content)
+        refused("malformed|disagree")
+    config.write_text(text.replace('"dim": 8', '"dim": 16'))
+    refused("disagree")
+    config.unlink()
+    refused("neither config.json nor critic.json")
+    model.unlink()
+    refused("no model.safetensors")

@@ -1,0 +1,302 @@
+"""``tape2048 critic train`` and ``tape2048 embed`` as a person runs them, and what they show."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.sdk.critics import make_games
+
+from tape2048 import errors
+from tape2048.critic_config import CriticConfig
+from tape2048_tools.critic_options import EXAMPLE, example_toml, load_critic_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SMALL = """\
+data = "selfplay"
+thresholds = [4096, 8192]
+val_share = 0.2
+test_share = 0.0
+per_run = 24
+tower_dim = 16
+tower_layers = 1
+tower_heads = 2
+tower_ffn = 16
+batch_rows = 128
+epochs = 1
+learning_rate = 0.01
+threads = 1
+device = "cpu"
+"""
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_games(tmp_path_factory.mktemp("games") / "selfplay")
+
+
+@pytest.fixture
+def here(games: Path, tmp_path: Path) -> Path:
+    """A directory with sessions and a configuration; it is the working directory."""
+    shutil.copytree(games, tmp_path / "selfplay")
+    (tmp_path / "critic.toml").write_text(SMALL)
+    return tmp_path
+
+
+# --- the way from tokens to a probe
+
+
+def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
+    pytest.importorskip("torch")
+    before = list(sys.path)
+    done = tape("critic", "train", "--config", "critic.toml")
+    assert done.code == 0, done.err
+    found = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
+    assert found["ended"] == "all steps are made"
+    assert found["best"].startswith("critic/best, of step ")
+    assert re.fullmatch(r"4096 0\.\d{4}   8192 0\.\d{4}", found["AUROC"])
+    assert re.search(r"train \d+ games \([\d,]+ rows an epoch\), val \d+ games", found["parts"])
+    assert "rows/s" in found["learned"]
+    assert "waiting for data" in found["learned"]
+    assert "tape2048 embed selfplay --tower critic/best" in done.out
+    assert re.search(r"^\S+Z info step 18: validation loss 0\.\d+ \(best so far\)$", done.err, re.MULTILINE)
+    assert "\x1b" not in done.out + done.err
+
+    plan = tape("embed", "selfplay", "--tower", "critic/best", "--dry-run", "--json")
+    facts = json.loads(plan.out)
+    assert (facts["rows"], facts["D"], facts["bytes"], facts["sessions"]) == (4800, 16, 4800 * 32, 2)
+    assert facts["seconds"] > 0
+    assert not list(here.rglob("embeddings*"))
+    said = tape("embed", "selfplay", "--tower", "critic/best", "--dry-run").out
+    assert re.search(r"4,800 rows of 2 sessions, D = 16: 154 kB; at [\d,]+ rows/s on cpu, about 0:0\d", said)
+
+    halves = [
+        json.loads(tape("embed", "selfplay", "--tower", "critic/best", "--shard", f"{i}/2", "--chunk-rows",
+                        "1000", "--json").out)
+        for i in range(2)
+    ]  # fmt: skip
+    assert [[line["status"] for line in half["sessions"]] for half in halves] == [
+        ["waiting"] * 2,
+        ["made"] * 2,
+    ]
+    assert halves[0]["model_sha"] == facts["model_sha"]
+    again = tape("embed", "selfplay", "--tower", "critic/best")
+    assert again.out.count("was there") == 2
+
+    probe = (
+        "critic",
+        "train",
+        "--config",
+        "critic.toml",
+        "--use-embeddings",
+        "--tower",
+        "critic/best",
+        "--out",
+    )
+    done = tape(*probe, "probe", "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert (facts["best"], facts["ended"]) == (str(here / "probe/best"), "all steps are made")
+    assert facts["val_auroc"].keys() == {"4096", "8192"}
+    assert facts["parts"]["val"]["runs"] > 0
+    assert set(sys.path) - set(before) <= {str(here)}
+
+
+def test_the_same_command_goes_on(tape: Tape, here: Path) -> None:
+    pytest.importorskip("torch")
+    for _ in range(2):
+        done = tape("critic", "train", "--config", "critic.toml", "--steps-max", "6")
+        assert done.code == 0
+    assert "going on from step 6" in done.err
+    changed = tape("critic", "train", "--config", "critic.toml", "--steps-max", "7")
+    assert changed.code == errors.CheckpointError.exit_code
+    assert "steps_max = 6, not 7" in changed.err
+
+
+def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from tape2048.torch.tower import Tower, TowerConfig, save_tower
+
+    save_tower(here / "tower", Tower(TowerConfig(dim=4, layers=1, heads=1, ffn=4)))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, status in (("1", "waiting"), ("0", "made")):
+        monkeypatch.setenv("RANK", rank)
+        done = tape("embed", "selfplay", "--tower", "tower", "--chunk-rows", "500", "--json")
+        assert {line["status"] for line in json.loads(done.out)["sessions"]} == {status}
+    monkeypatch.setenv("RANK", "2")
+    assert tape("embed", "selfplay", "--tower", "tower").code == errors.RankError.exit_code
+
+
+# --- the configuration
+
+
+def test_the_example_is_as_it_is_now_and_means_the_defaults() -> None:
+    file = CHECKOUT / EXAMPLE
+    assert file.read_text() == example_toml(), "run: make docs"
+    assert load_critic_config(file) == CriticConfig()
+    assert max(len(line) for line in file.read_text().splitlines()) <= 100
+
+
+def test_print_config_is_a_configuration(tape: Tape, here: Path) -> None:
+    done = tape("critic", "train", "--config", "critic.toml", "--where", 'model = "a\\b"', "--print-config")
+    assert done.code == 0
+    values = tomllib.loads(done.out)
+    assert set(values) == set(CriticConfig.__struct_fields__)
+    assert (values["thresholds"], values["where"], values["batch_rows"]) == (
+        "4096 8192",
+        'model = "a\\b"',
+        128,
+    )
+    (here / "again.toml").write_text(done.out)
+    assert tape("critic", "train", "--config", "again.toml", "--print-config").out == done.out
+    assert tape("critic", "train", "--print-config").out == example_toml()
+
+
+def test_flags_count_before_the_file(here: Path) -> None:
+    flags: dict[str, object] = {"per_run": "off", "pos_weight": "1.5 2", "batch_rows": None}
+    found = load_critic_config(here / "critic.toml", flags)
+    assert (found.per_run, found.weights, found.batch_rows) == (None, (1.5, 2.0), 128)
+    assert found.tiles == (4096, 8192)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        ("batchrows = 3", (), r"critic.toml:1: found 'batchrows'.*nearest is 'batch_rows'"),
+        ("x = 1\n\nuse_embedings = true", (), "nearest is"),
+        ("batch_rows = 0", (), "batch_rows: found 0, expected a whole number of at least 1"),
+        ('batch_rows = "many"', (), "found 'many'"),
+        ("thresholds = []", (), "thresholds"),
+        ("thresholds = [8192, 4096]", (), "ascending"),
+        ("pos_weight = [1, 2]", (), "each of 3 thresholds"),
+        ('pos_weight = "1 2 x"', (), "none, dataset"),
+        ("hidden = 0", (), "hidden"),
+        ("use_embeddings = 1", (), "true or false"),
+        ("[section]\nx = 1", (), "'section'"),
+        ("seed = ", (), "malformed TOML"),
+        ("", ("--epochs", "0"), "--epochs: found '0'"),
+        ("", ("--device", "GPU!"), "auto, cpu, cuda or cuda:N"),
+        ("", ("--val-share", "1.5"), "--val-share"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tape: Tape, tmp_path: Path, text: str, flags: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "critic.toml").write_text(text)
+    done = tape("critic", "train", "--config", "critic.toml", *flags)
+    assert done.code == errors.ConfigError.exit_code, done.err
+    assert re.search(said, done.err), done.err
+    assert not (tmp_path / "critic").exists()
+
+
+@pytest.mark.parametrize("package", ["torch", "safetensors"])
+@pytest.mark.parametrize("args", [("critic", "train"), ("embed", "selfplay", "--tower", "critic/best")])
+def test_without_the_extra_it_is_named(
+    tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch, package: str, args: tuple[str, ...]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more)
+    )
+    done = tape(*args)
+    assert done.code == errors.MissingPackageError.exit_code
+    assert f"needs {package}" in done.err.replace("critics need", "critics needs")
+    assert "pip install 'tape2048[critic]'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("--tower", "nowhere"), 66, "no directory of a tower"),
+        (("--tower", "no_module_here:f"), 78, "no module 'no_module_here'"),
+        (("--tower", "x", "--shard", "2/2"), 2, "I from 0 to N - 1"),
+        (("--tower", "x", "--shard", "half"), 2, "expected I/N"),
+        (("--tower", "x", "--pooling", "max"), 2, "max"),
+        ((), 2, "--tower"),
+    ],
+)
+def test_embed_refuses(tape: Tape, here: Path, args: tuple[str, ...], code: int, said: str) -> None:
+    pytest.importorskip("torch")
+    done = tape("embed", "selfplay", *args)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert done.out == ""
+
+
+def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
+    pytest.importorskip("torch")
+    from tape2048.torch.tower import Tower, TowerConfig, save_tower
+
+    save_tower(here / "tower", Tower(TowerConfig(dim=4, layers=1, heads=1, ffn=4)))
+    (here / "nothing").mkdir()
+    assert tape("embed", "nothing", "--tower", "tower").code == errors.EmptyCorpusError.exit_code
+    assert tape("embed", "nowhere", "--tower", "tower").code == errors.NotASessionError.exit_code
+    missing = tape("embed", "selfplay", "--tower", "tower", "--device", "cuda:77")
+    assert missing.code == errors.DeviceError.exit_code
+    assert "cuda:77" in missing.err
+
+
+# --- what is shown
+
+
+def progress(**changes: Any) -> Any:
+    pytest.importorskip("torch")
+    from tape2048.torch.training import Progress
+
+    made = Progress(
+        120, 1000, 1.2, 0.34567, 4321.0, 0.012, 1e-3, 0.31, {"8192": 0.91, "32768": None}, 100, 65.0
+    )
+    return made._replace(**changes)
+
+
+def test_the_panel_tells_how_it_stands() -> None:
+    from rich.console import Console
+
+    from tape2048_tools.critic_view import _LiveView
+
+    view = _LiveView(CriticConfig(out="some\x1bwhere"))
+    view._live = type("Live", (), {"update": lambda *_, **__: None})()
+    for loss in (0.5, 0.4, float("nan"), 0.3):
+        view.progress(progress(loss=loss))
+    console = Console(width=110, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        console.print(view.panel(progress()))
+    text = console.export_text()
+    for said in ("step 120 of 1,000, epoch 1.20", "4.32k rows/s", "1.2% waiting for data", "1:05 so far",
+                 "0.34567", "best at step 100", "8192 0.9100   32768 -", "some\\x1bwhere"):  # fmt: skip
+        assert said in text, text
+    assert view.panel(progress(val_loss=None, rows_per_s=0.0)) is not None
+
+
+def test_a_line_tells_how_it_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tape2048_tools import critic_view
+
+    monkeypatch.setattr(critic_view, "_LOG_INTERVAL_S", 0.0)
+    with critic_view.open_critic_view(CriticConfig()) as view:
+        view.progress(progress())
+    said = capsys.readouterr().err
+    assert "step 120 of 1,000, epoch 1.20, loss 0.34567, 4.32k rows/s, 1.2% waiting for data" in said
+
+
+def test_every_setting_has_a_flag_and_a_reason(tape: Tape) -> None:
+    text = tape("critic", "train", "--help").out
+    for field in msgspec.structs.fields(CriticConfig):
+        name = field.name.replace("_", "-")
+        assert f"--{name}" in text
