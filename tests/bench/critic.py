@@ -1,0 +1,169 @@
+"""What a training of a critic waits for, and how fast embeddings come.
+
+::
+
+    python -m tests.bench.critic [--rows 4000000] [--steps 60] [--rounds 5] [--device auto] [--directory .]
+
+The token path trains the default tower and head; the wait is that of the training loop for its batches, as
+a share of the time of its steps. Embeddings are of D = 128, in batches of 4,096 random rows; beside the loader,
+in turns, the same gather by ``np.take``, which is what any loader of these files has to beat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tape2048.corpus import Corpus
+from tape2048.critic_config import CriticConfig
+
+from .corpora import make_corpus
+from .figures import ROUNDS_MIN, Figure, alternate, machine, median_of, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = 4_000_000
+STEPS = 60
+BATCH = 4096
+WIDTH = 128
+WAIT_TARGET = 5.0
+EMBEDDINGS_TARGET = 1e6
+
+
+def make_embeddings(root: Path, width: int) -> None:
+    """Noise as embeddings of every session, under the name of no tower."""
+    for session in sorted(root.iterdir()):
+        manifest = json.loads((session / "manifest.json").read_text())
+        rng = np.random.default_rng(1)
+        values = np.lib.format.open_memmap(
+            session / "embeddings.bf16.npy", mode="w+", dtype="<u2", shape=(manifest["rows"], width)
+        )
+        # Random bits of numbers from 0.5 to 2, so that no training sees infinities.
+        for first in range(0, manifest["rows"], 1 << 18):
+            part = values[first : first + (1 << 18)]
+            part[:] = rng.integers(0x3F00, 0x3FFF, part.shape, dtype=np.uint16)
+        values.flush()
+        facts = {
+            "model_sha": "0" * 64, "pooling": "mean", "D": width, "dtype": "bf16", "dtype_bits": "bf16",
+            "rows": manifest["rows"], "steps_crc32c": manifest["files"]["steps.npy"]["crc32c"],
+        }  # fmt: skip
+        (session / "embeddings.json").write_text(json.dumps(facts))
+
+
+def training_figures(
+    root: Path, directory: Path, *, steps: int, rounds: int, config: CriticConfig
+) -> list[Figure]:
+    """Rows a second and data-wait share of the training loop, tokens and embeddings in turns."""
+    from tape2048.torch.training import train_critic
+
+    waits: dict[str, list[float]] = {"tokens": [], "embeddings": []}
+    rates: dict[str, list[float]] = {"tokens": [], "embeddings": []}
+    for i in range(rounds):
+        for name in waits:
+            out = directory / f"{name}{i}"
+            train_critic(
+                msgspec.structs.replace(
+                    config, data=str(root), out=str(out), use_embeddings=name == "embeddings", per_run=None,
+                    steps_max=steps, eval_steps=10**9, log_steps=max(1, steps // 4), val_share=0.05, seed=i,
+                )
+            )  # fmt: skip
+            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            last = [line for line in lines if line["kind"] == "train"][1:]  # the first one warms up
+            waits[name].append(100 * float(np.mean([line["data_wait"] for line in last])))
+            rates[name].append(float(np.mean([line["rows_per_s"] for line in last])))
+    group = f"training, batches of {config.batch_rows:,}"
+    found = [
+        median_of(
+            waits[name], group=group, name=f"{name}: wait for data", unit="% of a step", target=WAIT_TARGET,
+            at_least=False,
+        )
+        for name in waits
+    ]  # fmt: skip
+    return found + [median_of(rates[name], group=group, name=name, unit="rows/s") for name in rates]
+
+
+def embedding_figures(root: Path, *, batch: int, batches: int, rounds: int) -> list[Figure]:
+    """Rows a second of the loader with ``use_embeddings``, and of ``np.take`` of the same files."""
+    from tape2048.torch import CriticLoader
+
+    corpus = Corpus.open(root)
+    loader = CriticLoader(corpus, batch, seed=1, fields=("embeddings", "labels"), label_dtype="float32")
+    files = [np.load(session.path / "embeddings.bf16.npy", mmap_mode="r") for session in corpus.sessions]
+    rng = np.random.default_rng(0)
+    count = min(batches, max(1, len(loader) // (rounds + 1)))
+
+    def timed(work: Callable[[], int]) -> float:
+        begin = time.perf_counter()
+        rows = work()
+        return rows / (time.perf_counter() - begin)
+
+    epoch = iter(loader)
+    next(epoch)
+
+    def ours() -> int:
+        rows = 0
+        for _ in range(count):
+            found = next(epoch)
+            rows += len(found["embeddings"])
+            found["embeddings"][0, 0].item()
+        return rows
+
+    def taken() -> int:
+        rows = 0
+        for _ in range(count):
+            out = np.take(files[0], rng.integers(0, len(files[0]), batch), axis=0)
+            rows += len(out)
+            out[0, 0].item()
+        return rows
+
+    mine, theirs, ratios = alternate(lambda: timed(ours), lambda: timed(taken), rounds)
+    epoch.close()
+    group = f"embeddings of D = {WIDTH}, batches of {batch:,}, {len(corpus):,} rows"
+    return [
+        median_of(mine, group=group, name="`CriticLoader`", unit="rows/s", target=EMBEDDINGS_TARGET),
+        median_of(theirs, group=group, name="`np.take`", unit="rows/s"),
+        median_of(ratios, group=group, name="`CriticLoader` / `np.take`", unit="x"),
+    ]
+
+
+def critic_figures(
+    *, rows: int, steps: int, rounds: int, batch: int, directory: Path, config: CriticConfig
+) -> list[Figure]:
+    """All of them."""
+    root = make_corpus(directory / "corpus", rows, game_rows=min(12_500, max(20, rows // 50)))
+    make_embeddings(root, WIDTH)
+    return [
+        *embedding_figures(root, batch=batch, batches=200, rounds=rounds),
+        *training_figures(root, directory, steps=steps, rounds=rounds, config=config),
+    ]
+
+
+def main() -> None:
+    """Measure, print, write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
+    parser.add_argument("--batch-rows", type=int, default=1024, help="of a training's batch")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--directory", type=Path, default=Path(), help="where the corpus is made for a while")
+    args = parser.parse_args()
+    before = machine()
+    with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+        figures = critic_figures(
+            rows=args.rows, steps=args.steps, rounds=args.rounds, batch=BATCH, directory=Path(directory),
+            config=CriticConfig(device=args.device, batch_rows=args.batch_rows),
+        )  # fmt: skip
+    report("critic", figures, before)
+
+
+if __name__ == "__main__":
+    main()
