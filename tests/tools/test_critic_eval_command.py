@@ -1,0 +1,282 @@
+"""Examining a critic and scoring rows with it, by the command, with small critics that were not trained."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from tests.sdk.critics import TILES, make_games
+from tests.sdk.run_builders import a2t1_bytes, game
+
+from tape2048 import Corpus
+from tape2048.critic_scores import open_scores
+from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
+from tape2048.torch.head import CriticHead
+from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Tape = Callable[..., Any]
+
+CONFIG = TowerConfig(dim=8, layers=1, heads=1, ffn=8)
+SHARES = {"train": 0.5, "val": 0.25, "test": 0.25}
+METRICS = [
+    {"kind": "train", "step": 20, "loss": 0.7}, {"kind": "train", "step": 40, "loss": 0.6},
+    {"kind": "val", "step": 40, "loss": 0.65, "best": True},
+]  # fmt: skip
+
+
+class Made:
+    """Sessions, a critic of tokens in ``out/best`` and one of embeddings in ``probe``, with its tower."""
+
+    def __init__(self, directory: Path) -> None:
+        torch.manual_seed(3)
+        self.root = make_games(directory / "selfplay")
+        self.corpus = Corpus.open(self.root)
+        self.critic = directory / "out/best"
+        self.probe = directory / "probe"
+        self.tower = directory / "tower"
+        tower = Tower(CONFIG)
+        save_tower(self.tower, tower)
+        facts: dict[str, Any] = {
+            "thresholds": list(TILES), "head": HeadInfo(in_dim=8), "split": SplitInfo(fractions=SHARES),
+            "corpus_hash": self.corpus.identity, "step": 40, "training": {"per_run": 10},
+        }  # fmt: skip
+        sha256 = tower_sha256(tower)
+        head = CriticHead(8, TILES)
+        save_critic(
+            self.critic, CriticInfo(kind="tokens", tower=TowerInfo(sha256=sha256, config=CONFIG), **facts), head, tower
+        )  # fmt: skip
+        save_critic(self.probe, CriticInfo(kind="embeddings", tower=TowerInfo(sha256=sha256), **facts), head)
+        lines = [json.dumps(line) for line in METRICS]
+        (directory / "out/metrics.jsonl").write_text("\n".join([*lines[:2], "{torn", *lines[2:]]) + "\n")
+        self.sha256 = sha256
+
+    def embed(self, model_sha: str) -> None:
+        """Embeddings of every session, as the embedding job leaves them."""
+        for session in self.corpus.sessions:
+            tokens = torch.from_numpy(session.tokens(slice(None)))
+            tower = Tower(CONFIG).eval()
+            state = Critic.load(self.critic, "cpu").tower
+            assert state is not None
+            tower.load_state_dict(state.state_dict())
+            with torch.inference_mode():
+                values = tower(tokens).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+            np.save(session.path / "embeddings.bf16.npy", values)
+            assert session.manifest is not None
+            facts = {
+                "model_sha": model_sha, "pooling": "mean", "D": 8, "dtype": "bf16", "rows": len(session),
+                "steps_crc32c": session.manifest.files["steps.npy"].crc32c,
+            }  # fmt: skip
+            (session.path / "embeddings.json").write_text(json.dumps(facts))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("critic-eval"))
+
+
+QUICK = ("--bootstrap", "50", "--player", "none", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def document(made: Made) -> dict[str, Any]:
+    """What ``--json`` says, by the functions behind it (a fixture of the module cannot run the command)."""
+    from tape2048_tools.commands.critic_eval import _examine
+    from tape2048_tools.critic_eval_view import document
+
+    _, evaluation, about = _examine(
+        made.critic, made.root, part="val", by="moves", per_run=None, rows_max=0, bootstrap=50, seed=0,
+        player="none", tower=None, device="cpu", quiet=True,
+    )  # fmt: skip
+    return document(evaluation, about)
+
+
+def test_json_names_what_was_examined(tape: Tape, made: Made, document: dict[str, Any]) -> None:
+    done = tape("critic", "eval", made.critic, made.root, "--split", "validation", *QUICK, "--json")
+    assert (done.code, done.err) == (0, "")
+    found = done.json
+    assert found == json.loads(json.dumps(document))
+    val = made.corpus.split(**SHARES)["val"]
+    assert (found["part"], found["evaluation"]["runs"], found["runs_in_all"]) == ("val", len(val.runs), 120)
+    assert found["evaluation"]["rows"] == 10 * len(val.runs)  # as in training
+    assert found["critic_sha256"] == Critic.load(made.critic, "cpu").sha256
+    assert found["notes"] == [
+        "These are the sessions that the critic was trained on, split as in its training."
+    ]
+    cell = found["evaluation"]["cells"][1]
+    assert (cell["stage"], cell["threshold"]) == ("all", 8192)
+    assert cell["runs_positive"] == int((val.runs["highest_tile"] >= 8192).sum())
+    auroc = cell["scores"]["critic"]["auroc"]
+    assert auroc["low"] < auroc["value"] < auroc["high"]
+    assert cell["scores"]["prevalence"]["brier"]["value"] == pytest.approx(0.25, abs=0.05)
+
+
+def test_tables_and_csv_say_the_same(tape: Tape, made: Made) -> None:
+    done = tape("critic", "eval", made.critic, made.root, *QUICK)
+    assert done.code == 0, done.err
+    assert "8192: AUROC" in done.out
+    assert "part test" in done.out
+    lines = list(
+        csv.DictReader(io.StringIO(tape("critic", "eval", made.critic, made.root, *QUICK, "--csv").out))
+    )
+    assert len(lines) == 5 * len(TILES) * 3
+    one = next(
+        line
+        for line in lines
+        if (line["stage"], line["threshold"], line["predictor"]) == ("all", "8192", "critic")
+    )
+    shown = f"{float(one['auroc']):.3f} ({float(one['auroc_low']):.3f}-{float(one['auroc_high']):.3f})"
+    assert shown in done.out
+    assert 0 < float(one["prevalence"]) < 1
+    assert one["gain"] == ""
+
+
+class Page(HTMLParser):
+    """What a page asks for from elsewhere, and whether its elements close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.figures: list[str] = []
+        self.script = ""
+        self._script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        for name in ("src", "href", "xlink:href", "action", "data"):
+            target = named.get(name)
+            if target is not None and not target.startswith("#"):
+                self.links.append(target)
+        if named.get("id"):
+            self.ids.append(str(named["id"]))
+        if tag == "svg":
+            self.figures.append(str(named.get("aria-label")))
+        self._script = tag == "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._script:
+            self.script += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = False
+
+
+def test_the_report_is_one_file_that_asks_for_nothing(tape: Tape, made: Made, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--json")
+    assert done.code == 0, done.err
+    text = out.read_text()
+    page = Page()
+    page.feed(text)
+    assert page.links == []
+    for word in ("@import", "url(http", "//cdn"):
+        assert word not in text
+    assert len(page.ids) == len(set(page.ids))
+    assert len(page.figures) == 2 * len(TILES) + 1
+    assert sum(figure.startswith("Reliability for") for figure in page.figures) == len(TILES)
+    assert "Loss by optimizer step; validation ends at 0.6500" in page.figures
+    assert json.loads(page.script) == done.json
+    assert "#0203" not in text  # placeholders of colours
+    assert "#01020" not in text
+    assert "prefers-color-scheme: dark" in text
+    again = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out)
+    assert (again.code, "--force" in again.err) == (33, True)
+    assert tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--force").code == 0
+    assert out.read_text() == text
+    assert tape("critic", "eval", made.critic, made.root, "--html", tmp_path / "no/dir.html").code == 31
+
+
+@pytest.mark.slow
+def test_the_players_value_is_a_baseline(tape: Tape, made: Made) -> None:
+    flags = [
+        "--bootstrap",
+        "0",
+        "--per-run",
+        "2",
+        "--device",
+        "cpu",
+        "--player",
+        "ntuple:weights=fast",
+        "--json",
+    ]
+    done = tape("critic", "eval", made.critic, made.root, *flags)
+    assert done.code == 0, done.err
+    assert done.json["evaluation"]["predictors"] == [
+        "critic",
+        "prevalence",
+        "highest tile",
+        "ntuple:weights=fast",
+    ]
+    cell = done.json["evaluation"]["cells"][1]
+    assert cell["scores"]["ntuple:weights=fast"]["auroc"]["value"] > 0.6
+    assert tape("critic", "eval", made.critic, made.root, "--player", "greedy").code == 78
+
+
+def test_a_critic_of_embeddings(tape: Tape, made: Made) -> None:
+    args = ("critic", "eval", made.probe, made.root, *QUICK, "--json")
+    assert tape(*args).code == 71  # there are none
+    with_tower = tape(*args, "--tower", made.tower)
+    assert with_tower.code == 0, with_tower.err
+    made.embed("ab" * 32)
+    other = tape(*args)
+    assert (other.code, "another" in other.err or "abababab" in other.err) == (71, True)
+    made.embed(made.sha256)
+    done = tape(*args)
+    assert done.code == 0, done.err
+    values = [
+        [cell["scores"]["critic"]["auroc"]["value"] for cell in found.json["evaluation"]["cells"][:3]]
+        for found in (done, with_tower)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=1e-3)
+
+
+def test_wrong_parts_and_flags(tape: Tape, made: Made, tmp_path: Path) -> None:
+    unknown = tape("critic", "eval", made.critic, made.root, "--split", "holdout")
+    assert unknown.code == 67
+    assert "train, val, test, all" in unknown.err
+    assert tape("critic", "eval", made.critic, made.root, "--json", "--csv").code == 2
+    assert tape("critic", "eval", tmp_path, made.root, *QUICK).code == 66
+    assert tape("critic", "eval", made.critic, tmp_path, *QUICK).code == 51
+    flattered = tape(
+        "critic", "eval", made.critic, made.root, "--split", "all", *QUICK, "--per-run", "2", "--json"
+    )
+    assert any("flatter" in note for note in flattered.json["notes"])
+    assert flattered.json["evaluation"]["rows"] == 240
+    bounded = tape(
+        "critic", "eval", made.critic, made.root, "--split", "all", *QUICK, "--rows-max", "360", "--json"
+    )
+    assert bounded.json["evaluation"]["per_run"] == 3
+
+
+def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path) -> None:
+    session = made.corpus.sessions[0]
+    out = tmp_path / "scores.npy"
+    done = tape("critic", "score", made.critic, session.path, "--out", out, "--device", "cpu", "--json")
+    assert (done.code, done.err) == (0, "")
+    critic = Critic.load(made.critic, "cpu")
+    assert (done.json["critic_sha256"], done.json["rows"]) == (critic.sha256, len(session))
+    np.testing.assert_allclose(
+        open_scores(out).values, critic.from_tokens(session.tokens(slice(None))), atol=1e-6
+    )
+    taken = tape("critic", "score", made.critic, session.path, "--out", out)
+    assert taken.code == 33
+    assert tape("critic", "score", made.critic, session.path, "--out", tmp_path / "scores.txt").code == 2
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "a.a2run").write_bytes(a2t1_bytes(game(1)))
+    (runs / "b.a2run").write_bytes(a2t1_bytes(game(2))[:-3])
+    some = tape("critic", "score", made.critic, runs, "--out", tmp_path / "runs.npy")
+    assert some.code == 1
+    assert "left out" in some.err
+    assert len(np.load(tmp_path / "runs.npy")) == len(game(1).moves)
+    assert tape("critic", "score", made.probe, runs, "--out", tmp_path / "probe.npy").code == 68
