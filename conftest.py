@@ -35,10 +35,28 @@ def readme_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     (directory / "runs").mkdir()
     for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
         shutil.copy(golden, directory / "runs")
+    _make_critic(directory / "critic/best")
     before = Path.cwd()
     os.chdir(directory)
     yield directory
     os.chdir(before)
+
+
+def _make_critic(path: Path) -> None:
+    """A critic that has learned nothing."""
+    from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
+    from tape2048.torch.head import CriticHead
+    from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
+
+    tower = Tower(TowerConfig(dim=8, layers=1, heads=2, ffn=8))
+    info = CriticInfo(
+        thresholds=[8192, 16384, 32768],
+        kind="tokens",
+        tower=TowerInfo(sha256=tower_sha256(tower), config=tower.config),
+        head=HeadInfo(in_dim=8),
+        split=SplitInfo(fractions={"train": 0.8, "val": 0.2}),
+    )
+    save_critic(path, info, CriticHead(8, info.thresholds), tower)
 
 
 pytest_collect_file = Sybil(

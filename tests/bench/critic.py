@@ -4,8 +4,8 @@
 
     python -m tests.bench.critic [--rows 4000000] [--steps 60] [--rounds 5] [--device auto] [--directory .]
 
-The token path trains the default tower and head; the wait is that of the training loop for its batches, as
-a share of the time of its steps. Embeddings are of D = 128, in batches of 4,096 random rows; beside the loader,
+The token path trains the default tower and head; the wait is that of the training loop for its batches,
+as a share of the time of its steps. Embeddings are of D = 128, in batches of 4,096 random rows; beside the loader,
 in turns, the same gather by ``np.take``, which is what any loader of these files has to beat.
 """
 
@@ -67,17 +67,18 @@ def training_figures(
     waits: dict[str, list[float]] = {"tokens": [], "embeddings": []}
     rates: dict[str, list[float]] = {"tokens": [], "embeddings": []}
     for i in range(rounds):
-        for name in waits:
+        for name, shares in waits.items():
             out = directory / f"{name}{i}"
             train_critic(
                 msgspec.structs.replace(
-                    config, data=str(root), out=str(out), use_embeddings=name == "embeddings", per_run=None,
-                    steps_max=steps, eval_steps=10**9, log_steps=max(1, steps // 4), val_share=0.05, seed=i,
+                    config, data=str(root), out=str(out), use_embeddings=name == "embeddings",
+                    steps_max=steps, epochs=10_000, eval_steps=10**9, log_steps=max(1, steps // 4), seed=i,
+                    val_share=0.1, test_share=0.0,
                 )
             )  # fmt: skip
             lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
             last = [line for line in lines if line["kind"] == "train"][1:]  # the first one warms up
-            waits[name].append(100 * float(np.mean([line["data_wait"] for line in last])))
+            shares.append(100 * float(np.mean([line["data_wait"] for line in last])))
             rates[name].append(float(np.mean([line["rows_per_s"] for line in last])))
     group = f"training, batches of {config.batch_rows:,}"
     found = [

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.benchmark(group="critic")
-def test_critic(
-    benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool, tmp_path: Path
-) -> None:
+def test_critic(benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("safetensors")
     config = CriticConfig(device="auto")
