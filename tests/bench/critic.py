@@ -5,8 +5,8 @@
     python -m tests.bench.critic [--rows 4000000] [--steps 60] [--rounds 5] [--device auto] [--directory .]
 
 The token path trains the default tower and head; the wait is that of the training loop for its batches,
-as a share of the time of its steps. Embeddings are of D = 128, in batches of 4,096 random rows; beside the loader,
-in turns, the same gather by ``np.take``, which is what any loader of these files has to beat.
+as a share of the time of its steps. Embeddings are of D = 128, in batches of 4,096 random rows; beside the
+loader, in turns, the same gather by ``np.take``, which is what any loader of these files has to beat.
 """
 
 from __future__ import annotations

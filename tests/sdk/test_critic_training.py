@@ -209,7 +209,7 @@ def test_killed_it_goes_on_to_the_last_digit(games: Path, trained: Path, tmp_pat
             child.stdin.write(b"\n")
             child.stdin.flush()
         child.send_signal(signal.SIGKILL)
-        assert child.wait(60) == -signal.SIGKILL
+        assert child.wait(120) == -signal.SIGKILL
     assert lines(out)[-1]["step"] >= 21
     train_critic(whole(games, out))
     check_same(out, trained)
@@ -272,7 +272,7 @@ def test_two_ranks_learn_what_one_learns(games: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     try:
         for child in children:
-            _, said = child.communicate(timeout=120)
+            _, said = child.communicate(timeout=300)
             assert child.returncode == 0, said.decode()
     finally:
         for child in children:
