@@ -7,8 +7,8 @@
 Four times the same trees learn from the exponents of boards, and are examined on rows that they did not see:
 
 - split **by run**: no game stands on both sides. The AUROC is what the boards tell;
-- split **by row**: neighbours of an examined board, of the same game and so of the same outcome, were learned.
-  The trees recognise the game, and the AUROC says nothing about other games;
+- split **by row**: neighbours of an examined board, of the same game and so of the same outcome, were
+  learned. The trees recognise the game, and the AUROC says nothing about other games;
 - each with the outcomes **shuffled** among the games, so that boards tell nothing. By run the AUROC is 0.5
   within its interval; what is above 0.5 by row is leakage and nothing else.
 """
@@ -105,7 +105,8 @@ def main() -> None:
     args = parser.parse_args()
     rows = read(args.root, args.threshold, per_run=args.per_run, runs_max=args.runs_max, seed=args.seed)
     print(
-        f"{len(rows.runs):,} rows of {len(rows.reached):,} games, {rows.reached.sum():,} reached {args.threshold}\n"
+        f"{len(rows.runs):,} rows of {len(rows.reached):,} games, "
+        f"{rows.reached.sum():,} of which reached {args.threshold}\n"
     )
     print("| outcomes | split by | AUROC | 95% by run |\n|---|---|---|---|")
     for one in controls(rows, trees=args.trees, seed=args.seed):

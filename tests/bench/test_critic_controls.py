@@ -9,6 +9,7 @@ import pytest
 from tests import reference
 from tests.sdk.builders import Game, Spec, write_ours
 
+from .bootstrap import measure
 from .critic_controls import controls, read
 
 if TYPE_CHECKING:
@@ -55,3 +56,8 @@ def test_a_split_by_row_finds_outcomes_that_were_drawn_by_lot(root: Path) -> Non
         assert by_run.low <= 0.5 <= by_run.high
         assert by_row.value > 0.75
         assert by_row.low > by_run.high
+
+
+def test_the_bootstraps_benchmark_at_a_toy_size() -> None:
+    found = measure(2000, 20, 70, 1)
+    assert min(found) > 0

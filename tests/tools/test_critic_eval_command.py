@@ -52,9 +52,8 @@ class Made:
         }  # fmt: skip
         sha256 = tower_sha256(tower)
         head = CriticHead(8, TILES)
-        save_critic(
-            self.critic, CriticInfo(kind="tokens", tower=TowerInfo(sha256=sha256, config=CONFIG), **facts), head, tower
-        )  # fmt: skip
+        own = TowerInfo(sha256=sha256, config=CONFIG)
+        save_critic(self.critic, CriticInfo(kind="tokens", tower=own, **facts), head, tower)
         save_critic(self.probe, CriticInfo(kind="embeddings", tower=TowerInfo(sha256=sha256), **facts), head)
         lines = [json.dumps(line) for line in METRICS]
         (directory / "out/metrics.jsonl").write_text("\n".join([*lines[:2], "{torn", *lines[2:]]) + "\n")

@@ -201,16 +201,16 @@ def _reading(evaluation: Evaluation) -> str:
     draws = number(evaluation.replicates)
     return (
         "<section><h2>How to read this</h2><ul>"
-        "<li><strong>AUROC</strong>: how often a row of a game that reached the tile scores higher than one of "
-        "a game that did not; 0.5 is chance."
+        "<li><strong>AUROC</strong>: how often a row of a game that reached the tile scores higher than "
+        "one of a game that did not; 0.5 is chance."
         "<li><strong>AUPRC</strong>: average precision; chance is the prevalence."
         "<li><strong>Brier</strong>: mean squared error of the probability; smaller is better."
         "<li><strong>ECE</strong>: mean gap of predicted and observed shares over 15 bins of equally many "
         "rows. It is above 0 even for perfect probabilities, the more so the fewer games there are."
         f"<li><strong>Intervals</strong> hold 95% of {draws} replicates in which whole games were drawn: all "
         "rows of a game share its outcome, and intervals that count rows would be several times too narrow."
-        "<li><strong>Baselines</strong>: the prevalence; the highest tile on the board; the final score that "
-        "the n-tuple player expects. Their probabilities come from isotonic regression on training games."
+        "<li><strong>Baselines</strong>: the prevalence; the highest tile on the board; the final score "
+        "that the n-tuple player expects; probabilities by isotonic regression on training games."
         "</ul></section>"
     )
 
