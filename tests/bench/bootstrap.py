@@ -76,7 +76,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args.rows, args.runs, args.replicates, args.repeats)
     print(
-        f"{args.rows:,} rows of {args.runs:,} runs; AUROC and average precision of 1,000 replicates, s of CPU:\n"
+        f"{args.rows:,} rows of {args.runs:,} runs; AUROC and AUPRC of 1,000 replicates, s of CPU:\n"
         f"one sort and weighted passes {found.ours_s:.2f}; scikit-learn {found.sklearn_s:,.0f} "
         f"({found.sklearn_s / found.ours_s:,.0f} times as long)"
     )

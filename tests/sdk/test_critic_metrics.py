@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -41,6 +41,7 @@ def weighted_rows(draw: st.DrawFn) -> tuple[NDArray[Any], NDArray[np.bool_], NDA
     return scores, labels, rng.integers(0, runs, count), weights
 
 
+@settings(max_examples=50)
 @given(weighted_rows())
 def test_ranking_is_scikit_learns(
     rows: tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]],
@@ -62,6 +63,7 @@ def test_ranking_is_scikit_learns(
             assert found.average_precision[column] == pytest.approx(expected, abs=1e-12)
 
 
+@settings(max_examples=50)
 @given(weighted_rows())
 def test_brier_score_is_scikit_learns(
     rows: tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]],
@@ -78,6 +80,7 @@ def test_brier_score_is_scikit_learns(
             assert found[column] == pytest.approx(expected, abs=1e-6)
 
 
+@settings(max_examples=50)
 @given(weighted_rows(), st.integers(1, 20))
 def test_bins_are_those_of_the_definition(
     rows: tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]], bins: int
@@ -98,6 +101,7 @@ def test_bins_are_those_of_the_definition(
         assert calibration_error(found)[column] == pytest.approx(error, abs=1e-9)
 
 
+@settings(max_examples=50)
 @given(weighted_rows(), st.data())
 def test_an_order_chooses_rows(
     rows: tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]], data: st.DataObject
@@ -145,16 +149,16 @@ def test_intervals_by_run_do_not_narrow_with_copies_of_rows() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    # 300 samples of 40 runs; a score of unit variance whose AUROC is 0.7602 (d' = 1).
+    # 150 samples of 40 runs; a score of unit variance whose AUROC is 0.7602 (d' = 1).
     rng = np.random.default_rng(11)
     held = 0
-    for _ in range(300):
+    for _ in range(150):
         labels = np.arange(40) < 20
         scores = rng.normal(size=40) + labels
         found = estimate(ranking(scores, labels, np.arange(40), RunBootstrap(40, 200).weights).auroc)
         assert found is not None
         held += (found.low or 0) <= 0.7602 <= (found.high or 0)
-    assert 0.88 <= held / 300 <= 0.98
+    assert 0.87 <= held / 150 <= 0.99
 
 
 def test_an_estimate_leaves_out_replicates_of_one_class() -> None:

@@ -92,7 +92,7 @@ def document(made: Made) -> dict[str, Any]:
     from tape2048_tools.commands.critic_eval import _examine
     from tape2048_tools.critic_eval_view import document
 
-    _, evaluation, about = _examine(
+    evaluation, about = _examine(
         made.critic, made.root, part="val", by="moves", per_run=None, rows_max=0, bootstrap=50, seed=0,
         player="none", tower=None, device="cpu", quiet=True,
     )  # fmt: skip

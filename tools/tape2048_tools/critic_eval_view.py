@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tape2048.critic_evaluation import Cell, Estimate, Evaluation
+    from tape2048.critic_evaluation import Cell, Evaluation
+    from tape2048.critic_metrics import Estimate
 
 __all__ = ["METRICS", "csv_text", "document", "estimate_text", "facts", "runs_text", "summary"]
 

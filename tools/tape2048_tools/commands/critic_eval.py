@@ -11,7 +11,6 @@ from tape2048_tools._click import Command
 
 if TYPE_CHECKING:
     from tape2048.critic_evaluation import Evaluation
-    from tape2048.torch.critic import Critic
 
 __all__ = ["command"]
 
@@ -100,7 +99,7 @@ def command(
     if html is not None:
         _check_report(html, force=options["force"])
     require_torch()
-    loaded, evaluation, about = _examine(critic, root, **options)
+    evaluation, about = _examine(critic, root, **options)
     found = document(evaluation, about)
     if html is not None:
         from tape2048._durable import publishing_file
@@ -110,7 +109,6 @@ def command(
         page = report(evaluation, about, read_curves(critic), found).encode()
         with publishing_file(html, replace=options["force"]) as file:
             file.write(page)
-    del loaded
     if as_json:
         print_json(found)
     elif as_csv:
@@ -146,7 +144,7 @@ def _examine(
     device: str,
     quiet: bool,
     **_: Any,
-) -> tuple[Critic, Evaluation, dict[str, Any]]:
+) -> tuple[Evaluation, dict[str, Any]]:
     from tape2048 import Corpus
     from tape2048._critic_rows import check_embeddings
     from tape2048.critic_evaluation import evaluate
@@ -172,19 +170,16 @@ def _examine(
             seed=seed,
             progress=progress,
         )
-    return (
-        loaded,
-        evaluation,
-        {
-            "critic": str(critic),
-            "critic_sha256": loaded.sha256,
-            "kind": loaded.kind,
-            "step": loaded.info.step,
-            "root": str(root),
-            "sessions": len({int(number) for number in parts.chosen.runs["session"]}),
-            "part": parts.name,
-            "by": by,
-            "runs_in_all": len(corpus.runs),
-            "notes": parts.notes,
-        },
-    )
+    about = {
+        "critic": str(critic),
+        "critic_sha256": loaded.sha256,
+        "kind": loaded.kind,
+        "step": loaded.info.step,
+        "root": str(root),
+        "sessions": len({int(number) for number in parts.chosen.runs["session"]}),
+        "part": parts.name,
+        "by": by,
+        "runs_in_all": len(corpus.runs),
+        "notes": parts.notes,
+    }
+    return evaluation, about
