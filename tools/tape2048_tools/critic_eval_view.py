@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from tape2048.critic_evaluation import Cell, Evaluation
     from tape2048.critic_metrics import Estimate
 
-__all__ = ["METRICS", "csv_text", "document", "estimate_text", "facts", "runs_text", "summary"]
+__all__ = [
+    "METRICS",
+    "csv_text",
+    "document",
+    "estimate_text",
+    "facts",
+    "ranking_predictors",
+    "runs_text",
+    "summary",
+]
 
 #: What a predictor is measured by, in the order of the columns.
 METRICS = ("auroc", "auprc", "brier", "ece", "gain")
@@ -77,9 +86,16 @@ def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableTyp
     return parts
 
 
+def ranking_predictors(evaluation: Evaluation) -> list[str]:
+    """Predictors that tell rows apart: all but the prevalence, the second one, whose AUROC is 0.5."""
+    critic, _, *others = evaluation.predictors
+    return [critic, *others]
+
+
 def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
+    names = ranking_predictors(evaluation)
     made = table(
-        "stage", ">rows", ">games", ">prevalence", *(f">{name}" for name in evaluation.predictors), "",
+        "stage", ">rows", ">games", ">prevalence", *(f">{name}" for name in names), "",
         title=f"{tile}: AUROC",
     )  # fmt: skip
     for one in cells:
@@ -88,15 +104,14 @@ def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
             number(one.rows),
             runs_text(one),
             share(one.prevalence) if one.rows else "-",
-            *(_text(one, name, "auroc") for name in evaluation.predictors),
+            *(_text(one, name, "auroc") for name in names),
             one.note or "",
         )
     return made
 
 
 def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
-    critic, *others = evaluation.predictors
-    against = others[1:]  # the first one is the prevalence, which ranks nothing
+    critic, *against = ranking_predictors(evaluation)
     made = table("critic", ">AUPRC", ">Brier", ">ECE", *(f">AUROC over {name}" for name in against))
     for one in cells:
         made.add_row(

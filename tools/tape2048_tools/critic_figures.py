@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tape2048.errors import MissingPackageError
+from tape2048_tools.critic_eval_view import ranking_predictors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ def require_matplotlib() -> Any:
 def auroc_figure(evaluation: Evaluation, tile: int) -> str | None:
     """AUROC of each predictor by stage, with intervals; None where no stage has both kinds of games."""
     cells = [one for one in evaluation.cells if one.threshold == tile]
-    names = [evaluation.predictors[0], *evaluation.predictors[2:]]  # all but the prevalence, which is at 0.5
+    names = ranking_predictors(evaluation)
     if not any(scores.auroc for one in cells for scores in one.scores.values()):
         return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, runs_text
+from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, ranking_predictors, runs_text
 from tape2048_tools.display import number, share
 from tape2048_tools.output import printable
 
@@ -107,14 +107,14 @@ def _tile(evaluation: Evaluation, tile: int) -> str:
 
 def _finding(evaluation: Evaluation, pooled: Cell) -> str:
     """The pooled result in a sentence or two."""
-    critic, *others = evaluation.predictors
+    critic, *others = ranking_predictors(evaluation)
     reached = f"{runs_text(pooled)} games reached it"
     scores = pooled.scores.get(critic)
     if scores is None or scores.auroc is None:
         return f"{reached}, so that there is nothing to tell apart."
     ece = "" if scores.ece is None else f", and the calibration error {estimate_text(scores.ece)}"
     sentence = f"{reached}. Over all rows the critic's AUROC is {estimate_text(scores.auroc)}{ece}."
-    for name in others[1:]:
+    for name in others:
         gain = pooled.scores[name].gain
         if gain is None or gain.low is None or gain.high is None:
             continue
@@ -125,13 +125,13 @@ def _finding(evaluation: Evaluation, pooled: Cell) -> str:
 
 
 def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
-    heads = ["stage", "rows", "games that reached it", "prevalence", *evaluation.predictors]
+    heads = ["stage", "rows", "games that reached it", "prevalence", *ranking_predictors(evaluation)]
     rows = []
     for one in cells:
         about = next(stage.about for stage in evaluation.stages if stage.name == one.stage)
         values = [
             estimate_text(one.scores[name].auroc) if name in one.scores else "-"
-            for name in evaluation.predictors
+            for name in ranking_predictors(evaluation)
         ]
         rows.append(
             [
