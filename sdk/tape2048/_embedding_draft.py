@@ -142,11 +142,15 @@ class Draft:
         self._journal = self._values = -1
 
     def __enter__(self) -> Self:
-        with self._refusals():
-            self._path.mkdir(exist_ok=True)
-            self.plan = self._agree(self.plan)
-            self._open_journal()
-            self._open_values()
+        try:
+            with self._refusals():
+                self._path.mkdir(exist_ok=True)
+                self.plan = self._agree(self.plan)
+                self._open_journal()
+                self._open_values()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -270,7 +274,6 @@ class Draft:
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.__exit__()
             raise AlreadyRunningError(
                 f"another process makes share {index}/{count} of these embeddings", path=self._session,
                 hint="wait for it, or share the work: --shard I/N",
@@ -287,7 +290,6 @@ class Draft:
         status = os.fstat(self._values)
         free = shutil.disk_usage(self._path).free
         if self.plan.bytes - 512 * status.st_blocks > free:
-            self.__exit__()
             raise DiskFullError(
                 f"{free:,} bytes are free, and the embeddings take {self.plan.bytes:,}",
                 path=self._session,

@@ -79,7 +79,7 @@ def open_embeddings(session: Session) -> Embeddings:
             f"made of {made_of[0]} rows with CRC-32C {made_of[1]}; "
             f"the session has {expected[0]} with {expected[1]}",
             path=session.path / EMBEDDINGS_JSON,
-            hint="make them again from these rows",
+            hint="`tape2048 embed --force` makes them again from these rows",
         )
     if not path.exists():
         raise EmbeddingsError(f"{EMBEDDINGS_JSON} is there, and {EMBEDDINGS_NPY} is not", path=path)
@@ -90,7 +90,9 @@ def open_embeddings(session: Session) -> Embeddings:
 def _read_facts(path: Path) -> _Facts:
     if not path.exists():
         raise EmbeddingsError(
-            f"no {EMBEDDINGS_JSON}: this session has no embeddings", path=path.parent, hint="make them first"
+            f"no {EMBEDDINGS_JSON}: this session has no embeddings",
+            path=path.parent,
+            hint="`tape2048 embed` makes them",
         )
     with open_regular(path) as fd, reading(path):
         content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
