@@ -173,7 +173,7 @@ def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> 
 # --- going on
 
 
-@pytest.mark.parametrize("step", [1, 4, 5, 6, 13, 18, 20, 27, 35, 36])
+@pytest.mark.parametrize("step", [1, 5, 13, 18, 20, 36])
 def test_ended_anywhere_it_goes_on_to_the_last_digit(
     games: Path, trained: Path, tmp_path: Path, step: int
 ) -> None:
