@@ -24,8 +24,10 @@ from tape2048.errors import ConfigError
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder._toml import read_toml
 from tape2048_recorder.players import check_player
+from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.retention import TABLE as RETENTION_TABLE
 from tape2048_recorder.retention import read_retention
+from tape2048_recorder.sampling import read_sampling
 from tape2048_recorder.settings import (
     ENV_PREFIX,
     Origin,
@@ -90,6 +92,45 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="each player has defaults of its own",
         ),
     ] = {}
+    lanes: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=1 << 20)],
+        about(
+            "games that a worker plays in lockstep for a batched player (`python:...`)",
+            why="large enough that a network's batches fill a processor; a lane costs a few kilobytes",
+        ),
+    ] = 4096
+    sampling: Annotated[
+        dict[str, int | float | str | bool],
+        about(
+            "how a batched player's scores become moves: method, temperature, top_k, top_p, epsilon, gates",
+            why="argmax: the player as it is",
+        ),
+    ] = {}
+    inference: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^(worker|server)$")],
+        about(
+            "where a batched player computes: in each worker, or in one process for all",
+            why="one model to a core on a CPU; `server` is for many workers on one GPU",
+            form="`worker` or `server`",
+        ),
+    ] = "worker"
+    model_dir: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")] | None,
+        about(
+            "a directory whose newest checkpoint plays; a newer one is taken while games go on; empty: none",
+            why="weights come with `player_args` where nobody trains them meanwhile",
+            none="",
+            form="a path (nobody expands ~ here)",
+        ),
+    ] = None
+    model_files: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^[^/]+$")],
+        about(
+            "which files in `model_dir` are checkpoints, as a pattern",
+            why="what else a trainer leaves there (optimizer, logs) is no model",
+            form="a pattern of a file's name",
+        ),
+    ] = "*.safetensors"
     model_tag: Annotated[
         Tag | None,
         about(
@@ -416,6 +457,7 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
 
 def _check_together(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
     """Refuse settings that are fine one by one and cannot all hold."""
+    _check_batched(config, origins)
     if config.max_ram_mb is None:
         return
     buffers_mb = config.worker_count * config.block_rows * ROW_BYTES_MAX / 1e6
@@ -444,6 +486,19 @@ def _check_stop_timeout(
         problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
         hint = f"lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit together"
         refuse(problem, "drain_timeout_s", origins["drain_timeout_s"], hint=hint)
+
+
+def _check_batched(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    """Refuse what batched players take where the player is another one, and a bad [sampling] table."""
+    batched = is_batched(config.player)
+    for name in ("sampling", "model_dir"):
+        if getattr(config, name) and not batched:
+            problem = f"found it with player = {config.player!r}, expected a batched player"
+            refuse(problem, name, origins[name], hint="batched players are python:package.module:factory")
+    try:
+        read_sampling(config.sampling)
+    except ConfigError as error:
+        raise type(error)(error.message, path=origins["sampling"].where or None, hint=error.hint) from error
 
 
 def check_loaded_player(loaded: Loaded) -> None:

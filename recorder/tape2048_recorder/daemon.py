@@ -24,11 +24,11 @@ from tape2048.errors import (
     StorageError,
     TapeError,
     WorkersDiedError,
-    WorkerStartError,
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.gauges import Gauges
 from tape2048_recorder.limits import limit_met
+from tape2048_recorder.playing import Playing, error_of
 from tape2048_recorder.protocol import (
     Ask,
     Bye,
@@ -85,6 +85,7 @@ class Daemon:
         recording: its sessions.
         ledger: its games.
         memory: told of ids before they are handed out.
+        playing: what the workers play.
         signals: where signals show.
         begun: when it all began (``time.monotonic``).
         reload: reads the settings again on SIGHUP; None: that drains.
@@ -99,6 +100,7 @@ class Daemon:
         recording: Recording,
         ledger: Ledger,
         memory: Memory,
+        playing: Playing,
         signals: Signals,
         begun: float,
         reload: Reload | None = None,
@@ -109,6 +111,7 @@ class Daemon:
         self._recording = recording
         self._ledger = ledger
         self._memory = memory
+        self._playing = playing
         self._signals = signals
         self._begun = begun
         self._reload = reload
@@ -122,7 +125,6 @@ class Daemon:
         self._next_status = 0.0
         self._next_limits = 0.0
         self.reason = ""
-        self.player_sha256: str | None = None
         self.tally = Tally()
         self._watch = Watch(supervisor, lambda what: reporter.event("warning", what))
         self._gauges = Gauges(
@@ -215,8 +217,8 @@ class Daemon:
                 self._on_ready(worker, message)
             case Ask(want=want):
                 self._on_ask(worker, want)
-            case Reserve(rows=rows):
-                worker.waiting_rows = rows
+            case Reserve(rows=rows, generation=generation):
+                worker.waiting_rows, worker.waiting_generation = rows, generation
                 self._answer_waiting(worker)
             case Written():
                 worker.unconfirmed = message
@@ -228,24 +230,25 @@ class Daemon:
                 worker.said_bye = True
                 self.games_dropped += dropped
                 self.finished_games_lost += finished
-            case Crashed(error=error, starting=starting):
-                worker.last_error = error
-                if starting:
-                    self._give_up(WorkerStartError(f"a worker could not start: {error}"))
+            case Crashed():
+                self._on_crash(worker, message)
+            case _:
+                self._give_up(self._playing.hear(worker, message))
+
+    def _on_crash(self, worker: Worker, message: Crashed) -> None:
+        worker.last_error = message.error
+        error = error_of(message)
+        if message.starting:
+            self._give_up(error)
+        elif error is not None:  # the games of the other workers are as good as ever: let them end
+            self._fatal = self._fatal or error
+            if self._phase == "recording":
+                self.stop(message.error)
 
     def _on_ready(self, worker: Worker, message: Ready) -> None:
         worker.ready = True
-        self._recording.begin()
-        if self.player_sha256 is None:
-            self.player_sha256 = message.player_sha256
-        elif self.player_sha256 != message.player_sha256:
-            self._give_up(
-                WorkerStartError(
-                    f"worker {worker.index} plays {message.player_sha256[:12]}, "
-                    f"the others {self.player_sha256[:12]}: "
-                    "the player changed while the recorder ran"
-                )
-            )
+        self._recording.begin(message.generation)
+        self._give_up(self._playing.on_ready(worker.index, message))
 
     def _on_ask(self, worker: Worker, want: int) -> None:
         games = None
@@ -263,7 +266,7 @@ class Daemon:
         why = self._recording.why_not(worker.waiting_rows)
         if why is None:
             try:
-                worker.range = self._recording.place(worker.waiting_rows)
+                worker.range = self._recording.place(worker.waiting_rows, worker.waiting_generation)
             except StorageError as error:
                 why = str(error)
             else:
@@ -334,6 +337,7 @@ class Daemon:
         for worker in self._supervisor.workers:
             self._attend(worker, now)
         self._watch.look(now, self.config.worker_silence_s)
+        self._playing.attend(self._recording, now, look=self._phase == "recording")
         self._recording.rotate_if_due()
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
@@ -427,9 +431,9 @@ class Daemon:
         self._deadline = now + self.config.drain_timeout_s
         self._recording.close_open()
 
-    def _give_up(self, error: TapeError) -> None:
-        """End with this error, once what is confirmed is published."""
-        if self._fatal is None:
+    def _give_up(self, error: TapeError | None) -> None:
+        """End with this error, if there is one, once what is confirmed is published."""
+        if self._fatal is None and error is not None:
             self._fatal = error
             self.reason = str(error)
             self._phase = "draining"

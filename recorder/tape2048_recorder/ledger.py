@@ -25,9 +25,13 @@ class Ledger:
         state: where the sequence goes on.
         games_max: how many to hand out, or None.
         workers: how many share them; near the end, each gets a fair part of what is left.
+        in_order: whether a worker's games end in the order in which it got them; in lanes they do not.
     """
 
-    def __init__(self, state: GameState, *, games_max: int | None, workers: int) -> None:
+    def __init__(
+        self, state: GameState, *, games_max: int | None, workers: int, in_order: bool = True
+    ) -> None:
+        self._in_order = in_order
         self._seed = state.seed
         self._next = state.next_id
         self._free: deque[Range] = deque(state.free)
@@ -63,6 +67,8 @@ class Ledger:
     def confirm(self, worker: int, ids: npt.NDArray[np.uint64]) -> bool:
         """Cross off games that a worker has recorded; False if they are not the next ones it held."""
         held = self._held.get(worker, deque())
+        if not self._in_order:
+            return self._confirm_any(held, ids)
         at = 0
         while at < len(ids):
             if not held:
@@ -74,6 +80,20 @@ class Ledger:
             if first + count < end:
                 held.appendleft((first + count, end))
             at += count
+        self.confirmed += len(ids)
+        return True
+
+    def _confirm_any(self, held: deque[Range], ids: npt.NDArray[np.uint64]) -> bool:
+        """Cross off games that ended in any order; False if one of them was not held, or comes twice."""
+        have = np.concatenate(
+            [np.empty(0, dtype=np.uint64), *(np.arange(*span, dtype=np.uint64) for span in held)]
+        )
+        left = np.setdiff1d(have, ids)
+        if len(left) + len(ids) != len(have):
+            return False
+        breaks = np.flatnonzero(np.diff(left) != 1) + 1
+        held.clear()
+        held.extend((int(part[0]), int(part[-1]) + 1) for part in np.split(left, breaks) if len(part))
         self.confirmed += len(ids)
         return True
 

@@ -8,6 +8,8 @@ A worker asks and waits for the answer, so at most one message is under way in e
     Reserve(rows)             ->             Range(session, path, first_row) | NoRoom
       ... pwrite ...
     Written(range, crc, runs) ->             Confirmed
+    WantWeights               ->             Weights(generation, path, sha256)
+    WeightsTaken | WeightsRefused -> (nothing)
     WriteFailed(range, errno) ->             (nothing; the worker reserves again)
     Bye | Crashed(error)      ->
 
@@ -41,6 +43,10 @@ __all__ = [
     "Range",
     "Ready",
     "Reserve",
+    "WantWeights",
+    "Weights",
+    "WeightsRefused",
+    "WeightsTaken",
     "WriteFailed",
     "Written",
 ]
@@ -55,6 +61,7 @@ class Ready(msgspec.Struct, tag=True):
 
     player_sha256: str
     start_s: float
+    generation: int = 0
 
 
 class Ask(msgspec.Struct, tag=True):
@@ -64,9 +71,10 @@ class Ask(msgspec.Struct, tag=True):
 
 
 class Reserve(msgspec.Struct, tag=True):
-    """I hold this many rows of finished games."""
+    """I hold this many rows of finished games, which this generation of weights played."""
 
     rows: int
+    generation: int = 0
 
 
 class Written(msgspec.Struct, tag=True):
@@ -95,10 +103,30 @@ class Bye(msgspec.Struct, tag=True):
 
 
 class Crashed(msgspec.Struct, tag=True):
-    """I cannot go on; ``starting`` says that I never could."""
+    """I cannot go on; ``starting``: I never could. ``kind`` is the error's class where it is one of ours."""
 
     error: str
     starting: bool
+    kind: str = ""
+    hint: str | None = None
+
+
+class WantWeights(msgspec.Struct, tag=True):
+    """Which weights are to play?"""
+
+
+class WeightsTaken(msgspec.Struct, tag=True):
+    """They are loaded; games that I begin from now on are theirs."""
+
+    generation: int
+    player_sha256: str
+
+
+class WeightsRefused(msgspec.Struct, tag=True):
+    """They cannot be used, and I go on with those that I have."""
+
+    generation: int
+    error: str
 
 
 class Games(msgspec.Struct, tag=True):
@@ -124,12 +152,31 @@ class NoRoom(msgspec.Struct, tag=True):
     """The disk is full and the time to wait is over: drop the block."""
 
 
+class Weights(msgspec.Struct, tag=True):
+    """These are to play: a file that nobody changes, and what its bytes sum up to."""
+
+    generation: int
+    path: str
+    sha256: str
+
+
 class Confirmed(msgspec.Struct, tag=True):
     """The block is in the journal; forget it."""
 
 
-FromWorker: TypeAlias = Ready | Ask | Reserve | Written | WriteFailed | Bye | Crashed
-FromDaemon: TypeAlias = Games | NoMoreGames | Range | NoRoom | Confirmed
+FromWorker: TypeAlias = (
+    Ready
+    | Ask
+    | Reserve
+    | Written
+    | WriteFailed
+    | Bye
+    | Crashed
+    | WantWeights
+    | WeightsTaken
+    | WeightsRefused
+)
+FromDaemon: TypeAlias = Games | NoMoreGames | Range | NoRoom | Confirmed | Weights
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode

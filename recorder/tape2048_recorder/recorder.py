@@ -24,6 +24,8 @@ from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.partial import PARTIAL_SUFFIX, Facts, stage_of
 from tape2048_recorder.players import check_player
+from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.playing import Playing
 from tape2048_recorder.publish import recover
 from tape2048_recorder.publisher import utc_text
 from tape2048_recorder.recording import MEGABYTE, Recording
@@ -32,6 +34,7 @@ from tape2048_recorder.report import REACH_TILES, Reporter, Summary
 from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
 from tape2048_recorder.supervisor import Supervisor
+from tape2048_recorder.weights import LiveWeights
 from tape2048_recorder.worker import WorkerSpec
 
 if TYPE_CHECKING:
@@ -116,6 +119,11 @@ def _run(
     memory = Memory(instance, config.seed)
     supervisor = Supervisor(_worker_spec(config, seed, player_args), workers)
     try:
+        live = _live_weights(config, out_dir, reporter, supervisor)
+    except BaseException:
+        supervisor.close()
+        raise
+    try:
         for worker in supervisor.workers:  # they compile while what a crash left is recovered
             supervisor.start(worker)
         reporter.manager.starting("publishing what the last recorder left, if it was killed")
@@ -127,16 +135,20 @@ def _run(
     except BaseException:
         supervisor.close()
         raise
-    ledger = Ledger(state, games_max=config.max_games, workers=workers)
+    ledger = Ledger(
+        state, games_max=config.max_games, workers=workers, in_order=not is_batched(config.player)
+    )
+
+    playing = Playing(supervisor, live)
 
     def make_facts(started_at: str) -> Facts:
-        assert daemon.player_sha256 is not None  # a block comes from a worker that was ready
+        assert playing.player_sha256 is not None  # a block comes from a worker that was ready
         return Facts(
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",
             player=config.player,
             player_args=dict(player_args),
-            player_sha256=daemon.player_sha256,
+            player_sha256=playing.player_sha256,
             seed=seed,
             sample_rate=config.sample_rate,
             record_action=config.record_action,
@@ -148,7 +160,13 @@ def _run(
             config_sha256=config_sha256(daemon.config),
         )
 
-    recording = Recording(out_dir, config, make_facts, _sessions_bytes(out_dir))
+    recording = Recording(
+        out_dir,
+        config,
+        make_facts,
+        _sessions_bytes(out_dir),
+        for_weights=None if live is None else live.facts,
+    )
     daemon = Daemon(
         config=config,
         reporter=reporter,
@@ -156,6 +174,7 @@ def _run(
         recording=recording,
         ledger=ledger,
         memory=memory,
+        playing=playing,
         signals=signals,
         begun=begun,
         reload=reload,
@@ -171,6 +190,9 @@ def _run(
         with contextlib.suppress(TapeError):  # what ended the daemon is what is to be said
             memory.settle(ledger.state())
         raise
+    finally:
+        if live is not None:
+            live.close()
     memory.settle(ledger.state())
     if daemon.finished_games_lost:
         raise DiskFullError(
@@ -215,7 +237,27 @@ def _worker_spec(
         sample_rate=config.sample_rate,
         record_action=config.record_action,
         flush_s=flush_s,
+        lanes=config.lanes,
+        sampling=dict(config.sampling),
+        inference=config.inference,
     )
+
+
+def _live_weights(
+    config: RecorderConfig, out_dir: Path, reporter: Reporter, supervisor: Supervisor
+) -> LiveWeights | None:
+    """The weights that change while it records, if ``model_dir`` names some; workers start with the first."""
+    if config.model_dir is None:
+        return None
+    live = LiveWeights(
+        Path(config.model_dir),
+        config.model_files,
+        out_dir / f".{config.instance}.weights",
+        reporter=reporter,
+        offer=supervisor.offer_weights,
+    )
+    supervisor.set_weights(live.current)
+    return live
 
 
 def _prepare(out_dir: Path, config: RecorderConfig) -> Path:

@@ -48,28 +48,38 @@ class Recording:
         config: the recorder's.
         make_facts: facts of a session that starts at a moment (UTC, RFC 3339).
         bytes_before: what ``out_dir`` held in sessions when the recorder started.
+        for_weights: what a session's facts are where a generation of weights played it. Each generation has
+            sessions of its own; there is one generation where weights do not change.
     """
 
     def __init__(
-        self, out_dir: Path, config: RecorderConfig, make_facts: Callable[[str], Facts], bytes_before: int
+        self,
+        out_dir: Path,
+        config: RecorderConfig,
+        make_facts: Callable[[str], Facts],
+        bytes_before: int,
+        *,
+        for_weights: Callable[[Facts, int], Facts] | None = None,
     ) -> None:
+        self._for_weights = for_weights
         self._out_dir = out_dir
         self._config = config
         self._make_facts = make_facts
         self.row_bytes = step_dtype(record_action=config.record_action).itemsize
         self._bytes_published = bytes_before
         self._serial = 0
-        self._open: PartialSession | None = None
-        self._began: tuple[float, str] | None = None  # when the open (or next) session began: monotonic, UTC
+        self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
+        #: When the open (or next) session of each began: monotonic, UTC.
+        self._began: dict[int, tuple[float, str]] = {}
         self._closing: list[PartialSession] = []
         self._retry_at = 0.0
         self._failure: str | None = None
         self.publisher = Publisher(out_dir)
 
-    def begin(self) -> None:
+    def begin(self, generation: int = 0) -> None:
         """Play has begun that the next session will hold (if it has not before)."""
-        if self._began is None:
-            self._began = (time.monotonic(), utc_text())
+        if generation not in self._began:
+            self._began[generation] = (time.monotonic(), utc_text())
 
     def reconfigure(self, config: RecorderConfig) -> None:
         """Go on with these settings (rotation, and the space to leave free)."""
@@ -95,23 +105,25 @@ class Recording:
             )
         return None
 
-    def place(self, rows: int) -> Range:
-        """A range for a block, in the open session.
+    def place(self, rows: int, generation: int = 0) -> Range:
+        """A range for a block, in the open session of the weights that played it.
 
         Raises:
             StorageError: no session could be begun.
         """
-        session = self._open
+        session = self._open.get(generation)
         if session is None:
             self._serial += 1
-            self.begin()
-            assert self._began is not None
+            self.begin(generation)
+            facts = self._make_facts(self._began[generation][1])
+            if self._for_weights is not None:
+                facts = self._for_weights(facts, generation)
             try:
-                session = PartialSession(self._out_dir, self._make_facts(self._began[1]), self._serial)
+                session = PartialSession(self._out_dir, facts, self._serial)
             except StorageError as error:
                 self._fail(str(error))
                 raise
-            self._open = session
+            self._open[generation] = session
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
 
     def confirm(self, written: Written) -> Block | None:
@@ -140,8 +152,9 @@ class Recording:
         session.release(failed.first_row)
         error = OSError(failed.errno, os.strerror(failed.errno))
         self._fail(str(storage_error(error, session.path, "writing rows")))
-        if failed.errno == errno.ENOENT and session is self._open:
-            self.close_open()  # its directory is gone; the next block begins another
+        for generation in [key for key, value in self._open.items() if value is session]:
+            if failed.errno == errno.ENOENT:
+                self._close(generation)  # its directory is gone; the next block begins another
         self._submit_closing()
 
     def release(self, place: Range) -> None:
@@ -156,35 +169,43 @@ class Recording:
         self._retry_at = time.monotonic() + RETRY_S
 
     def _session(self, serial: int) -> PartialSession | None:
-        candidates = [*self._closing, *([self._open] if self._open else [])]
+        candidates = [*self._closing, *self._open.values()]
         return next((session for session in candidates if session.serial == serial), None)
 
     # When sessions end.
 
     def rotate_if_due(self) -> None:
         """Close the open session if it is full, or old and not empty; publish what is closed and written."""
-        if self._is_due():
-            self.close_open()
+        for generation, session in list(self._open.items()):
+            if self._is_due(session, self._began[generation][0]):
+                self._close(generation)
         self._submit_closing()
 
-    def _is_due(self) -> bool:
-        session, config = self._open, self._config
-        if session is None or self._began is None:
-            return False
-        old = config.rotate_s is not None and time.monotonic() - self._began[0] >= config.rotate_s
+    def _is_due(self, session: PartialSession, began: float) -> bool:
+        config = self._config
+        old = config.rotate_s is not None and time.monotonic() - began >= config.rotate_s
         return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
     def close_open(self) -> int | None:
-        """Close the open session, if there is one, whatever its size; returns its serial."""
+        """Close every open session, whatever its size; returns the serial of the last one, if there is one."""
         serial = None
-        if self._open is not None:
-            serial = self._open.serial
-            self._closing.append(self._open)
-            self._open = None
-            self._began = None
-            self.begin()
+        for generation, session in list(self._open.items()):
+            serial = session.serial
+            self._close(generation)
         self._submit_closing()
         return serial
+
+    def retire(self, oldest: int) -> None:
+        """Close the sessions of weights before this generation: no worker plays them any more."""
+        for generation in [generation for generation in self._began if generation < oldest]:
+            if generation in self._open:
+                self._close(generation)
+            del self._began[generation]
+
+    def _close(self, generation: int) -> None:
+        self._closing.append(self._open.pop(generation))
+        del self._began[generation]
+        self.begin(generation)
 
     def _submit_closing(self) -> None:
         for session in [session for session in self._closing if not session.writing]:
@@ -204,7 +225,7 @@ class Recording:
     @property
     def idle(self) -> bool:
         """Whether every session that was begun is published (or given up)."""
-        return self._open is None and not self._closing and not self.publisher.pending
+        return not self._open and not self._closing and not self.publisher.pending
 
     @property
     def sessions_pending(self) -> int:
@@ -214,17 +235,17 @@ class Recording:
     @property
     def open_rows(self) -> int:
         """Confirmed rows in the open session."""
-        return self._open.rows_confirmed if self._open is not None else 0
+        return sum(session.rows_confirmed for session in self._open.values())
 
     @property
     def size_bytes(self) -> int:
         """Bytes of published sessions and of those being written."""
-        being_written = [*self._closing, *([self._open] if self._open else [])]
+        being_written = [*self._closing, *self._open.values()]
         return self._bytes_published + sum(session.size_bytes for session in being_written)
 
     @property
     def _rows_being_written(self) -> int:
-        sessions = [*self._closing, *([self._open] if self._open else [])]
+        sessions = [*self._closing, *self._open.values()]
         return sum(session.rows_reserved - session.rows_confirmed for session in sessions if session.writing)
 
     def free_bytes(self) -> int:

@@ -21,9 +21,18 @@ HURRY = 2  # give up the game in play, write, stop
 
 _SLOT = np.dtype(
     {
-        "names": ["command", "heartbeat_ns", "steps", "games"],
-        "formats": ["<u8"] * 4,
-        "offsets": [0, 8, 16, 24],
+        "names": [
+            "command",
+            "heartbeat_ns",
+            "steps",
+            "games",
+            "weights",  # the daemon's: the generation of weights that are to play
+            "oldest",  # the worker's: the oldest generation that it holds games of
+            "model_ns",  # the worker's: time in its batched player
+            "rules_ns",  # ... and in the rules
+        ],
+        "formats": ["<u8"] * 8,
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
         "itemsize": 64,  # a cache line each, so that writers do not slow each other
     }
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048_recorder.protocol import Channel, Range, Written
+from tape2048_recorder.protocol import Channel, Range, Weights, Written
 from tape2048_recorder.shared import PLAY, Shared
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Worker:
         self.range: Range | None = None
         #: Rows that it wants to write, while it waits for a range.
         self.waiting_rows: int | None = None
+        #: The weights that played them.
+        self.waiting_generation = 0
         #: A block that is written, while the journal cannot take its record.
         self.unconfirmed: Written | None = None
 
@@ -88,6 +90,14 @@ class Supervisor:
         self.shared = Shared.create(count)
         self.workers = [Worker(index) for index in range(count)]
         self.deaths_in_a_row = 0
+
+    def set_weights(self, weights: Weights) -> None:
+        """Workers that start from now on play these."""
+        self._spec = msgspec.structs.replace(self._spec, weights=weights)
+
+    def offer_weights(self, generation: int) -> None:
+        """Tell all workers that newer weights are there; they see it within a slice of play."""
+        self.shared.slots["weights"] = generation
 
     def start(self, worker: Worker) -> None:
         """Start a process in this place.

@@ -34,6 +34,7 @@ from tape2048_recorder.protocol import (
     Range,
     Ready,
     Reserve,
+    Weights,
     WriteFailed,
     Written,
 )
@@ -71,29 +72,46 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     sample_rate: int
     record_action: bool
     flush_s: float
+    # What follows is for batched players (`tape2048_recorder.lanes.worker`).
+    lanes: int = 1
+    sampling: dict[str, int | float | str | bool] = {}
+    inference: str = "worker"
+    weights: Weights | None = None
+    server_memory_fd: int = -1
+    server_wake_fds: list[int] = []
 
 
 class Worker:
     """The loop of one worker; ``run`` returns when there is nothing left to do."""
 
+    #: The weights that played what is in the buffer; only batched players have more than one.
+    generation = 0
+
     def __init__(self, spec: WorkerSpec, channel: Channel, shared: Shared) -> None:
         # The compiler is loaded here and not above, so that a worker that cannot load it says so.
-        from tape2048_recorder import game_loop, players, rng
+        from tape2048_recorder import game_loop, rng
 
         self._loop = game_loop
         self._game_seeds = rng.game_seeds
         self._spec = spec
         self._channel = channel
         self._slot = shared.slots[spec.index : spec.index + 1]
-        self._player: Any = players.make_player(spec.player, spec.player_args)
-        self.player_sha256 = players.player_sha256(spec.player, self._player)
-        self._buffer = self._new_buffer(spec.block_rows)
+        self.player_sha256 = ""
+        self._prepare()
         self._slice_steps = _SLICE_STEPS_FIRST
         self._finished_since: float | None = None
         self._games = 0
         self._rows = 0
         self._finished_dropped = 0
         self._file: tuple[int, int] | None = None  # session, descriptor
+
+    def _prepare(self) -> None:
+        """Make the player and the buffer."""
+        from tape2048_recorder import players
+
+        self._player: Any = players.make_player(self._spec.player, self._spec.player_args)
+        self.player_sha256 = players.player_sha256(self._spec.player, self._player)
+        self._buffer = self._new_buffer(self._spec.block_rows)
 
     def _new_buffer(self, rows_max: int) -> Any:
         spec = self._spec
@@ -179,7 +197,7 @@ class Worker:
             return
         checksum = crc32c(buffer.block)
         while True:
-            place = self._channel.ask(Reserve(rows))
+            place = self._channel.ask(Reserve(rows, self.generation))
             if isinstance(place, NoRoom):
                 self._finished_dropped += len(buffer.runs)
                 break
@@ -223,6 +241,17 @@ def _die_with(daemon_pid: int) -> None:
         raise SystemExit(1)
 
 
+def _worker_class(player: str) -> type[Worker]:
+    """The kind of worker that plays a player of this name."""
+    from tape2048_recorder.players.batch import is_batched
+
+    if not is_batched(player):
+        return Worker
+    from tape2048_recorder.lanes.worker import BatchWorker
+
+    return BatchWorker
+
+
 def main(argument: str) -> int:
     """Run a worker from the JSON of its :class:`WorkerSpec`."""
     begin = time.monotonic()
@@ -236,16 +265,18 @@ def main(argument: str) -> int:
     shared = Shared(spec.shared_fd, spec.workers)
     starting = True
     try:
-        worker = Worker(spec, channel, shared)
+        worker = _worker_class(spec.player)(spec, channel, shared)
         worker.warm_up()
-        channel.send(Ready(worker.player_sha256, time.monotonic() - begin))
+        channel.send(Ready(worker.player_sha256, time.monotonic() - begin, worker.generation))
         starting = False
         worker.run()
     except (EOFError, ConnectionError):
         return 1  # the daemon is gone, and with it whatever could be said
     except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
-        text = str(error) if isinstance(error, TapeError) else traceback.format_exc()
-        channel.send(Crashed(text, starting))
+        if isinstance(error, TapeError):
+            channel.send(Crashed(str(error), starting, type(error).__name__, error.hint))
+        else:
+            channel.send(Crashed(traceback.format_exc(), starting))
         return 1
     return 0
 

@@ -45,7 +45,14 @@
     │   ├── WorkersDiedError       43   workers keep dying
     │   ├── NotRunningError        44   no recorder is at work in this directory
     │   ├── ControlError           45   a recorder cannot be told what to do, or does not answer
-    │   └── UnitsError             46   the units of the service cannot be written, or are not ours
+    │   ├── UnitsError             46   the units of the service cannot be written, or are not ours
+    │   └── PlayerError            80   a batched player cannot be used, or breaks its contract
+    │       ├── PlayerImportError  81   its factory cannot be imported
+    │       ├── PlayerRaisedError  82   it raised
+    │       ├── PlayerAnswerError  83   it answered what is no answer
+    │       ├── CheckpointError    84   a file of its weights cannot be loaded
+    │       ├── ModelDirError      85   no checkpoint stands where its weights are to come from
+    │       └── InferenceError     86   the process that computes for all workers cannot be used
     ├── CorpusError                50   sessions cannot be served as asked
     │   ├── EmptyCorpusError       51   there is nothing to serve, or a filter leaves nothing
     │   ├── MixedRowsError         52   sessions whose rows or embeddings are of different types
@@ -94,6 +101,7 @@ __all__ = [
     "FilterError",
     "FormatError",
     "HeldError",
+    "InferenceError",
     "LayoutError",
     "LoaderStateError",
     "LossError",
@@ -102,6 +110,7 @@ __all__ = [
     "MergeError",
     "MissingPackageError",
     "MixedRowsError",
+    "ModelDirError",
     "NameTakenError",
     "NetworkError",
     "NoRunsError",
@@ -113,6 +122,10 @@ __all__ = [
     "NpyHeaderError",
     "ObjectDtypeError",
     "OutDirError",
+    "PlayerAnswerError",
+    "PlayerError",
+    "PlayerImportError",
+    "PlayerRaisedError",
     "RankError",
     "RecorderError",
     "RecoveryError",
@@ -421,6 +434,48 @@ class UnitsError(RecorderError):
     """The units of the service cannot be written where they belong, or a file there is not one of ours."""
 
     exit_code = 46
+
+
+class PlayerError(RecorderError):
+    """A player of the user's own cannot be used, or does not keep to its contract."""
+
+    exit_code = 80
+
+
+class PlayerImportError(PlayerError):
+    """The module or the factory that a player's name names is not there, or fails to import."""
+
+    exit_code = 81
+
+
+class PlayerRaisedError(PlayerError):
+    """A player, or its factory, raised; the message has what and where."""
+
+    exit_code = 82
+
+
+class PlayerAnswerError(PlayerError):
+    """An answer of the wrong shape or type, a score that is no number, or an illegal move."""
+
+    exit_code = 83
+
+
+class CheckpointError(PlayerError):
+    """A file of a model's weights that is not whole, or not one that its player can load."""
+
+    exit_code = 84
+
+
+class ModelDirError(PlayerError):
+    """The directory that checkpoints come from is not there, or holds none."""
+
+    exit_code = 85
+
+
+class InferenceError(PlayerError):
+    """The process that computes for all workers has ended, or cannot be reached."""
+
+    exit_code = 86
 
 
 class CorpusError(TapeError):

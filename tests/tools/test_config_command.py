@@ -102,7 +102,8 @@ def test_every_setting_has_a_flag_and_record_takes_the_same_ones(tape: Tape) -> 
 
 def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
     values = {
-        "player": "greedy", "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4,
+        "player": "python:m:f", "lanes": 21, "inference": "server", "model_dir": "d", "model_files": "*.pt",
+        "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4,
         "rotate_steps": 5, "rotate_s": 6.0, "max_games": 7, "max_steps": 8, "max_wall_s": 9.0,
         "max_ram_mb": 1000,
         "max_disk_mb": 11, "min_free_mb": 12, "sample_rate": 13, "record_action": True, "block_rows": 1400,
@@ -116,7 +117,7 @@ def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
         for part in (SETTINGS[name].flag, str(value))
     ]
     document = tape("config", "show", "--json", "--record-action", *args).json
-    assert document["config"] == {**values, "player_args": {}}
+    assert document["config"] == {**values, "player_args": {}, "sampling": {}}
     assert tape("config", "show", "--json", "--no-record-action").json["config"]["record_action"] is False
 
 

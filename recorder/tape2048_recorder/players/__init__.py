@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048_recorder.players.batch import check_name, is_batched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,10 +140,14 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
         UnknownKeyError: no such player, or no such parameter; the nearest one is named.
         ConfigError: a parameter is not of its kind, not in its range, or names what is not there.
     """
+    if is_batched(name):  # its factory knows its parameters, and is imported by the workers alone
+        check_name(name)
+        return dict(args)
     kind = REGISTRY.get(name)
     if kind is None:
         raise UnknownKeyError(
-            f"no player is called {name!r}{_nearest(name, REGISTRY)}", hint=f"one of: {', '.join(REGISTRY)}"
+            f"no player is called {name!r}{_nearest(name, REGISTRY)}",
+            hint=f"one of: {', '.join(REGISTRY)}, python:package.module:factory",
         )
     for key in args:
         if key not in kind.parameters:
@@ -177,6 +182,11 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     Raises:
         ConfigError: as :func:`check_player`.
     """
+    if is_batched(name):
+        raise ConfigError(
+            f"{name} chooses for many boards at once, and this plays one game at a time",
+            hint="`tape2048 record` and `tape2048 bench-player` play it in lanes",
+        )
     full = check_player(name, args)
     module, _, function = REGISTRY[name].make.partition(":")
     return getattr(importlib.import_module(f"{__name__}.{module}"), function)(**full)

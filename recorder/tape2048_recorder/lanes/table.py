@@ -1,0 +1,264 @@
+"""The lanes of one player: asks it, moves, records what has ended, and begins other games.
+
+Two groups of lanes alternate: while a player that can (see :mod:`tape2048_recorder.players.batch`) computes
+one group's answer, the rules of the other run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tape2048.errors import BookkeepingError, PlayerAnswerError
+from tape2048_recorder.lanes import kernels
+from tape2048_recorder.lanes.arrays import Finished, Waiting, new_lanes, new_log
+from tape2048_recorder.lanes.choosing import choose_moves, choose_random, policy_of, stir_moves
+from tape2048_recorder.players.batch import Caller, place_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tape2048_recorder.players.batch import Views
+    from tape2048_recorder.sampling import Sampling
+
+__all__ = ["NullPlayer", "Source", "Table"]
+
+#: Games asked for at once, as a share of the lanes: each asking is a message and an answer.
+_ASK_SHARE = 8
+
+
+class NullPlayer:
+    """Uniformly random legal moves in compiled code: what lanes cost without a model.
+
+    It plays the games of the player ``random``, bit for bit.
+    """
+
+
+class Source(Protocol):
+    """Where a table's games come from, and where its finished ones go."""
+
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
+        """Up to about ``want`` games as ids and seeds, or None where no more are to begin."""
+
+    def flush(self, table: Table) -> None:
+        """Take the games out of ``table.finished``, which is full."""
+
+
+class _Group:
+    """Lanes that are asked about at once."""
+
+    def __init__(self, count: int) -> None:
+        self.lanes = new_lanes(count)
+        self.moves = np.zeros(count, dtype=np.uint8)
+        boards, legal = self.lanes.boards.view(), self.lanes.legal.view()
+        exps = self.lanes.exps.view(np.uint8)
+        for array in (boards, legal, exps):
+            array.flags.writeable = False  # a player that writes into its input must not change the games
+        self._all = boards, legal, exps
+        self._views = self._all
+
+    @property
+    def playing(self) -> int:
+        return int(self.lanes.counts[0])
+
+    @property
+    def views(self) -> Views:
+        """What the player sees of the lanes that play."""
+        n = self.playing
+        if len(self._views[0]) != n:
+            boards, legal, exps = self._all
+            self._views = boards[:n], legal[:n], exps[:n]
+        return self._views
+
+
+class Table:
+    """The lanes of one player.
+
+    Args:
+        player: who chooses; a :class:`NullPlayer` is played in compiled code.
+        lanes: games in lockstep.
+        sampling: how scores become moves.
+        finished: receives the finished games.
+        source: gives games, and takes them.
+
+    Attributes:
+        generation: which weights play, counted by the daemon.
+        refill: whether lanes that end get other games.
+        steps: moves made.
+        rules_ns: nanoseconds in the compiled rules and the copying of finished games.
+    """
+
+    def __init__(
+        self,
+        player: Caller | NullPlayer,
+        *,
+        lanes: int,
+        sampling: Sampling,
+        finished: Finished,
+        source: Source,
+        generation: int = 0,
+    ) -> None:
+        self.finished = finished
+        self.generation = generation
+        self.refill = True
+        self.steps = 0
+        self.rules_ns = 0
+        self._caller = player if isinstance(player, Caller) else None
+        self._needs_scores = sampling.needs_scores
+        self._stirs = sampling.epsilon > 0
+        self._policy = policy_of(sampling)
+        self._source = source
+        sizes = [lanes - lanes // 2, lanes // 2] if lanes > 1 else [1]
+        self._groups = [_Group(size) for size in sizes]
+        self._asked: deque[_Group] = deque()  # in the order in which answers come
+        self._log = new_log(2 * lanes)
+        self._waiting = _waiting(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64))
+        self._ask_games = lanes // _ASK_SHARE + 1
+
+    @property
+    def playing(self) -> int:
+        """Games in play."""
+        return sum(group.playing for group in self._groups)
+
+    @property
+    def model_ns(self) -> int:
+        """Nanoseconds spent in the player."""
+        return self._caller.model_ns if self._caller is not None else 0
+
+    def warm_up(self) -> None:
+        """Compile everything, and let the player make first moves; the table is to be thrown away."""
+        if self._caller is not None:
+            self._caller.warm_up(len(self._groups[0].moves))
+        group = self._groups[0]
+        kernels.settle(group.lanes, self._log, self.finished.arrays, self._waiting, *self._recording_as)
+        kernels.close_free(group.lanes)
+        self.tick()
+        if self._caller is not None:
+            self._caller.drain()
+
+    def tick(self) -> int:
+        """A move in every lane. Returns how many were made; 0 where no game is left to play.
+
+        Raises:
+            PlayerError: the player raised, or its answer is not what the contract says. No lane of its
+                group has moved; finished games are whole.
+        """
+        for group in self._groups:
+            if group not in self._asked:
+                self._fill(group)
+                self._ask(group)
+        made = 0
+        for _ in range(len(self._asked)):
+            made += self._round(self._asked.popleft())
+        self.steps += made
+        return made
+
+    def retire(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Begin no more games; returns those that wait, as ids and seeds."""
+        self.refill = False
+        begun = int(self._waiting.counts[0])
+        rest = self._waiting.ids[begun:], self._waiting.seeds[begun:]
+        self._waiting = _waiting(rest[0][:0], rest[1][:0])
+        return rest
+
+    def give(self, ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> None:
+        """Give games to play, behind those that wait."""
+        begun = int(self._waiting.counts[0])
+        self._waiting = _waiting(
+            np.concatenate([self._waiting.ids[begun:], ids]),
+            np.concatenate([self._waiting.seeds[begun:], seeds]),
+        )
+
+    def _more(self) -> bool:
+        """Get more games, if there are any."""
+        games = self._source.more(self._ask_games) if self.refill else None
+        if games is None or not len(games[0]):
+            return False
+        self.give(*games)
+        return True
+
+    def _fill(self, group: _Group) -> None:
+        size = len(group.moves)
+        while kernels.fill_free(group.lanes, self._waiting) < size and self._more():
+            pass
+
+    def _ask(self, group: _Group) -> None:
+        if not group.playing:
+            return
+        self._asked.append(group)
+        if self._caller is not None:
+            self._caller.submit(group.views)
+
+    def _round(self, group: _Group) -> int:
+        """Take the answer for a group, move, and ask about the boards that come of it."""
+        n = group.playing
+        views, moves = group.views, group.moves[:n]
+        answer = self._caller.collect() if self._caller is not None else None
+        begin = time.perf_counter_ns()
+        if answer is None:
+            choose_random(group.lanes, moves)
+        elif answer.dtype == np.uint8:
+            self._take_moves(group, answer, views, moves)
+        elif (bad := int(choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
+            assert self._caller is not None
+            raise PlayerAnswerError(
+                f"{place_of(self._caller.name, bad, views)}: found scores {answer[bad].tolist()}; expected "
+                "numbers for the legal moves, neither NaN nor inf, and not all -inf"
+            )
+        if int(self._log.counts[0]) < n:
+            self._log = new_log(2 * len(self._log.links), self._log)
+        over = kernels.advance(group.lanes, moves, self._log)
+        if over:
+            self._settle(group)
+        self.rules_ns += time.perf_counter_ns() - begin
+        self._ask(group)
+        return n
+
+    def _take_moves(
+        self, group: _Group, answer: npt.NDArray[Any], views: Views, moves: npt.NDArray[Any]
+    ) -> None:
+        assert self._caller is not None
+        bad = int(kernels.first_illegal(group.lanes, answer))
+        if bad >= 0:
+            raise PlayerAnswerError(
+                f"{place_of(self._caller.name, bad, views)}: found move {answer[bad]}; expected a legal one",
+                hint="answer scores (float32[n, 4]) to leave legality to the recorder",
+            )
+        if self._needs_scores:
+            raise PlayerAnswerError(
+                f"{place_of(self._caller.name, 0, views)}: found moves, expected scores, since [sampling] "
+                "draws from them",
+                hint='answer float32[n, 4], or set method = "argmax"',
+            )
+        moves[:] = answer
+        if self._stirs:
+            stir_moves(group.lanes, self._policy, moves)
+
+    @property
+    def _recording_as(self) -> tuple[bool, np.uint64]:
+        return self.finished.record_action, np.uint64(self.finished.sample_rate)
+
+    def _settle(self, group: _Group) -> None:
+        """Record the games that have ended, and begin others in their lanes while there are some."""
+        while True:
+            status = kernels.settle(
+                group.lanes, self._log, self.finished.arrays, self._waiting, *self._recording_as
+            )
+            if status == kernels.SETTLED:
+                return
+            if status == kernels.BLOCK_FULL and not len(self.finished.runs):
+                self.finished.grow()
+            elif status == kernels.BLOCK_FULL:
+                self._source.flush(self)
+            elif status == kernels.LOG_BROKEN:
+                raise BookkeepingError("a game's log does not lead to the board that it ended with")
+            elif not self._more():
+                kernels.close_free(group.lanes)
+                return
+
+
+def _waiting(ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> Waiting:
+    return Waiting(np.ascontiguousarray(ids), np.ascontiguousarray(seeds), np.zeros(1, dtype=np.uint64))

@@ -1,0 +1,202 @@
+"""The worker that plays a batched player: lanes in lockstep, a table of them for each generation of weights.
+
+When other weights are to play, the table that has played until then gets no more games, and a second one
+begins at once: each game is played by one model from its first move to its last, and each model's games go
+to sessions of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.errors import PlayerError
+from tape2048_recorder.lanes.arrays import Finished
+from tape2048_recorder.lanes.table import Table
+from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
+from tape2048_recorder.protocol import (
+    Ask,
+    Bye,
+    Games,
+    WantWeights,
+    Weights,
+    WeightsRefused,
+    WeightsTaken,
+)
+from tape2048_recorder.sampling import read_sampling
+from tape2048_recorder.shared import DRAIN, HURRY
+from tape2048_recorder.worker import RUNS_MAX, SLICE_S, Worker
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["BatchWorker"]
+
+
+class BatchWorker(Worker):
+    """The loop of one worker with a batched player."""
+
+    def _prepare(self) -> None:
+        spec = self._spec
+        self._sampling = read_sampling(spec.sampling)
+        self._more_games = True
+        self._rules_ns = self._model_ns = 0  # of tables that are gone
+        self._tables: list[Table] = []
+        self._asked_for = spec.weights.generation if spec.weights is not None else 0
+        self.generation = self._asked_for
+        self._finished_at: dict[int, float] = {}  # since when a generation's table holds finished games
+
+    def warm_up(self) -> None:
+        """Load the model, compile, make the first moves."""
+        table, self.player_sha256 = self._make_table(self._spec.weights)
+        self._tables = [table]
+        self._slot["oldest"] = self.generation
+
+    def _make_table(self, weights: Weights | None) -> tuple[Table, str]:
+        """A table whose model has made moves, and what tells it from others.
+
+        Raises:
+            PlayerError: it cannot be used.
+        """
+        spec = self._spec
+        args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
+        player = make_batch_player(spec.player, args)
+        sha256 = batch_sha256(
+            spec.player,
+            spec.player_args,
+            self._sampling,
+            player,
+            checkpoint_sha256=None if weights is None else weights.sha256,
+        )
+        caller = Caller(player, spec.player)
+        generation = 0 if weights is None else weights.generation
+        self._new_table(caller, generation, _Practice()).warm_up()
+        caller.model_ns = caller.calls = 0
+        return self._new_table(caller, generation, self), sha256
+
+    def _new_table(self, caller: Caller, generation: int, source: Any) -> Table:
+        spec = self._spec
+        practice = isinstance(source, _Practice)
+        return Table(
+            caller,
+            lanes=spec.lanes,
+            sampling=self._sampling,
+            finished=Finished(
+                rows_max=64 if practice else spec.block_rows,
+                runs_max=1 if practice else RUNS_MAX,
+                record_action=spec.record_action,
+                sample_rate=spec.sample_rate,
+            ),
+            source=source,
+            generation=generation,
+        )
+
+    # What tables ask of their source.
+
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
+        """Games to begin, or None where no more are to."""
+        if not self._more_games:
+            return None
+        answer = self._channel.ask(Ask(want))
+        if not isinstance(answer, Games):
+            self._more_games = False
+            return None
+        ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
+        return ids, self._game_seeds(self._spec.seed, ids)
+
+    def flush(self, table: Table) -> None:
+        """Write a table's finished games as one block."""
+        self._slot["games"] += np.uint64(len(table.finished.runs))
+        self._buffer, self.generation = table.finished, table.generation
+        self._flush()
+        self._finished_at.pop(table.generation, None)
+
+    # Playing.
+
+    def run(self) -> None:
+        """Play until the daemon has no more games or commands a stop."""
+        try:
+            while (command := int(self._slot["command"][0])) != HURRY:
+                if command == DRAIN:
+                    self._more_games = False
+                    for table in self._tables:
+                        table.retire()
+                elif int(self._slot["weights"][0]) > self._asked_for:
+                    self._change_weights()
+                if not self._play_ticks():
+                    break
+        except PlayerError:
+            self._flush_all()  # a bad answer costs the games in play, and none that has ended
+            raise
+        self._flush_all()
+        dropped = sum(table.playing for table in self._tables)
+        self._channel.send(Bye(dropped, self._finished_dropped))
+
+    def _play_ticks(self) -> bool:
+        """Play for a slice of time; whether there is more to play."""
+        begin = time.monotonic()
+        now = begin
+        while now - begin < SLICE_S:
+            made = 0
+            for table in self._tables:
+                made += table.tick()
+                if len(table.finished.runs):
+                    self._finished_at.setdefault(table.generation, now)
+            self._slot["steps"] += np.uint64(made)
+            if not made:
+                return False
+            now = time.monotonic()
+        self._slot["heartbeat_ns"] = time.monotonic_ns()
+        self._slot["model_ns"] = self._model_ns + sum(table.model_ns for table in self._tables)
+        self._slot["rules_ns"] = self._rules_ns + sum(table.rules_ns for table in self._tables)
+        for table in self._tables:
+            if now - self._finished_at.get(table.generation, now) >= self._spec.flush_s:
+                self.flush(table)
+        self._end_retired()
+        return True
+
+    def _flush_all(self) -> None:
+        for table in self._tables:
+            self.flush(table)
+
+    # Weights.
+
+    def _change_weights(self) -> None:
+        """Begin a table with the weights that are to play now; keep to the old ones if they are no good."""
+        if len(self._tables) > 1:
+            return  # two models at once are enough: when the older one's games have ended
+        answer = self._channel.ask(WantWeights())
+        if not isinstance(answer, Weights):
+            message = f"expected weights, got {answer!r}"
+            raise TypeError(message)
+        self._asked_for = answer.generation
+        try:
+            table, sha256 = self._make_table(answer)
+        except PlayerError as error:
+            self._channel.send(WeightsRefused(answer.generation, str(error)))
+            return
+        self._channel.send(WeightsTaken(answer.generation, sha256))
+        table.give(*self._tables[-1].retire())
+        self._tables.append(table)
+
+    def _end_retired(self) -> None:
+        """Let go of a table whose last game has ended."""
+        for table in [table for table in self._tables[:-1] if not table.playing]:
+            self.flush(table)
+            self._model_ns += table.model_ns
+            self._rules_ns += table.rules_ns
+            self._tables.remove(table)
+            self._slot["oldest"] = self._tables[0].generation
+
+
+class _Practice:
+    """The games of a warm-up: as many as are asked for, with seeds that count, recorded nowhere."""
+
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        ids = np.arange(want, dtype=np.uint64)
+        return ids, ids
+
+    def flush(self, table: Table) -> None:
+        table.finished.drop_block()

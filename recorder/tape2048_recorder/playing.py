@@ -1,0 +1,83 @@
+"""What the workers play: that all play the same, which weights, and what a player's error means."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from tape2048 import errors
+from tape2048.errors import PlayerError, TapeError, WorkerStartError
+from tape2048_recorder.protocol import FromWorker, WantWeights, WeightsRefused, WeightsTaken
+
+if TYPE_CHECKING:
+    from tape2048_recorder.protocol import Crashed, Ready
+    from tape2048_recorder.recording import Recording
+    from tape2048_recorder.supervisor import Supervisor, Worker
+    from tape2048_recorder.weights import LiveWeights
+
+__all__ = ["Playing", "error_of"]
+
+
+def error_of(message: Crashed) -> TapeError | None:
+    """The error that ends the recorder, or None where another worker may do better.
+
+    A player of the user's own that raises or answers nonsense would do so again: the recorder ends, with what
+    was played published. Of a worker that never got ready, any error is final.
+    """
+    kind = getattr(errors, message.kind, None)
+    if isinstance(kind, type) and issubclass(kind, PlayerError):
+        return kind(message.error, hint=message.hint)
+    return WorkerStartError(f"a worker could not start: {message.error}") if message.starting else None
+
+
+class Playing:
+    """Holds what each generation of weights is, for daemon and sessions.
+
+    Args:
+        supervisor: its workers are told which weights to begin with.
+        live: weights that change while it records, or None.
+    """
+
+    def __init__(self, supervisor: Supervisor, live: LiveWeights | None) -> None:
+        self._supervisor = supervisor
+        self._live = live
+        self.player_sha256: str | None = None
+
+    def on_ready(self, index: int, message: Ready) -> WorkerStartError | None:
+        """Note what a worker plays; an error where it is not what the others do."""
+        if self._live is not None:
+            self.player_sha256 = message.player_sha256
+            return _conflict(self._live.on_ready(message.generation, message.player_sha256))
+        if self.player_sha256 is None:
+            self.player_sha256 = message.player_sha256
+        if self.player_sha256 == message.player_sha256:
+            return None
+        return _conflict(
+            f"worker {index} plays {message.player_sha256[:12]}, the others {self.player_sha256[:12]}: "
+            "the player changed while the recorder ran"
+        )
+
+    def hear(self, worker: Worker, message: FromWorker) -> WorkerStartError | None:
+        """Answer what a worker says about weights; an error as :meth:`on_ready`."""
+        assert self._live is not None, "no weights were offered"
+        assert worker.channel is not None
+        if isinstance(message, WeightsTaken | WeightsRefused):
+            return _conflict(self._live.on_message(message))
+        assert isinstance(message, WantWeights)
+        with contextlib.suppress(ConnectionError):  # it has died; the end of its socket will say so
+            worker.channel.send(self._live.newest)
+        return None
+
+    def attend(self, recording: Recording, now: float, *, look: bool) -> None:
+        """Look for newer weights, and close the sessions of those that no worker plays any more."""
+        if self._live is None:
+            return
+        oldest = int(self._supervisor.shared.slots["oldest"].min())
+        recording.retire(oldest)
+        if look:
+            self._live.attend(now, oldest)
+            self._supervisor.set_weights(self._live.current)
+
+
+def _conflict(text: str | None) -> WorkerStartError | None:
+    return None if text is None else WorkerStartError(text)

@@ -1,0 +1,102 @@
+"""How the scores of a batched player become moves: the settings, checked, without the compiler.
+
+::
+
+    [sampling]
+    method = "softmax"  # argmax, softmax, top_k, top_p
+    temperature = 0.5
+    start_gate = 0  # the method holds for steps start_gate <= step < stop_gate of a game
+    stop_gate = 30  # ... and argmax for the others; 0: to the end
+    epsilon = 0.01  # the chance of a uniformly random legal move, within gates of its own
+    epsilon_start_gate = 0
+    epsilon_stop_gate = 0
+
+``top_k`` keeps the k legal moves with the highest scores, and ``top_p`` the fewest whose probabilities sum up
+to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020); both then draw by softmax.
+Of equal scores, the move with the lower number comes first. Every draw is taken from the game's own
+generator: one for a method that draws, one more where epsilon applies (two where it strikes), none for
+argmax. So the games do not depend on the number of lanes or workers, as long as the scores do not.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from tape2048.errors import ConfigError, UnknownKeyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["METHODS", "Sampling", "read_sampling"]
+
+#: In the order of their numbers in the kernel.
+METHODS = ("argmax", "softmax", "top_k", "top_p")
+
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The ``[sampling]`` table.
+
+    Attributes:
+        method: one of :data:`METHODS`.
+        temperature: what scores are divided by before the softmax.
+        top_k: how many moves ``top_k`` keeps.
+        top_p: the probability that ``top_p`` keeps at least.
+        start_gate: the first step of a game at which the method holds; argmax before.
+        stop_gate: the step at which it ends; 0: never.
+        epsilon: the chance of a uniformly random legal move.
+        epsilon_start_gate: the first step at which that can be.
+        epsilon_stop_gate: the step at which it ends; 0: never.
+    """
+
+    method: str = "argmax"
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 1.0
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=4)] = 2
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    start_gate: Step = 0
+    stop_gate: Step = 0
+    epsilon: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    epsilon_start_gate: Step = 0
+    epsilon_stop_gate: Step = 0
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether moves alone would not do: a player that answers moves has chosen already."""
+        return self.method != "argmax"
+
+
+def read_sampling(table: Mapping[str, object]) -> Sampling:
+    """The settings of a ``[sampling]`` table, defaults filled in.
+
+    Raises:
+        UnknownKeyError: a name that does not exist; the nearest one is named.
+        ConfigError: a value that cannot be, or gates that leave no step.
+    """
+    known = Sampling.__struct_fields__
+    for key in table:
+        if key not in known:
+            (nearest,) = difflib.get_close_matches(key, known, n=1, cutoff=0)
+            raise UnknownKeyError(
+                f"sampling: found {key!r}, which is not one of its settings; the nearest is {nearest!r}",
+                hint=f"its settings: {', '.join(known)}",
+            )
+    try:
+        sampling = msgspec.convert(dict(table), Sampling)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"sampling: {error}", hint="tape2048_recorder.sampling has the table") from error
+    if sampling.method not in METHODS:
+        raise ConfigError(
+            f"sampling: found method = {sampling.method!r}, expected one of {', '.join(METHODS)}"
+        )
+    for prefix in ("", "epsilon_"):
+        start, stop = getattr(sampling, f"{prefix}start_gate"), getattr(sampling, f"{prefix}stop_gate")
+        if stop and stop <= start:
+            raise ConfigError(
+                f"sampling: found {prefix}start_gate = {start}, {prefix}stop_gate = {stop}, "
+                "expected a stop above the start (or 0: to the end of the game)"
+            )
+    return sampling

@@ -1,0 +1,259 @@
+"""Live weights: which checkpoint plays, and what becomes of one that cannot.
+
+The daemon looks into ``model_dir`` each :data:`POLL_S`. The newest file that fits the pattern (by time of
+change, then by name) is taken once it has kept its size and time from one look to the next. It is copied
+under ``out_dir`` while its SHA-256 is computed, and workers load the copy: whatever the trainer does to its
+directory, every worker, and every one that starts later, loads the same bytes. Each checkpoint is a
+**generation**; a session holds games of one, and carries its name and hash.
+
+A checkpoint that a worker cannot load, and a directory that goes away, are reported by name, once; recording
+goes on with the last good weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tape2048._durable import storage_error
+from tape2048.errors import ModelDirError
+from tape2048_recorder.protocol import Weights, WeightsRefused, WeightsTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tape2048_recorder.partial import Facts
+    from tape2048_recorder.report import Reporter
+
+__all__ = ["POLL_S", "LiveWeights", "newest_checkpoint"]
+
+#: Between two looks into the directory: a checkpoint takes longer to write, and a look costs microseconds.
+POLL_S = 1.0
+
+#: Characters of a session's tag; eight of the hash tell checkpoints of one name apart.
+_TAG_MAX = 100
+_TAG_HASH = 8
+
+_COPY_BYTES = 1 << 20
+
+
+class Seen(NamedTuple):
+    """A checkpoint as a look into its directory found it."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+
+
+def newest_checkpoint(model_dir: Path, pattern: str) -> Seen | None:
+    """The newest file of ``model_dir`` that fits, or None. Names that begin with a dot are somebody's work.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    found = []
+    os.stat(model_dir)  # noqa: PTH116 - glob calls a directory that is gone an empty one
+    for path in model_dir.glob(pattern):
+        with contextlib.suppress(OSError):  # renamed or removed between the two calls
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
+                found.append(Seen(path, status.st_size, status.st_mtime_ns))
+    return max(found, key=lambda seen: (seen.mtime_ns, seen.path.name), default=None)
+
+
+class _Generation(NamedTuple):
+    """A checkpoint that was copied: what workers are told, its file's name, and what their players say."""
+
+    weights: Weights
+    name: str
+
+
+class LiveWeights:
+    """The checkpoints of one recorder's life.
+
+    Args:
+        model_dir: where they come from.
+        pattern: which files are meant.
+        keep_dir: receives the copies; what a former life left there is removed.
+        reporter: told of what is taken and what is not.
+        offer: called with the number of a generation that is to play.
+
+    Raises:
+        ModelDirError: there is no checkpoint to begin with.
+        StorageError: the first one cannot be copied.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        pattern: str,
+        keep_dir: Path,
+        *,
+        reporter: Reporter,
+        offer: Callable[[int], None],
+    ) -> None:
+        self._model_dir = model_dir
+        self._pattern = pattern
+        self._keep_dir = keep_dir
+        self._reporter = reporter
+        self._offer = offer
+        self._next_look = 0.0
+        self._trouble: str | None = None
+        self._generations: dict[int, _Generation] = {}
+        self._sha256: dict[int, str] = {}  # of players, by generation
+        self._refused: set[int] = set()
+        self._seen: Seen | None = None  # at the last look
+        self._taken: Seen | None = None  # the newest that was copied, good or not
+        shutil.rmtree(keep_dir, ignore_errors=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        try:
+            first = newest_checkpoint(self._model_dir, self._pattern)
+        except OSError as error:
+            raise ModelDirError(
+                f"found no directory that can be read ({error.strerror}), expected one with checkpoints",
+                path=self._model_dir,
+                hint="name another model_dir, or start the recorder after the trainer's first checkpoint",
+            ) from error
+        if first is None:
+            raise ModelDirError(
+                f"found no checkpoint ({self._pattern}), expected one to begin with",
+                path=self._model_dir,
+                hint="set model_files to the checkpoints' names, or wait for the trainer's first one",
+            )
+        try:
+            self._take(first)
+        except OSError as error:
+            raise storage_error(error, first.path, "copying the first checkpoint") from error
+
+    # What workers are told.
+
+    @property
+    def current(self) -> Weights:
+        """The newest weights that nobody has refused: what a worker that starts now plays."""
+        good = [number for number in self._generations if number not in self._refused]
+        return self._generations[max(good)].weights
+
+    @property
+    def newest(self) -> Weights:
+        """The newest weights; workers that have played others are to try them."""
+        return self._generations[max(self._generations)].weights
+
+    def on_ready(self, generation: int, player_sha256: str) -> str | None:
+        """Note what a worker plays; text where that is not what others play under the same number."""
+        known = self._sha256.setdefault(generation, player_sha256)
+        if known == player_sha256:
+            return None
+        return f"one worker plays {player_sha256[:12]}, another {known[:12]}, from one checkpoint"
+
+    def on_message(self, message: WeightsTaken | WeightsRefused) -> str | None:
+        """Note that a worker plays other weights, or cannot; text as :meth:`on_ready`."""
+        name = self._generations[message.generation].name
+        if isinstance(message, WeightsTaken):
+            if message.generation not in self._sha256:
+                self._reporter.event("info", f"{name} is loaded: games that begin now are played by it")
+            return self.on_ready(message.generation, message.player_sha256)
+        if message.generation not in self._refused:
+            self._refused.add(message.generation)
+            self._reporter.event(
+                "warning",
+                f"{self._model_dir / name} cannot be used: {message.error}; recording goes on with "
+                f"{self._generations[self.current.generation].name}",
+            )
+        return None
+
+    def facts(self, facts: Facts, generation: int) -> Facts:
+        """The facts of a session that these weights play: player, tag, checkpoint."""
+        known = self._generations[generation]
+        digest = known.weights.sha256
+        stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(known.name).stem)
+        ending = f".{digest[:_TAG_HASH]}"
+        tag = f"{facts.model_tag}.{stem}"[: _TAG_MAX - len(ending)] + ending
+        return msgspec.structs.replace(
+            facts,
+            player_sha256=self._sha256[generation],
+            player_args={**facts.player_args, "model": known.name, "model_sha256": digest},
+            model_tag=tag,
+        )
+
+    # Looking.
+
+    def attend(self, now: float, oldest: int) -> None:
+        """Look for a newer checkpoint, if it is time; drop copies that nobody plays any more.
+
+        Args:
+            now: ``time.monotonic()``.
+            oldest: the oldest generation that a worker still plays.
+        """
+        if now < self._next_look:
+            return
+        self._next_look = now + POLL_S
+        try:
+            seen = newest_checkpoint(self._model_dir, self._pattern)
+            settled = seen is not None and seen == self._seen and seen != self._taken
+            self._seen = seen
+            if seen is None:
+                self._complain(f"{self._model_dir} holds no checkpoint ({self._pattern}) any more")
+                return
+            if settled:
+                self._take(seen)
+        except OSError as error:
+            self._complain(f"{error.filename or self._model_dir}: {error.strerror or error}")
+            return
+        if self._trouble is not None:
+            self._trouble = None
+            self._reporter.event("info", f"{self._model_dir} can be read again")
+        self._forget(oldest)
+
+    def _complain(self, what: str) -> None:
+        if self._trouble is None:
+            name = self._generations[self.current.generation].name
+            self._reporter.event("warning", f"{what}; recording goes on with {name}")
+        self._trouble = what
+
+    def _take(self, seen: Seen) -> None:
+        """Copy a checkpoint, and offer it if its bytes are not those that play already."""
+        number = max(self._generations, default=0) + 1
+        self._keep_dir.mkdir(mode=0o700, exist_ok=True)
+        copy = self._keep_dir / f"{number}-{seen.path.name}"
+        try:
+            digest = _copy(seen.path, copy)
+        except OSError:
+            copy.unlink(missing_ok=True)
+            raise
+        self._taken = seen
+        if self._generations and digest == self.newest.sha256:
+            copy.unlink()
+            return
+        self._generations[number] = _Generation(Weights(number, str(copy), digest), seen.path.name)
+        self._offer(number)
+
+    def _forget(self, oldest: int) -> None:
+        """Remove the copies that neither plays nor may be asked for."""
+        keep = min(oldest, self.current.generation)
+        for number in [number for number in self._generations if number < keep]:
+            with contextlib.suppress(OSError):
+                Path(self._generations[number].weights.path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the copies."""
+        shutil.rmtree(self._keep_dir, ignore_errors=True)
+
+
+def _copy(source: Path, target: Path) -> str:
+    """Copy a file; returns its bytes' SHA-256."""
+    digest = hashlib.sha256()
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while chunk := reader.read(_COPY_BYTES):
+            digest.update(chunk)
+            writer.write(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,104 @@
+"""Batched players for tests: factories, as a user would write them, over NumPy alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Player = Callable[[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint8]], Any]
+
+_LOWEST = np.array([(legal & -legal).bit_length() - 1 if legal else 0 for legal in range(16)], dtype=np.uint8)
+
+
+def lowest(**_: Any) -> Player:
+    """The legal move with the lowest number."""
+    return lambda _boards, legal, _exps: _LOWEST[legal]
+
+
+def scores_of(boards: NDArray[np.uint64], key: int = 0) -> NDArray[np.float32]:
+    """Numbers that follow from the board alone, in integers: the same in any batch."""
+    moves = np.arange(1, 5, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = (boards[:, None] ^ np.uint64(key)) * (moves * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1))
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-22)
+
+
+def hashed(key: int = 0) -> Player:
+    """Scores that follow from the board alone."""
+    return lambda boards, _legal, _exps: scores_of(boards, key)
+
+
+class Overlapping:
+    """The same scores, by ``submit`` and ``collect``; it notes that two batches were under way."""
+
+    def __init__(self) -> None:
+        self.under_way: list[NDArray[np.uint64]] = []
+        self.most = 0
+
+    def __call__(self, boards: NDArray[np.uint64], legal: Any, exps: Any) -> Any:
+        raise AssertionError("submit and collect are there")
+
+    def submit(self, boards: NDArray[np.uint64], _legal: Any, _exps: Any) -> None:
+        self.under_way.append(boards)
+        self.most = max(self.most, len(self.under_way))
+
+    def collect(self) -> NDArray[np.float32]:
+        return scores_of(self.under_way.pop(0))
+
+
+def overlapping() -> Overlapping:
+    return Overlapping()
+
+
+def failing(*, after: int, how: str = "raise") -> Player:
+    """Fails once it has answered for this many boards, in one of five ways."""
+    seen = 0
+
+    def play(boards: NDArray[np.uint64], legal: NDArray[np.uint8], _exps: NDArray[np.uint8]) -> Any:
+        nonlocal seen
+        seen += len(boards)
+        if seen <= after:
+            return _LOWEST[legal]
+        if how == "raise":
+            raise ZeroDivisionError("no more")
+        if how == "nan":
+            scores = scores_of(boards)
+            scores[-1] = np.nan
+            return scores
+        if how == "illegal":
+            moves = _LOWEST[legal]
+            moves[-1] = 4
+            return moves
+        return {"shape": np.zeros(len(boards) + 1, np.uint8), "dtype": np.zeros(len(boards), np.int64)}[how]
+
+    return play
+
+
+def from_checkpoint(model: str, slow_s: float = 0.0) -> Player:
+    """Scores by the ``key`` of a JSON checkpoint; one that is not whole is refused."""
+    try:
+        key = json.loads(Path(model).read_text())["key"]
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"not a whole checkpoint: {error}", path=model) from error
+
+    def play(boards: NDArray[np.uint64], _legal: NDArray[np.uint8], _exps: NDArray[np.uint8]) -> Any:
+        time.sleep(slow_s)
+        return scores_of(boards, key)
+
+    return play
+
+
+not_a_factory = 3

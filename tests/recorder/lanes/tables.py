@@ -1,0 +1,94 @@
+"""Tables of lanes without a worker: games from a seed, finished ones kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tape2048_recorder.lanes.arrays import Finished
+from tape2048_recorder.lanes.table import NullPlayer, Table
+from tape2048_recorder.players.batch import Caller
+from tape2048_recorder.rng import game_seeds
+from tape2048_recorder.sampling import Sampling
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEED = 7
+
+
+class Kept(NamedTuple):
+    """A finished game."""
+
+    seed: int
+    steps: int
+    max_score: int
+    highest_tile: int
+    rows: bytes
+
+
+class Games:
+    """So many games, given as they are asked for; what is finished is kept by id, in order of finishing."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.given = 0
+        self.kept: dict[int, Kept] = {}
+
+    def more(self, want: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]] | None:
+        want = min(want, self.count - self.given)
+        if want == 0:
+            return None
+        ids = np.arange(self.given, self.given + want, dtype=np.uint64)
+        self.given += want
+        return ids, game_seeds(SEED, ids)
+
+    def flush(self, table: Table) -> None:
+        finished = table.finished
+        for run in finished.runs:
+            first, count = int(run["first_row"]), int(run["rows"])
+            rows = finished.rows[first : first + count]
+            assert int(run["id"]) not in self.kept
+            self.kept[int(run["id"])] = Kept(
+                *(int(run[name]) for name in ("seed", "steps", "max_score", "highest_tile")), rows.tobytes()
+            )
+        finished.drop_block()
+
+
+def make_table(
+    player: Any,
+    games: Games,
+    *,
+    lanes: int = 64,
+    rows_max: int = 4096,
+    runs_max: int = 64,
+    record_action: bool = True,
+    sample_rate: int = 1,
+    **sampling: Any,
+) -> Table:
+    return Table(
+        player if isinstance(player, NullPlayer) else Caller(player, "python:here:player"),
+        lanes=lanes,
+        sampling=Sampling(**sampling),
+        finished=Finished(
+            rows_max=rows_max, runs_max=runs_max, record_action=record_action, sample_rate=sample_rate
+        ),
+        source=games,
+    )
+
+
+def play_out(table: Table) -> None:
+    """Play until no game is left."""
+    while table.tick():
+        pass
+
+
+def play(player: Any, count: int, **options: Any) -> dict[int, Kept]:
+    """The games with numbers below ``count``, played to their ends."""
+    games = Games(count)
+    table = make_table(player, games, **options)
+    play_out(table)
+    games.flush(table)
+    assert sorted(games.kept) == list(range(count))
+    return games.kept

@@ -1,0 +1,224 @@
+"""Games in lockstep are the games that one lane would play, whatever the number of lanes."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import reference
+
+from tape2048.errors import BookkeepingError, PlayerAnswerError, PlayerRaisedError
+from tape2048.formats.session import step_dtype
+from tape2048.rules import exps_to_boards, legal_masks
+from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
+from tape2048_recorder.lanes import arrays, kernels
+from tape2048_recorder.lanes.table import NullPlayer
+from tape2048_recorder.players import make_player
+from tape2048_recorder.players.ntuple import move_values
+from tape2048_recorder.rng import game_seeds
+
+from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_of
+from .tables import SEED, Games, Kept, make_table, play, play_out
+
+
+def played_one_by_one(count: int, *, record_action: bool, sample_rate: int) -> dict[int, Kept]:
+    """The games of the player ``random``, by the loop that plays one game at a time."""
+    buffer = Buffer(rows_max=1 << 16, runs_max=count, record_action=record_action, sample_rate=sample_rate)
+    ids = np.arange(count, dtype=np.uint64)
+    buffer.give(ids, game_seeds(SEED, ids))
+    assert play_into(buffer, make_player("random", {}), steps_max=1 << 30) == GAMES_PLAYED
+    found = {}
+    for run in buffer.runs:
+        rows = buffer.rows[int(run["first_row"]) :][: int(run["rows"])].tobytes()
+        facts = (int(run[name]) for name in ("seed", "steps", "max_score", "highest_tile"))
+        found[int(run["id"])] = Kept(*facts, rows)
+    return found
+
+
+@functools.cache
+def sixty_one_by_one() -> dict[int, Kept]:
+    return played_one_by_one(60, record_action=True, sample_rate=1)
+
+
+@pytest.mark.parametrize(("record_action", "sample_rate"), [(False, 1), (True, 1), (True, 7)])
+@pytest.mark.parametrize("lanes", [1, 2, 101])
+def test_the_null_player_plays_the_games_of_random_bit_for_bit(
+    lanes: int, record_action: bool, sample_rate: int
+) -> None:
+    one_by_one = played_one_by_one(80, record_action=record_action, sample_rate=sample_rate)
+    lockstep = play(NullPlayer(), 80, lanes=lanes, record_action=record_action, sample_rate=sample_rate)
+    assert lockstep == one_by_one
+
+
+@pytest.mark.parametrize("player", [lowest, hashed, overlapping])
+def test_games_do_not_depend_on_the_number_of_lanes(player: type) -> None:
+    alone = play(player(), 40, lanes=1)
+    for lanes in (3, 64, 4096):
+        assert play(player(), 40, lanes=lanes) == alone
+
+
+def test_sampled_games_do_not_depend_on_the_number_of_lanes() -> None:
+    options = {"method": "top_p", "top_p": 0.7, "stop_gate": 50, "epsilon": 0.2, "epsilon_start_gate": 10}
+    alone = play(hashed(), 40, lanes=1, **options)
+    assert play(hashed(), 40, lanes=64, **options) == alone
+    assert play(hashed(), 40, lanes=64) != alone, "sampling changed nothing"
+
+
+def test_rows_are_the_boards_that_the_player_saw_with_the_moves_that_it_chose() -> None:
+    """Against the rules as a person would write them, and the scores computed anew from the rows."""
+    for kept in list(play(hashed(), 4, lanes=3).values()):
+        rows = np.frombuffer(kept.rows, dtype=step_dtype(record_action=True))
+        assert rows["step_idx"].tolist() == list(range(kept.steps))
+        boards = exps_to_boards(rows["exps"])
+        legal = legal_masks(boards)
+        scores = np.where(legal[:, None] >> np.arange(4) & 1, scores_of(boards), -np.inf)
+        assert rows["action"].tolist() == scores.argmax(axis=1).tolist()
+        score = 0
+        for row, after in zip(rows, [*rows["exps"][1:], None], strict=True):
+            slid, gained = reference.slide(row["exps"].tolist(), int(row["action"]))
+            score += gained
+            if after is not None:
+                differ = np.flatnonzero(np.array(slid) != after)
+                assert len(differ) == 1, "a move adds one tile"
+                assert slid[differ[0]] == 0
+                assert after[differ[0]] in (1, 2)
+        assert kept.max_score == score
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lanes=st.integers(1, 40),
+    count=st.integers(1, 60),
+    rows_max=st.integers(1, 600),
+    runs_max=st.integers(1, 9),
+)
+def test_small_blocks_change_no_game(lanes: int, count: int, rows_max: int, runs_max: int) -> None:
+    expected = sixty_one_by_one()
+    found = play(NullPlayer(), count, lanes=lanes, rows_max=rows_max, runs_max=runs_max)
+    assert found == {key: expected[key] for key in range(count)}
+
+
+def test_long_games_fill_many_chunks_and_give_them_back() -> None:
+    network = make_player("ntuple", {"weights": "fast", "look_below": 0})
+    games = Games(6)
+    table = make_table(
+        lambda boards, _legal, _exps: move_values(network, boards), games, lanes=3, rows_max=64
+    )
+    while table.tick():
+        pass
+    games.flush(table)
+    assert max(kept.steps for kept in games.kept.values()) > 2 * arrays.CHUNK_STEPS
+    assert len(table._log.links) > 6, "the log never grew"
+    assert sorted(table._log.free.tolist()) == list(range(int(table._log.counts[0]))), "a chunk was lost"
+    for kept in games.kept.values():
+        rows = np.frombuffer(kept.rows, dtype=step_dtype(record_action=True))
+        boards = exps_to_boards(rows["exps"])
+        best = np.nan_to_num(move_values(network, boards), nan=-np.inf).argmax(axis=1)
+        assert np.array_equal(rows["action"], best), "a row is not of the board that the player saw"
+
+
+def test_the_log_grows_and_keeps_what_it_holds() -> None:
+    log = arrays.new_log(2)
+    log.steps[:] = np.arange(len(log.steps), dtype=np.uint8)
+    log.links[:] = [1, 0]
+    log.counts[0] = 0
+    grown = arrays.new_log(5, log)
+    assert np.array_equal(grown.steps[: len(log.steps)], log.steps)
+    assert grown.links[:2].tolist() == [1, 0]
+    assert grown.free[: int(grown.counts[0])].tolist() == [4, 3, 2]
+
+
+def test_a_log_that_leads_elsewhere_is_found() -> None:
+    games = Games(4)
+    table = make_table(NullPlayer(), games, lanes=2)
+    table.tick()
+    table._log.steps[:] ^= 0b111100  # other cells than the tiles went to
+    with pytest.raises(BookkeepingError):
+        play_out(table)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "says"),
+    [
+        ("raise", PlayerRaisedError, ["ZeroDivisionError: no more", "python:here:player", "0x"]),
+        ("nan", PlayerAnswerError, ["python:here:player", "board 3 of 4", "0x", "nan"]),
+        ("illegal", PlayerAnswerError, ["python:here:player", "board 3 of 4", "0x", "found move 4"]),
+        ("shape", PlayerAnswerError, ["uint8[5]", "expected moves uint8[4]", "0x"]),
+        ("dtype", PlayerAnswerError, ["int64[4]", "float32[4, 4]", "0x"]),
+    ],
+)
+def test_a_bad_answer_names_factory_board_and_answer_and_costs_no_finished_game(
+    how: str, error: type[Exception], says: list[str]
+) -> None:
+    good = play(lowest(), 200, lanes=8)
+    games = Games(200)
+    table = make_table(failing(after=9_000, how=how), games, lanes=8)
+    with pytest.raises(error) as caught:
+        play_out(table)
+    for text in says:
+        assert text in str(caught.value)
+    games.flush(table)
+    assert 50 < len(games.kept) < 200
+    assert games.kept == {key: good[key] for key in games.kept}, "a row of a bad answer was kept"
+
+
+def test_a_nan_for_an_illegal_move_is_nobodys_concern() -> None:
+    def masked(boards: np.ndarray, legal: np.ndarray, _exps: np.ndarray) -> np.ndarray:
+        scores = scores_of(boards)
+        scores[(legal[:, None] >> np.arange(4) & 1) == 0] = np.nan
+        return scores
+
+    assert play(masked, 20) == play(hashed(), 20)
+
+
+def test_a_player_cannot_change_the_boards() -> None:
+    def meddling(boards: np.ndarray, legal: np.ndarray, _exps: np.ndarray) -> np.ndarray:
+        boards[0] = 0
+        return legal
+
+    with pytest.raises(PlayerRaisedError, match="read-only"):
+        play(meddling, 1)
+
+
+def test_moves_where_sampling_needs_scores_are_refused() -> None:
+    with pytest.raises(PlayerAnswerError, match="expected scores"):
+        play(lowest(), 1, method="softmax")
+
+
+def test_two_batches_are_under_way_for_a_player_that_can() -> None:
+    player = Overlapping()
+    play(player, 40, lanes=16)
+    assert player.most == 2
+    assert not player.under_way
+
+
+def test_a_retired_table_plays_its_games_to_the_end_and_gives_back_the_others() -> None:
+    games = Games(1_000)
+    table = make_table(lowest(), games, lanes=8)
+    for _ in range(60):
+        table.tick()
+    ids, seeds = table.retire()
+    in_play, given = table.playing, games.given
+    assert in_play == 8
+    play_out(table)
+    games.flush(table)
+    assert games.given == given, "it asked for more"
+    assert sorted([*games.kept, *ids.tolist()]) == list(range(given))
+    assert seeds.tolist() == game_seeds(SEED, ids).tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_legal_masks_and_slides_of_lanes_are_those_of_the_rules(board: int) -> None:
+    """One lane on any board: its mask as shown, and its afterstate, by the tables of the rules."""
+    lanes = arrays.new_lanes(1)
+    packed = np.uint64(board)
+    legal = int(legal_masks(np.array([packed]))[0])
+    lanes.boards[0] = packed
+    lanes.legal[0] = legal
+    for move in range(5):
+        bad = kernels.first_illegal(lanes, np.array([move], dtype=np.uint8))
+        assert bad == (-1 if move < 4 and legal >> move & 1 else 0)
