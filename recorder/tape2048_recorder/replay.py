@@ -21,6 +21,7 @@ from tape2048.validation import Finding
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.players import make_player, own, player_sha256
+from tape2048_recorder.players.batch import is_batched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,6 +112,12 @@ def _meta(session: Session, path: Path) -> _Meta:
 
 def _player(meta: _Meta, path: Path) -> Any:
     """The player that recorded the session, if it is the same here."""
+    if is_batched(meta.player):
+        raise ReplayError(
+            f"it was played by {meta.player}, which runs code that the session names",
+            path=path,
+            hint="only players that ship are played again; record with the same seed, and compare",
+        )
     try:
         player = make_player(meta.player, meta.player_args)
     except (ConfigError, FormatError) as error:

@@ -51,6 +51,10 @@ COMMANDS = {
     "rotate": ("tape2048_tools.commands.rotate", "Have a recorder publish its open session now."),
     "stop": ("tape2048_tools.commands.stop", "Have a recorder end, and wait until it has."),
     "service": ("tape2048_tools.commands.service", "Install the recorder as a systemd service."),
+    "bench-player": (
+        "tape2048_tools.commands.bench_player",
+        "Play with a batched player for a while, and say how fast and where the time goes.",
+    ),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }
 

@@ -1,0 +1,120 @@
+"""How fast a batched player plays in lanes, and where the time goes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tape2048_recorder.lanes.arrays import Finished
+from tape2048_recorder.lanes.table import NullPlayer, Table
+from tape2048_recorder.players.batch import Caller, make_batch_player
+from tape2048_recorder.rng import game_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from tape2048_recorder.players.batch import ArgValue
+    from tape2048_recorder.sampling import Sampling
+
+__all__ = ["NULL", "Measurement", "measure"]
+
+#: The name of random moves in compiled code: what lanes cost without a model.
+NULL = "null"
+
+_BLOCK_ROWS = 262_144
+_BLOCK_RUNS = 16_384
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One player at one number of lanes, in one process.
+
+    Attributes:
+        lanes: games in lockstep.
+        moves: made while the clock ran.
+        moves_per_s: of elapsed time.
+        moves_per_cpu_s: of this process's CPU time.
+        calls_per_s: answers of the player a second.
+        model: share of the elapsed time in the player.
+        rules: share in choosing among scores, moving and showing boards.
+        record: share in turning finished games into rows.
+        rest: share in everything else.
+    """
+
+    lanes: int
+    moves: int
+    moves_per_s: float
+    moves_per_cpu_s: float
+    calls_per_s: float
+    model: float
+    rules: float
+    record: float
+    rest: float
+
+
+class _Endless:
+    """Games without end; what is finished is counted and forgotten."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        ids = np.arange(self._next, self._next + want, dtype=np.uint64)
+        self._next += want
+        return ids, game_seeds(0, ids)
+
+    def flush(self, table: Table) -> None:
+        table.finished.drop_block()
+
+
+def measure(
+    name: str, args: Mapping[str, ArgValue], *, lanes: int, sampling: Sampling, seconds: float
+) -> Measurement:
+    """Play for a while, recording into memory, and say where the time went.
+
+    Half of ``seconds`` goes by before the clock starts, so that games of all ages are in play.
+
+    Raises:
+        PlayerError: the player cannot be used.
+    """
+    player = NullPlayer() if name == NULL else Caller(make_batch_player(name, args), name)
+    finished = Finished(rows_max=_BLOCK_ROWS, runs_max=_BLOCK_RUNS, record_action=False, sample_rate=1)
+
+    def new_table() -> Table:
+        return Table(player, lanes=lanes, sampling=sampling, finished=finished, source=_Endless())
+
+    new_table().warm_up()
+    finished.drop_block()
+    table = new_table()
+    _play(table, seconds / 2)
+    steps, model_ns = table.steps, table.model_ns
+    rules_ns, record_ns = table.rules_ns, table.record_ns
+    calls = player.calls if isinstance(player, Caller) else 0
+    begin, cpu = time.perf_counter(), time.process_time()
+    _play(table, seconds)
+    elapsed, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    model = (table.model_ns - model_ns) / elapsed / 1e9
+    record = (table.record_ns - record_ns) / elapsed / 1e9
+    rules = (table.rules_ns - rules_ns) / elapsed / 1e9 - record
+    moves = table.steps - steps
+    return Measurement(
+        lanes=lanes,
+        moves=moves,
+        moves_per_s=moves / elapsed,
+        moves_per_cpu_s=moves / max(cpu, 1e-9),
+        calls_per_s=((player.calls if isinstance(player, Caller) else 0) - calls) / elapsed,
+        model=model,
+        rules=rules,
+        record=record,
+        rest=max(0.0, 1 - model - rules - record),
+    )
+
+
+def _play(table: Table, seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        table.tick()

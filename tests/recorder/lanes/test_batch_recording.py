@@ -1,0 +1,179 @@
+"""Recorders with a batched player, as processes: the same games on any lanes, errors, live weights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
+from tape2048.session import sessions
+from tape2048_recorder.replay import replay_session
+from tape2048_recorder.rng import game_seeds
+
+from ..checks import assert_sessions_valid, meta_of, partials, published_runs
+from ..processes import Recorders
+from . import batched
+from .tables import Games, make_table, play, play_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLAYER = f"python:{batched.__file__}"
+GAMES = 120
+
+
+@pytest.fixture
+def recorders(fast_dir: Path) -> Iterator[Recorders]:
+    with Recorders(fast_dir) as started:
+        yield started
+
+
+def record(root: Path, **settings: Any) -> dict[tuple[int, ...], bytes]:
+    """Record so many games; returns them by id, seed and outcome."""
+    with Recorders(root) as started:
+        recorder = started.run(
+            seed=7, max_games=GAMES, record_action=True, player=f"{PLAYER}:hashed", **settings
+        )
+        assert recorder.summary["games"] == GAMES
+        assert not recorder.events("warning", "error")
+    assert_sessions_valid(root)
+    return {run.outcome: run.data for run in published_runs(root)}
+
+
+def signed(seed: int) -> int:
+    """A seed as SQLite has it."""
+    return seed - 2**64 * (seed >= 2**63)
+
+
+def test_one_seed_gives_one_set_of_games_on_any_workers_and_lanes(tmp_path: Path) -> None:
+    sampling = {"method": "softmax", "temperature": 0.5, "stop_gate": 40, "epsilon": 0.05}
+    expected = {
+        (
+            key,
+            kept.seed - 2**64 * (kept.seed >= 2**63),
+            kept.steps,
+            kept.max_score,
+            kept.highest_tile,
+        ): kept.rows
+        for key, kept in play(batched.hashed(), GAMES, **sampling).items()
+    }
+    for workers, lanes in ((1, 4096), (2, 64), (2, 1)):
+        found = record(tmp_path / f"{workers}-{lanes}", workers=workers, lanes=lanes, sampling=sampling)
+        assert found == expected, f"{workers} workers, {lanes} lanes"
+    meta = meta_of(sessions(tmp_path / "2-64")[0])
+    assert meta["config"]["sampling"] == sampling
+    assert meta["config"]["lanes"] == 64
+    assert meta["player"] == f"{PLAYER}:hashed"
+    others = {meta_of(path)["player_sha256"] for path in sessions(tmp_path / "1-4096")}
+    assert others == {meta["player_sha256"]}, "lanes choose no moves"
+    with pytest.raises(ReplayError, match="runs code"):
+        replay_session(sessions(tmp_path / "2-64")[0])
+
+
+def test_a_player_that_fails_ends_the_recorder_and_costs_no_finished_game(
+    recorders: Recorders, fast_dir: Path
+) -> None:
+    recorder = recorders.run(
+        player=f"{PLAYER}:failing", player_args={"after": 60_000}, seed=7, workers=1, lanes=32
+    )
+    assert recorder.error["error"] == PlayerRaisedError.__name__
+    assert recorder.process.returncode == PlayerRaisedError.exit_code
+    assert "batched.py:failing" in recorder.error["message"]
+    assert "0x" in recorder.error["message"]
+    assert not partials(fast_dir)
+    assert_sessions_valid(fast_dir)
+    runs = {run.outcome[0]: run for run in published_runs(fast_dir)}
+    steps = sum(run.outcome[2] for run in runs.values())
+    # What is missing of 60,000 boards is what 32 lanes had in play.
+    assert 60_000 - 32 * 600 < steps <= 60_000
+    expected = play(batched.lowest(), max(runs) + 1, record_action=False)
+    for key, run in runs.items():
+        assert run.data == expected[key].rows, "a row of a bad answer was recorded"
+
+
+def test_a_factory_that_is_none_is_named(recorders: Recorders, fast_dir: Path) -> None:
+    recorder = recorders.run(player="python:no.such.module:make", workers=1)
+    assert recorder.error["error"] == PlayerImportError.__name__
+    assert recorder.process.returncode == PlayerImportError.exit_code
+    assert "no.such.module" in recorder.error["message"]
+    assert "PYTHONPATH" in recorder.error["hint"]
+    assert sessions(fast_dir) == []
+
+
+def write_checkpoint(model_dir: Path, name: str, text: str) -> None:
+    """As a trainer does it: under another name first."""
+    (model_dir / f".{name}").write_text(text)
+    (model_dir / f".{name}").replace(model_dir / name)
+
+
+def test_newer_weights_play_the_games_that_begin_after_them(
+    recorders: Recorders, fast_dir: Path, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "models"
+    model_dir.mkdir()
+    write_checkpoint(model_dir, "a.json", '{"key": 1}')
+    recorder = recorders.start(
+        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001}, model_dir=str(model_dir),
+        model_files="*.json", lanes=32, seed=7, flush_s=0.2, hooks={"tape2048_recorder.weights:POLL_S": 0.05},
+    )  # fmt: skip
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 1_000)
+    write_checkpoint(model_dir, "b.json", '{"key": 2}')
+    recorder.wait_for_event("b.json is loaded")
+    write_checkpoint(model_dir, "half.json", '{"ke')
+    event = recorder.wait_for_event("half.json cannot be used")
+    assert "goes on with b.json" in event
+    for path in model_dir.iterdir():
+        path.unlink()
+    model_dir.rmdir()
+    assert "goes on with b.json" in recorder.wait_for_event("models")
+    rows = recorder.wait_for_status(lambda status: True)["recorded_rows"]
+    for pid in recorder.workers:
+        os.kill(pid, 9)  # those that follow load the copy: the checkpoint is gone
+    recorder.wait_for_status(
+        lambda status: status["recorded_rows"] > rows + 3_000 and status["workers_ready"] == 2
+    )
+    model_dir.mkdir()
+    write_checkpoint(model_dir, "c.json", '{"key": 3}')
+    recorder.wait_for_event("c.json is loaded")
+    seen = recorder.wait_for_status(lambda status: status["sessions"] >= 1)
+    assert seen
+    recorder.process.terminate()
+    assert recorder.end() == 0
+    assert not list(fast_dir.glob(".*.weights"))
+    assert_sessions_valid(fast_dir)
+
+    keys = {"a.json": 1, "b.json": 2, "c.json": 3}
+    played: dict[str, str] = {}
+    for path in sessions(fast_dir):
+        meta = meta_of(path)
+        model, tag = meta["player_args"]["model"], meta["model_tag"]
+        assert tag.endswith(f".{Path(model).stem}.{meta['player_args']['model_sha256'][:8]}")
+        assert path.name.partition("_model=")[2].startswith(tag)
+        assert played.setdefault(model, meta["player_sha256"]) == meta["player_sha256"]
+        for run in [run for run in published_runs(fast_dir) if run.session == path][:5]:
+            expected = one_game(run.outcome[0], keys[model])
+            assert run.data == expected, f"{path.name} holds a game that {model} did not play"
+    assert set(played) == set(keys)
+    assert len(set(played.values())) == 3
+
+
+def one_game(number: int, key: int) -> bytes:
+    """The rows of one game, whatever was played before it."""
+
+    class One(Games):
+        def more(self, want: int) -> Any:
+            if self.given:
+                return None
+            self.given = 1
+            ids = np.array([number], dtype=np.uint64)
+            return ids, game_seeds(7, ids)
+
+    games = One(1)
+    table = make_table(batched.hashed(key), games, lanes=1, record_action=False)
+    play_out(table)
+    games.flush(table)
+    return games.kept[number].rows

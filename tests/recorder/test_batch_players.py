@@ -1,0 +1,84 @@
+"""Loading batched players: what a name may be, what a factory may give, what tells players apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tape2048.errors import ConfigError, PlayerImportError, PlayerRaisedError
+from tape2048_recorder.players import check_player, make_player
+from tape2048_recorder.players.batch import batch_sha256, make_batch_player, show_board
+from tape2048_recorder.sampling import Sampling
+
+from .lanes import batched
+
+FILE = f"python:{batched.__file__}"
+
+
+@pytest.mark.parametrize(
+    "name", ["python:", "python:m", "python:m:", "python:m:f:g", "python:m-n:f", "python:a b:f", "python:m:1"]
+)
+def test_a_name_of_another_form_is_refused_before_anything_is_imported(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected python:package\.module:factory"):
+        check_player(name, {})
+
+
+def test_a_name_of_the_form_is_taken_and_nothing_is_imported() -> None:
+    assert check_player("python:no.such.module:make", {"a": 1}) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("python:no.such.module:make", "No module named 'no'"),
+        ("python:/no/such/file.py:make", "No such file"),
+        (f"{FILE}:no_such_factory", "found nothing called 'no_such_factory'"),
+        (f"{FILE}:not_a_factory", "found a int"),
+        ("python:os:getcwd", "gave a str"),
+    ],
+)
+def test_what_gives_no_player_is_named(name: str, says: str) -> None:
+    with pytest.raises(PlayerImportError, match=says) as caught:
+        make_batch_player(name, {})
+    assert name in str(caught.value)
+
+
+def test_a_module_that_fails_to_import_is_named_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
+    for _ in range(2):  # the second try must not find half a module
+        with pytest.raises(PlayerImportError, match="ZeroDivisionError") as caught:
+            make_batch_player(f"python:{tmp_path}/broken.py:make", {})
+        assert "broken.py:2" in str(caught.value.hint)
+
+
+def test_a_factory_that_raises_is_named_with_its_arguments() -> None:
+    with pytest.raises(PlayerRaisedError, match=r"unexpected keyword argument 'kee'.*\{'kee': 1\}"):
+        make_batch_player(f"{FILE}:hashed", {"kee": 1})
+
+
+def test_players_that_may_differ_have_other_hashes(tmp_path: Path) -> None:
+    source = Path(batched.__file__).read_text()
+    (tmp_path / "one.py").write_text(source)
+    name = f"python:{tmp_path}/one.py:hashed"
+
+    def sha256(
+        name: str = name, key: int = 0, sampling: Sampling | None = None, weights: str | None = None
+    ) -> str:
+        player = make_batch_player(name, {"key": key})
+        return batch_sha256(name, {"key": key}, sampling or Sampling(), player, checkpoint_sha256=weights)
+
+    first = sha256()
+    assert sha256() == first
+    assert len({first, sha256(key=1), sha256(sampling=Sampling(method="softmax")), sha256(weights="a")}) == 4
+    (tmp_path / "one.py").write_text(source + "\n# changed\n")
+    assert sha256() != first, "the factory's file is part of it"
+
+
+def test_the_loop_of_one_game_at_a_time_refuses_a_batched_player() -> None:
+    with pytest.raises(ConfigError, match="many boards at once"):
+        make_player("python:m:f", {})
+
+
+def test_a_board_is_shown_by_its_rows() -> None:
+    assert show_board(0x0123456789ABCDEF) == "0x0123456789abcdef (rows 0123 4567 89ab cdef)"

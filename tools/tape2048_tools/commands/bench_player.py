@@ -1,0 +1,76 @@
+"""``tape2048 bench-player``: how fast a batched player plays in lanes, and where the time goes."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from tape2048_tools._click import Command
+
+__all__ = ["command"]
+
+#: A worker is one thread; a model measured with more would promise what no worker keeps.
+_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "tape2048 bench-player null",
+        "tape2048 bench-player python:my.players:make:model=policy.pt --lanes 512,4096,16384",
+        "tape2048 bench-player python:players.py:make --method softmax --json",
+    ],
+)
+@click.argument("player")
+@click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes, with commas.")
+@click.option("--seconds", default=2.0, show_default=True, help="Time to measure for each.")
+@click.option(
+    "--method",
+    default="argmax",
+    show_default=True,
+    help="How scores become moves: argmax, softmax, top_k, top_p.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
+    """Play with a batched player for a while, and say how fast and where the time goes.
+
+    PLAYER is python:package.module:factory or python:file.py:factory, with parameters as in `record`; `null`
+    is random moves in compiled code, which is what the lanes cost without a model. Games are recorded into
+    memory and forgotten. One process, one thread: a recorder has one such process a worker.
+    """
+    os.environ.update(_THREADS)  # before the libraries that read them are loaded
+    from tape2048_recorder.config import split_player
+    from tape2048_recorder.sampling import read_sampling
+
+    sampling = read_sampling({"method": method})
+    try:
+        sizes = [int(text) for text in lanes.split(",")]
+        name, args = split_player(player)
+    except ValueError as error:
+        raise click.UsageError(
+            f"{error}: expected numbers with commas, and NAME:key=value,key=value"
+        ) from error
+    if min(sizes) < 1 or seconds <= 0:
+        raise click.UsageError("expected at least one lane, and some time")
+    from tape2048_recorder.lanes.measuring import measure
+
+    found = [measure(name, args or {}, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]
+    from tape2048_tools.output import print_human, print_json, table
+
+    if as_json:
+        print_json({"player": player, "method": method, "measurements": found})
+        return
+    made = table(
+        ">lanes", ">moves/s", ">moves/cpu s", ">calls/s", ">model", ">rules", ">record", ">rest", title=player
+    )
+    for one in found:
+        shares = (f"{share:.0%}" for share in (one.model, one.rules, one.record, one.rest))
+        made.add_row(
+            f"{one.lanes:,}",
+            f"{one.moves_per_s:,.0f}",
+            f"{one.moves_per_cpu_s:,.0f}",
+            f"{one.calls_per_s:,.0f}",
+            *shares,
+        )
+    print_human(made)
