@@ -16,9 +16,9 @@ with ``student.toml``::
     model = "policy.safetensors"
     module = "examples/imitate.py:policy"
 
-The network sees each cell and each pair of neighbouring cells as an input of its own (a sum of learned rows, one
-for each value), then two hidden layers. It learns by cross-entropy over the legal moves, on boards turned by the
-eight symmetries.
+The network sees each cell and each pair of neighbouring cells as an input of its own (a sum of learned rows,
+one for each value), then two hidden layers. It learns by cross-entropy over the legal moves, on boards turned
+by the eight symmetries.
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ HEAVY = {
     "rich": (),
     "click": ("tools/tape2048_tools/",),
     "torch": ("sdk/tape2048/torch", "recorder/tape2048_recorder/models/torch_player.py"),
+    "onnxruntime": ("recorder/tape2048_recorder/models/onnx_player.py",),
     "scipy": (),
     "matplotlib": (),
     "pyarrow": ("sdk/tape2048/arrow.py",),

@@ -337,7 +337,7 @@ class Daemon:
         for worker in self._supervisor.workers:
             self._attend(worker, now)
         self._watch.look(now, self.config.worker_silence_s)
-        self._playing.attend(self._recording, now, look=self._phase == "recording")
+        self._give_up(self._playing.attend(self._recording, now, look=self._phase == "recording"))
         self._recording.rotate_if_due()
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():

@@ -10,6 +10,7 @@ from tape2048.errors import PlayerError, TapeError, WorkerStartError
 from tape2048_recorder.protocol import FromWorker, WantWeights, WeightsRefused, WeightsTaken
 
 if TYPE_CHECKING:
+    from tape2048_recorder.models.inference import InferenceProcess
     from tape2048_recorder.protocol import Crashed, Ready
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.supervisor import Supervisor, Worker
@@ -36,9 +37,13 @@ class Playing:
     Args:
         supervisor: its workers are told which weights to begin with.
         live: weights that change while it records, or None.
+        server: the process that computes for all workers, or None.
     """
 
-    def __init__(self, supervisor: Supervisor, live: LiveWeights | None) -> None:
+    def __init__(
+        self, supervisor: Supervisor, live: LiveWeights | None, server: InferenceProcess | None
+    ) -> None:
+        self._server = server
         self._supervisor = supervisor
         self._live = live
         self.player_sha256: str | None = None
@@ -65,18 +70,29 @@ class Playing:
             return _conflict(self._live.on_message(message))
         assert isinstance(message, WantWeights)
         with contextlib.suppress(ConnectionError):  # it has died; the end of its socket will say so
-            worker.channel.send(self._live.newest)
+            worker.channel.send(self._live.current)
         return None
 
-    def attend(self, recording: Recording, now: float, *, look: bool) -> None:
-        """Look for newer weights, and close the sessions of those that no worker plays any more."""
-        if self._live is None:
-            return
-        oldest = int(self._supervisor.shared.slots["oldest"].min())
-        recording.retire(oldest)
-        if look:
-            self._live.attend(now, oldest)
-            self._supervisor.set_weights(self._live.current)
+    def attend(self, recording: Recording, now: float, *, look: bool) -> TapeError | None:
+        """Look after server and weights, and close the sessions of weights that no worker plays any more.
+
+        Returns:
+            What ends the recorder, or None.
+        """
+        if self._live is not None:
+            oldest = int(self._supervisor.shared.slots["oldest"].min())
+            recording.retire(oldest)
+            if look:
+                self._live.attend(now, oldest)
+                self._supervisor.set_weights(self._live.current)
+        return None if self._server is None else self._server.attend(now)
+
+    def close(self) -> None:
+        """Let go of server and weights; the workers have ended."""
+        if self._server is not None:
+            self._server.close()
+        if self._live is not None:
+            self._live.close()
 
 
 def _conflict(text: str | None) -> WorkerStartError | None:

@@ -22,6 +22,7 @@ from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.ledger import Ledger
+from tape2048_recorder.models.inference import InferenceProcess
 from tape2048_recorder.partial import PARTIAL_SUFFIX, Facts, stage_of
 from tape2048_recorder.players import check_player
 from tape2048_recorder.players.batch import is_batched
@@ -120,6 +121,11 @@ def _run(
     supervisor = Supervisor(_worker_spec(config, seed, player_args), workers)
     try:
         live = _live_weights(config, out_dir, reporter, supervisor)
+        server = None
+        if config.inference == "server" and is_batched(config.player):
+            server = InferenceProcess(config, player_args, reporter)
+            supervisor.use(server)
+        playing = Playing(supervisor, live, server)
     except BaseException:
         supervisor.close()
         raise
@@ -131,15 +137,15 @@ def _run(
         memory.cover(state.next_id)
     except OSError as error:
         supervisor.close()
+        playing.close()
         raise WorkerStartError(f"no process could be made: {error.strerror or error}") from error
     except BaseException:
         supervisor.close()
+        playing.close()
         raise
     ledger = Ledger(
         state, games_max=config.max_games, workers=workers, in_order=not is_batched(config.player)
     )
-
-    playing = Playing(supervisor, live)
 
     def make_facts(started_at: str) -> Facts:
         assert playing.player_sha256 is not None  # a block comes from a worker that was ready
@@ -191,8 +197,7 @@ def _run(
             memory.settle(ledger.state())
         raise
     finally:
-        if live is not None:
-            live.close()
+        playing.close()
     memory.settle(ledger.state())
     if daemon.finished_games_lost:
         raise DiskFullError(

@@ -20,6 +20,7 @@ from tape2048_recorder.protocol import Channel, Range, Weights, Written
 from tape2048_recorder.shared import PLAY, Shared
 
 if TYPE_CHECKING:
+    from tape2048_recorder.models.inference import InferenceProcess
     from tape2048_recorder.worker import WorkerSpec
 
 __all__ = ["Supervisor", "Worker"]
@@ -90,6 +91,13 @@ class Supervisor:
         self.shared = Shared.create(count)
         self.workers = [Worker(index) for index in range(count)]
         self.deaths_in_a_row = 0
+        #: Further descriptors that workers inherit.
+        self.fds: tuple[int, ...] = ()
+
+    def use(self, server: InferenceProcess) -> None:
+        """Workers that start from now on ask this process."""
+        self._spec = server.told(self._spec)
+        self.fds = server.fds
 
     def set_weights(self, weights: Weights) -> None:
         """Workers that start from now on play these."""
@@ -124,7 +132,7 @@ class Supervisor:
                 [sys.executable, "-P", "-m", "tape2048_recorder.worker", msgspec.json.encode(spec).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self.shared.fd),
+                pass_fds=(theirs.fileno(), self.shared.fd, *self.fds),
                 process_group=0,  # out of reach of a terminal's Ctrl-C while Python starts
                 env={**os.environ, **threads},
             )

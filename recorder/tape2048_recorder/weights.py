@@ -139,17 +139,15 @@ class LiveWeights:
 
     @property
     def current(self) -> Weights:
-        """The newest weights that nobody has refused: what a worker that starts now plays."""
+        """The newest weights that nobody has refused: what is to play."""
         good = [number for number in self._generations if number not in self._refused]
         return self._generations[max(good)].weights
 
-    @property
-    def newest(self) -> Weights:
-        """The newest weights; workers that have played others are to try them."""
-        return self._generations[max(self._generations)].weights
-
     def on_ready(self, generation: int, player_sha256: str) -> str | None:
         """Note what a worker plays; text where that is not what others play under the same number."""
+        if self._sha256 and generation not in self._sha256:
+            name = self._generations[generation].name
+            self._reporter.event("info", f"{name} is loaded: games that begin now are played by it")
         known = self._sha256.setdefault(generation, player_sha256)
         if known == player_sha256:
             return None
@@ -159,8 +157,6 @@ class LiveWeights:
         """Note that a worker plays other weights, or cannot; text as :meth:`on_ready`."""
         name = self._generations[message.generation].name
         if isinstance(message, WeightsTaken):
-            if message.generation not in self._sha256:
-                self._reporter.event("info", f"{name} is loaded: games that begin now are played by it")
             return self.on_ready(message.generation, message.player_sha256)
         if message.generation not in self._refused:
             self._refused.add(message.generation)
@@ -231,7 +227,7 @@ class LiveWeights:
             copy.unlink(missing_ok=True)
             raise
         self._taken = seen
-        if self._generations and digest == self.newest.sha256:
+        if self._generations and digest == self._generations[number - 1].weights.sha256:
             copy.unlink()
             return
         self._generations[number] = _Generation(Weights(number, str(copy), digest), seen.path.name)

@@ -40,7 +40,7 @@ from tape2048_recorder.protocol import (
 )
 from tape2048_recorder.shared import DRAIN, HURRY, Shared
 
-__all__ = ["WorkerSpec", "main"]
+__all__ = ["WorkerSpec", "die_with", "main"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -234,7 +234,7 @@ class Worker:
         return self._file[1]
 
 
-def _die_with(daemon_pid: int) -> None:
+def die_with(daemon_pid: int) -> None:
     """Have the kernel kill this process when the daemon dies, and stop now if it has died already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != daemon_pid:
@@ -256,7 +256,7 @@ def main(argument: str) -> int:
     """Run a worker from the JSON of its :class:`WorkerSpec`."""
     begin = time.monotonic()
     spec = msgspec.json.decode(argument, type=WorkerSpec)
-    _die_with(spec.daemon_pid)
+    die_with(spec.daemon_pid)
     # Whether to stop is the daemon's to say; a terminal's Ctrl-C reaches the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

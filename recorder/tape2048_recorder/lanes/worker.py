@@ -15,6 +15,7 @@ import numpy as np
 from tape2048.errors import PlayerError
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table
+from tape2048_recorder.models.remote import RemotePlayer
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.protocol import (
     Ask,
@@ -61,8 +62,15 @@ class BatchWorker(Worker):
             PlayerError: it cannot be used.
         """
         spec = self._spec
-        args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
-        player = make_batch_player(spec.player, args)
+        player: Any
+        if spec.inference == "server":
+            player = RemotePlayer(spec, weights)
+        else:
+            args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
+            player = make_batch_player(spec.player, args)
+        caller = Caller(player, spec.player)
+        generation = 0 if weights is None else weights.generation
+        self._new_table(caller, generation, _Practice()).warm_up()
         sha256 = batch_sha256(
             spec.player,
             spec.player_args,
@@ -70,9 +78,6 @@ class BatchWorker(Worker):
             player,
             checkpoint_sha256=None if weights is None else weights.sha256,
         )
-        caller = Caller(player, spec.player)
-        generation = 0 if weights is None else weights.generation
-        self._new_table(caller, generation, _Practice()).warm_up()
         caller.model_ns = caller.calls = 0
         return self._new_table(caller, generation, self), sha256
 
@@ -167,19 +172,23 @@ class BatchWorker(Worker):
         """Begin a table with the weights that are to play now; keep to the old ones if they are no good."""
         if len(self._tables) > 1:
             return  # two models at once are enough: when the older one's games have ended
-        answer = self._channel.ask(WantWeights())
-        if not isinstance(answer, Weights):
-            message = f"expected weights, got {answer!r}"
-            raise TypeError(message)
-        self._asked_for = answer.generation
-        try:
-            table, sha256 = self._make_table(answer)
-        except PlayerError as error:
-            self._channel.send(WeightsRefused(answer.generation, str(error)))
+        self._asked_for = int(self._slot["weights"][0])
+        while True:
+            answer = self._channel.ask(WantWeights())
+            if not isinstance(answer, Weights):
+                message = f"expected weights, got {answer!r}"
+                raise TypeError(message)
+            if answer.generation <= self._tables[-1].generation:
+                return  # others have refused what is newer
+            try:
+                table, sha256 = self._make_table(answer)
+            except PlayerError as error:
+                self._channel.send(WeightsRefused(answer.generation, str(error)))
+                continue  # the one before it may be newer than what plays here
+            self._channel.send(WeightsTaken(answer.generation, sha256))
+            table.give(*self._tables[-1].retire())
+            self._tables.append(table)
             return
-        self._channel.send(WeightsTaken(answer.generation, sha256))
-        table.give(*self._tables[-1].retire())
-        self._tables.append(table)
 
     def _end_retired(self) -> None:
         """Let go of a table whose last game has ended."""

@@ -64,6 +64,7 @@ __all__ = [
     "make_batch_player",
     "place_of",
     "show_board",
+    "told_by",
 ]
 
 PREFIX = "python:"
@@ -186,17 +187,20 @@ def batch_sha256(
     """
     import msgspec
 
-    told = getattr(player, "sha256", None)
-    if not isinstance(told, str):
-        told = _source_sha256(name)
     facts = {
         "player": name,
         "args": dict(args),
         "sampling": msgspec.to_builtins(sampling),
         "checkpoint": checkpoint_sha256,
-        "says": told,
+        "says": told_by(player, name),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def told_by(player: Any, name: str) -> str:
+    """What a player says of itself: its ``sha256``, or else the SHA-256 of its factory's source file."""
+    told = getattr(player, "sha256", None)
+    return told if isinstance(told, str) else _source_sha256(name)
 
 
 def _source_sha256(name: str) -> str:

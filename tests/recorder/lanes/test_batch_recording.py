@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from tape2048_recorder.replay import replay_session
 from tape2048_recorder.rng import game_seeds
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
-from ..processes import Recorders
+from ..processes import Recorders, kill
 from . import batched
 from .tables import Games, make_table, play, play_out
 
@@ -30,6 +31,13 @@ GAMES = 120
 def recorders(fast_dir: Path) -> Iterator[Recorders]:
     with Recorders(fast_dir) as started:
         yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """The kernels are compiled once, here, and not by each worker while somebody waits for it."""
+    play(batched.hashed(), 1)
+    play(batched.lowest(), 1, record_action=False)
 
 
 def record(root: Path, **settings: Any) -> dict[tuple[int, ...], bytes]:
@@ -177,3 +185,45 @@ def one_game(number: int, key: int) -> bytes:
     play_out(table)
     games.flush(table)
     return games.kept[number].rows
+
+
+def test_one_process_that_computes_for_all_gives_the_same_games_and_may_die(
+    fast_dir: Path, recorders: Recorders
+) -> None:
+    recorder = recorders.start(
+        player=f"{PLAYER}:hashed", inference="server", lanes=50, seed=7, max_games=2_000, record_action=True,
+        hooks={"tape2048_recorder.models.inference:RETRY_S": 0.05},
+    )  # fmt: skip
+    recorder.wait_for_status(lambda status: status["games"] > 50)
+    (server,) = servers_of(recorder.pid)
+    kill(server)
+    recorder.wait_for_event("workers wait and lose nothing")
+    assert recorder.end() == 0
+    assert recorder.summary["games"] == 2_000
+    assert recorder.summary["games_dropped"] == 0
+    assert len(recorder.events("warning", "error")) == 1, "a worker died with the server"
+    assert servers_of(recorder.pid) == []
+    assert_sessions_valid(fast_dir)
+    runs = {run.outcome[0]: run.data for run in published_runs(fast_dir)}
+    expected = play(batched.hashed(), 200)
+    assert {key: runs[key] for key in expected} == {key: kept.rows for key, kept in expected.items()}
+
+
+def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Path) -> None:
+    recorder = recorders.run(
+        player=f"{PLAYER}:failing", player_args={"after": 20_000}, inference="server", workers=1, lanes=16
+    )
+    assert recorder.error["error"] == PlayerRaisedError.__name__
+    assert "ZeroDivisionError" in recorder.error["message"]
+    assert len(published_runs(fast_dir)) > 50
+
+
+def servers_of(daemon_pid: int) -> list[int]:
+    """Inference processes of a recorder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            arguments = path.read_bytes()
+            if b"models.server" in arguments and b'"daemon_pid":%d,' % daemon_pid in arguments:
+                found.append(int(path.parent.name))
+    return found

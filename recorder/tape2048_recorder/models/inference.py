@@ -1,0 +1,122 @@
+"""The daemon's side of ``inference = "server"``: starts the inference process, and starts it again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tape2048.errors import InferenceError
+
+if TYPE_CHECKING:
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.models.slots import Slots
+    from tape2048_recorder.report import Reporter
+    from tape2048_recorder.worker import WorkerSpec
+
+__all__ = ["InferenceProcess"]
+
+#: Deaths in a row, without an answer between them, after which it is hopeless.
+DEATHS_MAX = 5
+RETRY_S = 0.5
+
+
+class InferenceProcess:
+    """One process that computes for all workers.
+
+    What it is asked stands in memory that outlives it, so that a process that follows answers what this one
+    did not, and no worker loses a game.
+
+    Args:
+        config: the recorder's.
+        player_args: with defaults filled in.
+        reporter: told when it dies.
+    """
+
+    def __init__(
+        self, config: RecorderConfig, player_args: dict[str, int | float | str | bool], reporter: Reporter
+    ) -> None:
+        from tape2048_recorder.models.remote import capacity_of
+        from tape2048_recorder.models.slots import Slots
+
+        workers = config.worker_count
+        self._config = config
+        self._player_args = player_args
+        self._reporter = reporter
+        self._capacity = capacity_of(config.lanes)
+        self._slots: Slots = Slots.create(workers, self._capacity)
+        self._wakes = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(1 + workers)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start_at = 0.0
+        self._deaths = 0
+        self._answered = 0
+        self._start()
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What workers inherit."""
+        return (self._slots.fd, *self._wakes)
+
+    def told(self, spec: WorkerSpec) -> WorkerSpec:
+        """A worker's specification, with where it asks."""
+        return msgspec.structs.replace(
+            spec, server_memory_fd=self._slots.fd, server_wake_fds=list(self._wakes)
+        )
+
+    def _start(self) -> None:
+        from tape2048_recorder.models.server import ServerSpec
+
+        spec = ServerSpec(
+            daemon_pid=os.getpid(),
+            workers=self._config.worker_count,
+            capacity=self._capacity,
+            memory_fd=self._slots.fd,
+            ring_fd=self._wakes[0],
+            wake_fds=self._wakes[1:],
+            player=self._config.player,
+            player_args=self._player_args,
+        )
+        argument = msgspec.json.encode(spec).decode()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tape2048_recorder.models.server", argument],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=self.fds,
+            process_group=0,
+        )
+
+    def attend(self, now: float) -> InferenceError | None:
+        """Start another process where this one has died; an error where that does not help."""
+        if self._process is None:
+            if now >= self._start_at:
+                self._start()
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._process = None
+        self._start_at = now + RETRY_S
+        answered = int(self._slots.slots["head"]["answered"].sum())
+        self._deaths = 1 if answered > self._answered else self._deaths + 1
+        self._answered = answered
+        what = f"the inference process ended with status {code}"
+        if self._deaths >= DEATHS_MAX:
+            return InferenceError(
+                f"{what}, {DEATHS_MAX} times without an answer between", hint="its standard error is above"
+            )
+        self._reporter.event("warning", f"{what}, another starts; workers wait and lose nothing")
+        return None
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        for fd in self._wakes:
+            os.close(fd)
+        os.close(self._slots.fd)
+        self._wakes = []

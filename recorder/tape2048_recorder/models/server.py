@@ -1,0 +1,141 @@
+"""The inference process: computes for all workers, so that one model on one GPU serves them.
+
+Started by the daemon as ``python -m tape2048_recorder.models.server``; never by hand. It takes whatever
+stands in the slots when it looks, as one batch for each checkpoint that is asked for, and looks again. A
+checkpoint is loaded when it is first asked for; the last two stay.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tape2048.errors import InferenceError, PlayerError
+from tape2048_recorder.models.slots import ERROR, MOVES, SCORES, SLOTS_PER_WORKER, Slots
+from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
+from tape2048_recorder.worker import die_with
+
+__all__ = ["Server", "ServerSpec", "main"]
+
+#: Models in memory: the one that plays, and the one that its games are ending with.
+_MODELS_MAX = 2
+
+
+class ServerSpec(msgspec.Struct, frozen=True):
+    """What the process is told when it starts."""
+
+    daemon_pid: int
+    workers: int
+    capacity: int
+    memory_fd: int
+    ring_fd: int
+    wake_fds: list[int]
+    player: str
+    player_args: dict[str, int | float | str | bool]
+
+
+class Server:
+    """Answers slots."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._slots = Slots(spec.memory_fd, spec.workers, spec.capacity).slots
+        total = spec.workers * SLOTS_PER_WORKER * spec.capacity
+        self._boards = np.zeros(total, dtype=np.uint64)
+        self._legal = np.zeros(total, dtype=np.uint8)
+        self._exps = np.zeros((total, 16), dtype=np.uint8)
+        self._asked = np.zeros(len(self._slots), dtype=np.uint64)
+        self._models: dict[bytes, tuple[Caller, str]] = {}  # by checkpoint; the last used is the last
+
+    def run(self) -> None:
+        """Answer, and wait for the ring, for ever."""
+        while True:
+            self.answer_all()  # before the first wait: what a server that died left unanswered
+            os.eventfd_read(self._spec.ring_fd)
+
+    def answer_all(self) -> None:
+        """Answer what is asked now."""
+        heads = self._slots["head"]
+        # What is answered is what was asked here: a worker that dies and starts anew may ask over it.
+        self._asked = heads["asked"].copy()
+        asked = np.flatnonzero(self._asked != heads["answered"])
+        for weights in sorted(set(heads["weights"][asked].tolist())):
+            self._answer([int(i) for i in asked if heads["weights"][i] == weights], weights)
+
+    def _answer(self, chosen: list[int], weights: bytes) -> None:
+        try:
+            caller, told = self._model(weights)
+            answers = self._ask(caller, chosen)
+        except PlayerError as error:
+            self._refuse(chosen, type(error).__name__, str(error))
+        except Exception:  # noqa: BLE001 - the process's edge: the workers are told
+            self._refuse(chosen, InferenceError.__name__, traceback.format_exc())
+        else:
+            for i, answer in zip(chosen, answers, strict=True):
+                slot = self._slots[i]
+                is_moves = answer.dtype == np.uint8
+                slot["moves" if is_moves else "scores"][: len(answer)] = answer
+                slot["head"]["kind"] = MOVES if is_moves else SCORES
+                slot["head"]["told"] = told.encode()
+                self._done(i)
+
+    def _ask(self, caller: Caller, chosen: list[int]) -> list[Any]:
+        """The answers for these slots, from one call of the player."""
+        sizes = [int(self._slots["head"]["n"][i]) for i in chosen]
+        at = 0
+        for i, size in zip(chosen, sizes, strict=True):
+            slot = self._slots[i]
+            self._boards[at : at + size] = slot["boards"][:size]
+            self._legal[at : at + size] = slot["legal"][:size]
+            self._exps[at : at + size] = slot["exps"][:size]
+            at += size
+        caller.submit((self._boards[:at], self._legal[:at], self._exps[:at]))
+        answer = caller.collect()
+        return np.split(answer, np.cumsum(sizes)[:-1])
+
+    def _refuse(self, chosen: list[int], name: str, text: str) -> None:
+        for i in chosen:
+            head = self._slots[i]["head"]
+            head["kind"] = ERROR
+            head["error"] = name.encode()
+            head["text"] = text.encode()[-4096:]
+            self._done(i)
+
+    def _done(self, i: int) -> None:
+        head = self._slots[i]["head"]
+        head["answered"] = self._asked[i]
+        os.eventfd_write(self._spec.wake_fds[i // SLOTS_PER_WORKER], 1)
+
+    def _model(self, weights: bytes) -> tuple[Caller, str]:
+        found = self._models.pop(weights, None)
+        if found is None:
+            spec = self._spec
+            args = {**spec.player_args, "model": os.fsdecode(weights)} if weights else spec.player_args
+            player = make_batch_player(spec.player, args)
+            caller = Caller(player, spec.player)
+            caller.warm_up(spec.capacity)
+            found = caller, told_by(player, spec.player)
+        self._models[weights] = found
+        while len(self._models) > _MODELS_MAX:
+            del self._models[next(iter(self._models))]
+        return found
+
+
+def main(argument: str) -> int:
+    """Run the process from the JSON of its :class:`ServerSpec`."""
+    spec = msgspec.json.decode(argument, type=ServerSpec)
+    die_with(spec.daemon_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Server(spec).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,87 @@
+"""ONNX models as players."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tape2048.errors import CheckpointError, ConfigError, PlayerAnswerError
+from tape2048.rules import boards_to_exps, legal_masks
+from tape2048_recorder.models.onnx_player import make
+
+from ..lanes.tables import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WEIGHTS = np.random.default_rng(3).normal(size=(16, 4)).astype(np.float32)
+BOARDS = np.random.default_rng(0).integers(0, 2**64, 21, dtype=np.uint64)
+
+
+def save(
+    path: Path, *, boards: int | str = "boards", weights: np.ndarray = WEIGHTS, kind: int = TensorProto.INT64
+) -> str:
+    """A linear model over the exponents."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["tokens"], ["cells"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["cells", "weights"], ["scores"]),
+        ],
+        "policy",
+        [helper.make_tensor_value_info("tokens", kind, [boards, 16])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [boards, weights.shape[1]])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize(("boards", "batch"), [("boards", 0), ("boards", 8), (8, 0), (8, 5)])
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.INT32, TensorProto.UINT8])
+def test_a_model_gives_its_scores(tmp_path: Path, boards: int | str, batch: int, kind: int) -> None:
+    player = make(model=save(tmp_path / "p.onnx", boards=boards, kind=kind), batch=batch)
+    player.warm_up(21)
+    exps = boards_to_exps(BOARDS)
+    scores = player(BOARDS, legal_masks(BOARDS), exps)
+    np.testing.assert_allclose(scores, exps.astype(np.float32) @ WEIGHTS, rtol=1e-4, atol=1e-4)
+
+
+def test_with_batches_of_one_shape_games_do_not_depend_on_lanes(tmp_path: Path) -> None:
+    path = save(tmp_path / "p.onnx")
+    assert play(make(model=path, batch=16), 12, lanes=1) == play(make(model=path, batch=16), 12, lanes=64)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 100])
+def test_half_a_model_is_refused_by_name(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "p.onnx"
+    save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError) as caught:
+        make(model=str(path))
+    assert caught.value.path == str(path)
+
+
+def test_a_model_of_other_inputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tensor\(float\)"):
+        make(model=save(tmp_path / "p.onnx", kind=TensorProto.FLOAT))
+
+
+def test_a_model_of_three_scores_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlayerAnswerError, match=r"float32\[4, 3\]"):
+        make(model=save(tmp_path / "p.onnx", weights=WEIGHTS[:, :3])).warm_up(4)
+
+
+def test_what_the_model_is_is_in_the_hash(tmp_path: Path) -> None:
+    first = make(model=save(tmp_path / "p.onnx")).sha256
+    assert make(model=str(tmp_path / "p.onnx")).sha256 == first
+    assert make(model=save(tmp_path / "q.onnx", weights=-WEIGHTS)).sha256 != first
+
+
+def test_arguments_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tpu"):
+        make(model=save(tmp_path / "p.onnx"), device="tpu")
