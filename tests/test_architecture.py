@@ -72,6 +72,7 @@ LOADS_WITHOUT = {
     "tape2048_tools.cli": ("numba", "rich", "numpy", "msgspec", "tape2048", "scipy", "torch"),
     "tape2048_tools.commands.record": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.player": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.bench_player": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.train_player": ("numba", "rich", "scipy", "torch"),
     "tape2048_recorder.ntuple.arguments": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
