@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from tape2048 import Corpus
 from tape2048_recorder.config import RecorderConfig
@@ -14,6 +13,9 @@ from tape2048_recorder.recorder import run
 
 from ..checks import Listener
 from ..lanes.tables import play
+
+if TYPE_CHECKING:
+    import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples/imitate.py"
 
