@@ -187,7 +187,7 @@ class Recording:
         return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
     def close_open(self) -> int | None:
-        """Close every open session, whatever its size; returns the serial of the last one, if there is one."""
+        """Close every open session, whatever its size; returns the serial of the last one, or None."""
         serial = None
         for generation, session in list(self._open.items()):
             serial = session.serial

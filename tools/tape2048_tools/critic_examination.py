@@ -145,6 +145,7 @@ def expected_score(player: str) -> Baseline:
     def value(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:
         best = np.nan_to_num(move_values(made, boards), nan=-np.inf).max(axis=1)
         # Where no move is left, nothing is to come.
-        return score_so_far(boards, steps) + np.where(np.isinf(best), 0.0, best.astype(np.float64))
+        to_come = np.where(np.isinf(best), 0.0, best).astype(np.float64)
+        return np.asarray(score_so_far(boards, steps) + to_come, np.float64)
 
     return value
