@@ -20,7 +20,6 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 NEEDED = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
 
 RELEASE, PYTHON = "bookworm", "3.11"
-MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "systemd,systemd-sysv,dbus,procps,python3"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
 
@@ -46,7 +45,7 @@ def build(rootfs: Path) -> None:
     """Make the system, unless it is there: Debian, our dependencies as wheels, the command."""
     if not (rootfs / "etc/debian_version").exists():
         subprocess.run(
-            ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(rootfs), MIRROR],
+            ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(rootfs)],
             check=True,
             stdout=subprocess.DEVNULL,
         )

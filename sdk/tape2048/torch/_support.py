@@ -61,7 +61,7 @@ def pick_device(name: str) -> torch.device:
             build = torch.version.cuda or "none: a build for the CPU alone"
             raise DeviceError(
                 f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
-                hint="the device cpu is always there; pytorch.org/get-started/locally has other builds",
+                hint="the device cpu is always there; PyTorch's own pages have other builds",
             )
     elif device.type != "cpu":
         raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N")
