@@ -82,7 +82,16 @@ def agreement(net: Policy, loader: CriticLoader) -> float:
     return same / count
 
 
-def train(corpus: Corpus, out: Path, *, minutes: float, batch_size: int, rate: float, seed: int) -> float:
+def train(
+    corpus: Corpus,
+    out: Path,
+    *,
+    minutes: float,
+    batch_size: int,
+    rate: float,
+    seed: int,
+    steps_max: float = float("inf"),
+) -> float:
     """Train for a while and save the weights; returns the agreement on games that were held out."""
     torch.manual_seed(seed)
     parts = corpus.split(train=0.95, held_out=0.05)
@@ -91,9 +100,13 @@ def train(corpus: Corpus, out: Path, *, minutes: float, batch_size: int, rate: f
     net = policy()
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate)
     begin, steps, said = time.monotonic(), 0, 0.0
-    while (done := (time.monotonic() - begin) / (60 * minutes)) < 1:
+
+    def done_now() -> float:
+        return max((time.monotonic() - begin) / (60 * minutes), steps / steps_max)
+
+    while (done := done_now()) < 1:
         for batch in loader:
-            done = (time.monotonic() - begin) / (60 * minutes)
+            done = done_now()
             if done >= 1:
                 break
             optimizer.param_groups[0]["lr"] = rate * (1 - done)  # down to nothing in a straight line

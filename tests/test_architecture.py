@@ -92,6 +92,8 @@ LOADS_WITHOUT = {
 
 #: Past this a module is two modules.
 LINES_MAX = 500
+#: ... but for one that is a flat list: a class for each way to be bad, drawn as one tree.
+LONG = {"sdk/tape2048/errors.py": 700}
 
 
 class Import(NamedTuple):
@@ -148,7 +150,7 @@ def test_a_module_keeps_to_its_room(path: Path) -> None:
     relative = path.relative_to(CHECKOUT).as_posix()
     assert not arrows_back(source, relative.split("/")[1]), "arrows go recorder -> sdk, tools -> both"
     assert not loads_heavy(source, relative), "import it inside the function that needs it"
-    assert source.count("\n") <= LINES_MAX, "a module this long is two modules"
+    assert source.count("\n") <= LONG.get(relative, LINES_MAX), "a module this long is two modules"
 
 
 @pytest.mark.parametrize(

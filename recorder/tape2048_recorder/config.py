@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,11 +22,10 @@ import msgspec
 from tape2048.errors import ConfigError
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder._toml import read_toml
+from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
 from tape2048_recorder.players import check_player
-from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.retention import TABLE as RETENTION_TABLE
 from tape2048_recorder.retention import read_retention
-from tape2048_recorder.sampling import read_sampling
 from tape2048_recorder.settings import (
     ENV_PREFIX,
     Origin,
@@ -58,14 +56,8 @@ __all__ = [
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
 
-#: The environment variable in which a unit says its ``TimeoutStopSec``, in seconds.
-STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
-
 #: Variables with our prefix that are not settings. Any other one is refused as a misspelt setting.
 OTHER_ENV = frozenset({CONFIG_ENV, STOP_TIMEOUT_ENV})
-
-#: A row of ``steps.npy`` with its action. Written out, since the module that has the layout loads NumPy.
-ROW_BYTES_MAX = 29
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -357,8 +349,7 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin
     config = msgspec.convert(values, RecorderConfig)
-    _check_together(config, origins)
-    _check_stop_timeout(config, origins, env)
+    check_together(config, origins, env)
     return Loaded(config=config, origins=origins, path=None if path is None else str(path))
 
 
@@ -453,52 +444,6 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
         problem = f"found parameters behind the name and in [player_args] ({where}), expected one of them"
         refuse(problem, "player", origin, hint="keep the table, and the bare name in `player`")
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
-
-
-def _check_together(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
-    """Refuse settings that are fine one by one and cannot all hold."""
-    _check_batched(config, origins)
-    if config.max_ram_mb is None:
-        return
-    buffers_mb = config.worker_count * config.block_rows * ROW_BYTES_MAX / 1e6
-    if buffers_mb > config.max_ram_mb:
-        why = f"{config.worker_count} workers buffer {config.block_rows} rows each ({origins['block_rows']})"
-        problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
-        hint = "raise max_ram_mb, or lower workers or block_rows"
-        refuse(problem, "max_ram_mb", origins["max_ram_mb"], hint=hint)
-
-
-def _check_stop_timeout(
-    config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
-) -> None:
-    """Refuse a drain that the service manager would cut short: it kills what has not ended in time."""
-    raw = env.get(STOP_TIMEOUT_ENV)
-    if raw is None:
-        return
-    setting = settings_of(RecorderConfig)["rotate_s"]  # any number of seconds
-    timeout_s = read_value(
-        msgspec.structs.replace(setting, text="the unit's TimeoutStopSec", name="stop_timeout_s", none=None),
-        raw,
-        Origin("env", STOP_TIMEOUT_ENV),
-    )
-    if timeout_s <= config.drain_timeout_s:
-        unit = f"the {timeout_s:g} s of the unit's TimeoutStopSec"
-        problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
-        hint = f"lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit together"
-        refuse(problem, "drain_timeout_s", origins["drain_timeout_s"], hint=hint)
-
-
-def _check_batched(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
-    """Refuse what batched players take where the player is another one, and a bad [sampling] table."""
-    batched = is_batched(config.player)
-    for name in ("sampling", "model_dir"):
-        if getattr(config, name) and not batched:
-            problem = f"found it with player = {config.player!r}, expected a batched player"
-            refuse(problem, name, origins[name], hint="batched players are python:package.module:factory")
-    try:
-        read_sampling(config.sampling)
-    except ConfigError as error:
-        raise type(error)(error.message, path=origins["sampling"].where or None, hint=error.hint) from error
 
 
 def check_loaded_player(loaded: Loaded) -> None:

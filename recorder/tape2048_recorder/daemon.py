@@ -183,10 +183,8 @@ class Daemon:
         if self._phase == "recording":
             self.stop(f"{name} was received")
         if not self._hurried:
-            again = "" if name == STOP_NOW.name else " again"
-            self._reporter.event(
-                "warning", f"{name}{again}: ending the workers, publishing what is confirmed"
-            )
+            named = name if name == STOP_NOW.name else f"{name} again"
+            self._reporter.event("warning", f"{named}: ending the workers, publishing what is confirmed")
         self._hurried = True
         self._supervisor.kill_all()
         self._recording.publisher.give_up()
@@ -403,11 +401,10 @@ class Daemon:
         """Drain, publish and end."""
         self.reason = reason
         self._phase = "draining"
-        self._deadline = time.monotonic() + self.config.drain_timeout_s
+        drain_s = self.config.drain_timeout_s
+        self._deadline = time.monotonic() + drain_s
         self._supervisor.command(DRAIN)
-        self._reporter.event(
-            "info", f"{reason}: finishing the games in play, at most {self.config.drain_timeout_s:g} s"
-        )
+        self._reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
 
     def _check_drain(self, now: float) -> None:
         workers = [worker for worker in self._supervisor.workers if worker.alive]
@@ -473,9 +470,8 @@ class Daemon:
         if self._paused is None:
             self._paused = why
             self._gauges.paused(why)
-            self._reporter.event(
-                "warning", f"paused: {why}; finished games are kept, and written when there is room"
-            )
+            kept = "finished games are kept, and written when there is room"
+            self._reporter.event("warning", f"paused: {why}; {kept}")
 
     def _resume_if_flowing(self, now: float) -> None:
         """Say that it goes on, once that has lasted: near its end, room comes and goes with each file."""

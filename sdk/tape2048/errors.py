@@ -50,7 +50,7 @@
     │       ├── PlayerImportError  81   its factory cannot be imported
     │       ├── PlayerRaisedError  82   it raised
     │       ├── PlayerAnswerError  83   it answered what is no answer
-    │       ├── PlayerWeightsError 84   a file of its weights cannot be loaded
+    │       ├── WeightsError       84   a file of its weights cannot be loaded
     │       ├── ModelDirError      85   no checkpoint stands where its weights are to come from
     │       └── InferenceError     86   the process that computes for all workers cannot be used
     ├── CorpusError                50   sessions cannot be served as asked
@@ -126,7 +126,6 @@ __all__ = [
     "PlayerError",
     "PlayerImportError",
     "PlayerRaisedError",
-    "PlayerWeightsError",
     "RankError",
     "RecorderError",
     "RecoveryError",
@@ -144,6 +143,7 @@ __all__ = [
     "UnknownKeyError",
     "UpkeepError",
     "VersionError",
+    "WeightsError",
     "WorkerStartError",
     "WorkersDiedError",
 ]
@@ -461,7 +461,7 @@ class PlayerAnswerError(PlayerError):
     exit_code = 83
 
 
-class PlayerWeightsError(PlayerError):
+class WeightsError(PlayerError):
     """A file of a model's weights that is not whole, or not one that its player can load."""
 
     exit_code = 84

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
-from tape2048_recorder import _cores, config
+from tape2048_recorder import _cores, config_checks
 from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder.config import (
     STOP_TIMEOUT_ENV,
@@ -399,7 +399,7 @@ def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
 
 
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:
-    assert ACTION_STEP_DTYPE.itemsize == config.ROW_BYTES_MAX
+    assert ACTION_STEP_DTYPE.itemsize == config_checks.ROW_BYTES_MAX
     for tag in ("a", "9", "x" * 100, "a.b_c+d-e"):
         loaded = load_config({"model_tag": tag}, {})
         assert SESSION_NAME.fullmatch(f"20260101T000000Z_model={loaded.config.tag}")

@@ -187,6 +187,7 @@ def test_the_life_of_a_service(service: Service) -> None:
     assert sorted(path.name for path in (service.root / ".recorder").iterdir()) == [
         "default.lock",
         "default.status.json",
+        "readers.lock",
     ]
 
 

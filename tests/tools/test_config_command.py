@@ -108,6 +108,8 @@ def test_every_flag_reaches_the_configuration(tape: Tape) -> None:
         "max_ram_mb": 1000,
         "max_disk_mb": 11, "min_free_mb": 12, "sample_rate": 13, "record_action": True, "block_rows": 1400,
         "flush_s": 15.0, "drain_timeout_s": 16.0, "log_interval_s": 17.0,
+        "worker_silence_s": 18.0, "log_level": "warning", "log_format": "json", "metrics_listen": "h:9",
+        "metrics_textfile": "m.prom",
     }  # fmt: skip
     assert set(values) == {setting.name for setting in SETTINGS.values() if setting.has_text}
     args = [
@@ -165,7 +167,7 @@ def test_a_sample_with_everything_uncommented_is_still_the_defaults(tmp_path: Pa
     text = "\n".join(
         line.removeprefix("#") if line[:2] not in ("# ", "#") else line for line in sample_toml().splitlines()
     )
-    assert set(tomllib.loads(text)) == set(SETTINGS)
+    assert set(tomllib.loads(text)) == {*SETTINGS, "retention"}
     file = tmp_path / "r.toml"
     file.write_text(text)
     loaded = load_config({}, {}, file)

@@ -53,7 +53,7 @@ COMMANDS = {
     "service": ("tape2048_tools.commands.service", "Install the recorder as a systemd service."),
     "bench-player": (
         "tape2048_tools.commands.bench_player",
-        "Play with a batched player for a while, and say how fast and where the time goes.",
+        "Say how fast a batched player plays, and where the time goes.",
     ),
     "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
 }

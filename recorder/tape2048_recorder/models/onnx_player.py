@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, PlayerWeightsError
+from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, WeightsError
 
 try:
     import onnxruntime
@@ -44,7 +44,7 @@ def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
 
     Raises:
         ConfigError: an argument that cannot be.
-        PlayerWeightsError: the file is not there, not whole, or has other inputs and outputs.
+        WeightsError: the file is not there, not whole, or has other inputs and outputs.
     """
     if device not in {"auto", "cpu", "cuda"} or batch < 0:
         expected = "expected auto, cpu or cuda, and 0 or more"
@@ -73,15 +73,11 @@ class OnnxPlayer:
             data = path.read_bytes()
             self._session = onnxruntime.InferenceSession(data, options, providers=providers)
         except Exception as error:
-            raise PlayerWeightsError(
-                f"cannot be loaded: {type(error).__name__}: {error}", path=path
-            ) from error
+            raise WeightsError(f"cannot be loaded: {type(error).__name__}: {error}", path=path) from error
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _INTEGERS or len(inputs[0].shape) != 2:
             found = ", ".join(f"{one.type}{one.shape}" for one in inputs)
-            raise PlayerWeightsError(
-                f"found inputs {found}, expected one of integers, [boards, 16]", path=path
-            )
+            raise WeightsError(f"found inputs {found}, expected one of integers, [boards, 16]", path=path)
         made_for = inputs[0].shape[0]
         self._batch = made_for if isinstance(made_for, int) else batch
         self._name, self._dtype = inputs[0].name, _INTEGERS[inputs[0].type]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, PlayerWeightsError, TapeError
+from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, TapeError, WeightsError
 from tape2048_recorder.players.batch import make_batch_player
 
 try:
@@ -78,7 +78,7 @@ def make(
 
     Raises:
         ConfigError: an argument that cannot be.
-        PlayerWeightsError: the file is not there, not whole, or does not fit the module.
+        WeightsError: the file is not there, not whole, or does not fit the module.
         MissingPackageError: ``.safetensors`` without that package.
     """
     if device == "auto":
@@ -108,7 +108,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
 
     Raises:
         ConfigError: ``module`` and the file's kind do not go together.
-        PlayerWeightsError: the file cannot be loaded.
+        WeightsError: the file cannot be loaded.
     """
     is_weights = path.suffix == ".safetensors"
     if is_weights != bool(module):
@@ -130,7 +130,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
     except TapeError:  # what its module's factory says of itself
         raise
     except Exception as error:
-        raise PlayerWeightsError(
+        raise WeightsError(
             f"cannot be loaded: {type(error).__name__}: {error}",
             path=path,
             hint="a checkpoint is to be written under another name and renamed when it is whole",

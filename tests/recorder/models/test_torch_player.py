@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tape2048.errors import ConfigError, PlayerAnswerError, PlayerWeightsError
+from tape2048.errors import ConfigError, PlayerAnswerError, WeightsError
 from tape2048.rules import boards_to_exps, legal_masks
 from tape2048_recorder.models.torch_player import TorchPlayer, make
 
@@ -99,13 +99,13 @@ def test_half_a_checkpoint_is_refused_by_name(
     data = whole.read_bytes()
     half = tmp_path / whole.name
     half.write_bytes(data[: int(keep * len(data)) if keep < 1 else int(keep)])
-    with pytest.raises(PlayerWeightsError, match="cannot be loaded") as caught:
+    with pytest.raises(WeightsError, match="cannot be loaded") as caught:
         make(**{**files[kind], "model": str(half)}, device="cpu")
     assert caught.value.path == str(half)
 
 
 def test_weights_of_another_shape_are_refused(files: dict[str, dict[str, Any]]) -> None:
-    with pytest.raises(PlayerWeightsError, match="size mismatch"):
+    with pytest.raises(WeightsError, match="size mismatch"):
         make(**{**files["weights"], "width": 31}, device="cpu")
 
 

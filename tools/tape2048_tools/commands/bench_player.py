@@ -33,7 +33,7 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
-    """Play with a batched player for a while, and say how fast and where the time goes.
+    """Say how fast a batched player plays, and where the time goes.
 
     PLAYER is python:package.module:factory or python:file.py:factory, with parameters as in `record`; `null`
     is random moves in compiled code, which is what the lanes cost without a model. Games are recorded into

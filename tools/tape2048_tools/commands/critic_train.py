@@ -23,7 +23,7 @@ __all__ = ["command"]
         "tape2048 critic train --data selfplay --out critic",
         "tape2048 critic train --config critic.toml",
         "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
-        "torchrun --nproc-per-node 2 -m tape2048_tools.cli critic train --config critic.toml",
+        "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
         "tape2048 critic train --print-config > critic.toml",
     ],
 )

@@ -50,7 +50,7 @@ class _Share(click.ParamType[tuple[int, int]]):
         "tape2048 embed selfplay --tower critic/best",
         "tape2048 embed selfplay --tower critic/best --dry-run",
         "tape2048 embed selfplay --tower my_towers:load --checkpoint tower.pt --pooling cls --device cuda",
-        "torchrun --nproc-per-node 8 -m tape2048_tools.cli embed selfplay --tower critic/best",
+        "torchrun --nproc-per-node 8 --no-python tape2048 embed selfplay --tower critic/best",
     ],
 )
 @click.argument(
