@@ -73,7 +73,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][!-~]*$")],
         about(
             "what chooses the moves; parameters may follow the name, as in `ntuple:look_below=4`",
-            why="strong at a million moves a second; its network ships",
+            why="strong at over half a million moves a second a core; its network ships",
             form="a player's name, without spaces",
         ),
     ] = "ntuple"
