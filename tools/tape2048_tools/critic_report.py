@@ -125,7 +125,7 @@ def _finding(evaluation: Evaluation, pooled: Cell) -> str:
 
 
 def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
-    heads = ["stage", "rows", "games that reached it", "prevalence", *ranking_predictors(evaluation)]
+    heads = ["stage", "rows", "reached by", "prevalence", *ranking_predictors(evaluation)]
     rows = []
     for one in cells:
         about = next(stage.about for stage in evaluation.stages if stage.name == one.stage)
