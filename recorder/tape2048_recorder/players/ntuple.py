@@ -243,7 +243,7 @@ def _expected_answer(player: Any, after: Any) -> Any:
     return total / count
 
 
-@register_jitable(forceinline=True)
+@kernel
 def _worth_a_look(player: Any, options: Any) -> Any:
     """The mask of the legal moves that ``look_margin`` leaves."""
     up, down, left, right, moves, column_score, row_score = options
