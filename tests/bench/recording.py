@@ -51,7 +51,7 @@ TARGETS = {
     "expectimax:depth=1": 0.95,
     "ntuple:look_below=0": 0.85,
     "ntuple": 0.95,
-    "ntuple:look_below=16": 0.95,
+    "ntuple:look_below=16,look_margin=0": 0.95,
 }
 NICED_PLAYER = "expectimax:depth=1"
 NICED_TARGET = 40_000

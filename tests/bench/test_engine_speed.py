@@ -30,13 +30,13 @@ GAMES = {
     "expectimax:depth=3": 2,
     "ntuple:look_below=0": 400,
     "ntuple": 120,
-    "ntuple:look_below=16": 25,
+    "ntuple:look_below=16,look_margin=0": 25,
 }
 TARGETS = {
     "random": 28e6,
     "ntuple:look_below=0": 5.0e6,
     "ntuple": 1.1e6,
-    "ntuple:look_below=16": 0.2e6,
+    "ntuple:look_below=16,look_margin=0": 0.2e6,
 }
 TOY_PART = 20_000
 

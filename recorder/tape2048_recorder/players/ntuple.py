@@ -458,8 +458,8 @@ def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     """The values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right), in points of score.
 
-    An illegal move is NaN. A mixture counts as its first part; ``look_margin`` leaves none out here and
-    ``downgrade`` does nothing, so that all values are of one kind, in points of this very game.
+    An illegal move is NaN. A mixture counts as its first part; ``look_margin`` leaves none of the four out
+    and ``downgrade`` does nothing here, so that all values are of one kind, in points of this very game.
     """
     out = np.empty((len(boards), 4), dtype=np.float32)
     _fill_move_values(player, np.ascontiguousarray(boards, dtype=U64), out)
