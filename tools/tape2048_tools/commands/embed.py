@@ -275,7 +275,7 @@ def _say_plan(
         "bytes": 2 * rows * width,
         "device": str(device),
         "rows_per_s": round(rate, 1),
-        "seconds": round(rows / share[1] / rate, 1),
+        "seconds": round(rows / share[1] / rate, 3),
     }
     if as_json:
         print_json(facts)
