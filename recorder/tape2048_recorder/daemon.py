@@ -127,7 +127,7 @@ class Daemon:
         self.reason = ""
         self.tally = Tally()
         self._watch = Watch(supervisor, lambda what: reporter.event("warning", what))
-        self._gauges = Gauges(
+        self.gauges = Gauges(
             begun=begun, supervisor=supervisor, recording=recording, tally=self.tally, watch=self._watch
         )
         self.sessions: list[Path] = []
@@ -170,7 +170,7 @@ class Daemon:
     def _on_signal(self) -> None:
         for name in self._signals.take():
             if name == ROTATE.name:
-                self._gauges.rotations.ask(self._recording.close_open())
+                self.gauges.rotations.ask(self._recording.close_open())
             elif name == "SIGHUP" and self._reload is not None:
                 self._reload.ask()
             elif self._phase == "recording" and name != STOP_NOW.name:
@@ -281,7 +281,7 @@ class Daemon:
             return
         worker.unconfirmed = None
         worker.range = None
-        self._gauges.blocks += 1
+        self.gauges.blocks += 1
         if not self._ledger.confirm(worker.index, block.runs["id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
@@ -369,11 +369,11 @@ class Daemon:
         except OSError as error:
             self._restart_later(worker, f"could not be started: {error.strerror or error}")
         else:
-            self._gauges.worker_restarts += 1
+            self.gauges.worker_restarts += 1
             self._listen(worker)
 
     def _reconfigure(self, reload: Reload) -> None:
-        self._gauges.reloads += 1
+        self.gauges.reloads += 1
         self.config = reload.read(self.config)
         self._recording.reconfigure(self.config)
         self._ledger.limit(self.config.max_games)
@@ -439,7 +439,7 @@ class Daemon:
             self._supervisor.kill_all()
 
     def _on_outcome(self, outcome: Outcome) -> None:
-        self._gauges.on_outcome(outcome)
+        self.gauges.on_outcome(outcome)
         if outcome.published is not None:
             published = outcome.published
             if published.path is not None:
@@ -469,7 +469,7 @@ class Daemon:
         self._flowing_since = None
         if self._paused is None:
             self._paused = why
-            self._gauges.paused(why)
+            self.gauges.paused(why)
             kept = "finished games are kept, and written when there is room"
             self._reporter.event("warning", f"paused: {why}; {kept}")
 
@@ -481,7 +481,7 @@ class Daemon:
             self._flowing_since = now
         elif now - self._flowing_since >= FLOWING_S:
             self._paused = None
-            self._gauges.resumed()
+            self.gauges.resumed()
             self._reporter.event("info", "recording again")
 
     def status(self) -> Status:
@@ -489,7 +489,7 @@ class Daemon:
         state: State = self._phase
         if self._phase == "recording" and not any(worker.ready for worker in self._supervisor.workers):
             state = "starting"
-        return self._gauges.status(
+        return self.gauges.status(
             self.config,
             state="paused" if self._paused is not None else state,
             ending=self._phase != "recording",

@@ -121,6 +121,13 @@ class Gauges:
         then, before = self._progress[0]
         return steps, (steps - before) / (now - then) if now > then else 0.0
 
+    @property
+    def model_share(self) -> float | None:
+        """The share of their time that the workers spend in a batched player; None without one."""
+        slots = self._supervisor.shared.slots
+        played_ns = int(slots["played_ns"].sum())
+        return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
+
     def status(
         self,
         config: RecorderConfig,
@@ -155,6 +162,7 @@ class Gauges:
             why=why,
             elapsed_s=time.monotonic() - self._begun,
             steps_per_s=steps_per_s,
+            model_share=self.model_share,
             steps=steps,
             games=int(self._supervisor.shared.slots["games"].sum()),
             recorded_rows=self._tally.rows,

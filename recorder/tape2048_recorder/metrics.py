@@ -82,6 +82,12 @@ _METRICS = (
         _one(lambda s: s.written_at),
     ),
     _Metric("steps_total", "counter", "Moves made, recorded or not.", _one(lambda s: s.status.steps)),
+    _Metric(
+        "model_ratio",
+        "gauge",
+        "Share of the workers' time in a batched player.",
+        _one(lambda s: s.status.model_share),
+    ),
     _Metric("games_total", "counter", "Games finished.", _one(lambda s: s.status.games)),
     _Metric(
         "recorded_rows_total", "counter", "Rows in confirmed blocks.", _one(lambda s: s.status.recorded_rows)

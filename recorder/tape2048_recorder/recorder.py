@@ -221,6 +221,7 @@ def _run(
         reach={tile: daemon.tally.reach(tile) or 0.0 for tile in REACH_TILES},
         games_dropped=daemon.games_dropped,
         first_step_s=daemon.first_step_s,
+        model_share=daemon.gauges.model_share,
     )
 
 

@@ -120,7 +120,8 @@ class Status(msgspec.Struct, frozen=True):
     ``ending``: no game is begun any more, also while it is paused. ``can_record``: every worker is ready,
     and there is room for a block. ``workers_overdue``: workers of which nothing was heard for too long, and
     that are not replaced yet. ``rows_waiting`` and ``sessions_pending`` are what the disk is behind.
-    ``disk_full_s``: when ``min_free_mb`` is reached at the rate of now.
+    ``disk_full_s``: when ``min_free_mb`` is reached at the rate of now. ``model_share``: of the workers'
+    time, the share in a batched player; None for the others.
     """
 
     state: State
@@ -147,6 +148,7 @@ class Status(msgspec.Struct, frozen=True):
     by_highest_tile: dict[int, int] = {}
     counts: Counts = Counts()
     rotation: Rotation = Rotation()
+    model_share: float | None = None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -167,6 +169,7 @@ class Summary(msgspec.Struct, frozen=True):
     reach: dict[int, float]
     games_dropped: int
     first_step_s: float | None
+    model_share: float | None = None
 
 
 class Reporter(Protocol):

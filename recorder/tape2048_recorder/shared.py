@@ -29,7 +29,7 @@ _SLOT = np.dtype(
             "weights",  # the daemon's: the generation of weights that are to play
             "oldest",  # the worker's: the oldest generation that it holds games of
             "model_ns",  # the worker's: time in its batched player
-            "rules_ns",  # ... and in the rules
+            "played_ns",  # ... and in all of its play
         ],
         "formats": ["<u8"] * 8,
         "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
@@ -54,7 +54,7 @@ class Shared:
         return cls(fd, workers)
 
     def close(self) -> None:
-        """Let go of the memory (the slots' array must not be used after)."""
-        self.slots = np.empty(0, dtype=_SLOT)
+        """Let go of the memory; ``slots`` stays as it is now."""
+        self.slots = self.slots.copy()
         self._map.close()
         os.close(self.fd)

@@ -92,7 +92,7 @@ class LogView:
         status = make_status()
         facts = [
             status.state,
-            f"{rate(status.steps_per_s)} steps/s",
+            f"{rate(status.steps_per_s)} steps/s{in_model(status.model_share)}",
             f"{number(status.games)} games",
             f"mean score {number(status.mean_score)}",
             reach_text(status.reach).replace("   ", " "),
@@ -146,10 +146,11 @@ class LiveView:
         facts = Table.grid(padding=(0, 2))
         facts.add_column(style="dim")
         facts.add_column()
+        speed = f"{rate(status.steps_per_s)} steps/s{in_model(status.model_share)}"
         state = {"paused": "bold yellow", "recording": "bold green"}.get(status.state, "bold")
         facts.add_row(
             Text(status.state, style=state),
-            Text(f"{rate(status.steps_per_s)} steps/s   {duration(status.elapsed_s)}", style="bold"),
+            Text(f"{speed}   {duration(status.elapsed_s)}", style="bold"),
         )
         facts.add_row("games", f"{number(status.games)}   mean score {number(status.mean_score)}")
         facts.add_row("reach", reach_text(status.reach) if status.mean_score is not None else "-")
@@ -204,6 +205,11 @@ def _double_quoted(text: str) -> str:
     return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
 
 
+def in_model(model_share: float | None) -> str:
+    """What a batched player has of the workers' time, to follow a rate; nothing without one."""
+    return "" if model_share is None else f", {share(model_share)} of the time in the model"
+
+
 def summary_parts(summary: Summary) -> list[RenderableType]:
     """What was recorded, where, and what to try next."""
     if not summary.games:
@@ -213,7 +219,7 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     facts: dict[str, object] = {
         "ended": summary.reason,
         "games": f"{number(summary.games)} ({number(summary.steps)} steps in {duration(summary.elapsed_s)}, "
-        f"{rate(steps_per_s)}/s)",
+        f"{rate(steps_per_s)}/s{in_model(summary.model_share)})",
         "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
         "reach": reach_text(summary.reach),
         "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)})",

@@ -43,7 +43,7 @@ class BatchWorker(Worker):
         spec = self._spec
         self._sampling = read_sampling(spec.sampling)
         self._more_games = True
-        self._rules_ns = self._model_ns = 0  # of tables that are gone
+        self._model_ns = 0  # of tables that are gone
         self._tables: list[Table] = []
         self._asked_for = spec.weights.generation if spec.weights is not None else 0
         self.generation = self._asked_for
@@ -155,11 +155,11 @@ class BatchWorker(Worker):
             now = time.monotonic()
         self._slot["heartbeat_ns"] = time.monotonic_ns()
         self._slot["model_ns"] = self._model_ns + sum(table.model_ns for table in self._tables)
-        self._slot["rules_ns"] = self._rules_ns + sum(table.rules_ns for table in self._tables)
         for table in self._tables:
             if now - self._finished_at.get(table.generation, now) >= self._spec.flush_s:
                 self.flush(table)
         self._end_retired()
+        self._slot["played_ns"] += np.uint64((time.monotonic() - begin) * 1e9)
         return True
 
     def _flush_all(self) -> None:
@@ -195,7 +195,6 @@ class BatchWorker(Worker):
         for table in [table for table in self._tables[:-1] if not table.playing]:
             self.flush(table)
             self._model_ns += table.model_ns
-            self._rules_ns += table.rules_ns
             self._tables.remove(table)
             self._slot["oldest"] = self._tables[0].generation
 

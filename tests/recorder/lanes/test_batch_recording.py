@@ -47,6 +47,7 @@ def record(root: Path, **settings: Any) -> dict[tuple[int, ...], bytes]:
             seed=7, max_games=GAMES, record_action=True, player=f"{PLAYER}:hashed", **settings
         )
         assert recorder.summary["games"] == GAMES
+        assert 0 < recorder.summary["model_share"] < 1
         assert not recorder.events("warning", "error")
     assert_sessions_valid(root)
     return {run.outcome: run.data for run in published_runs(root)}

@@ -115,7 +115,7 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
-    from tape2048_tools.recording_view import duration
+    from tape2048_tools.recording_view import duration, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -130,7 +130,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
         f"{counts.sessions} published ({size(counts.session_bytes)})",
     }
     if verdict.running:
-        facts["rate"] = f"{number(status.steps_per_s)} steps/s"
+        facts["rate"] = f"{number(status.steps_per_s)} steps/s{in_model(status.model_share)}"
     if status.free_bytes is not None:
         facts["disk"] = f"{size(status.free_bytes)} free" + _until_full(status)
     if status.rows_waiting or status.sessions_pending:
