@@ -49,13 +49,23 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
 def _count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
     state = np.uint64(9)
     for _ in range(choices):
-        move, _after, state = choose(player, board, state, GAMMA)
+        move, _after, state = _choose(player, board, state, GAMMA)
         counts[move] += 1
+
+
+#: The second has as many tuples as the network that ships: what is compiled for one serves the other.
+TUPLES = {"f32": ("0145", "1256"), "i16": ("0145", "1256", "0123", "4567")}
 
 
 @functools.cache
 def network(kind: str = "f32", seed: int = 1, spread: int = 500) -> Network:
-    return slow.random_network("0145", "1256", stages=(64,), dtype=DTYPES[kind], seed=seed, spread=spread)
+    dtype = DTYPES[kind]
+    return slow.random_network(*TUPLES[kind], stages=(64,), dtype=dtype, seed=seed, spread=spread)
+
+
+@functools.cache
+def slow_values(kind: str, cells: tuple[int, ...], *, looks_ahead: bool) -> dict[int, float]:
+    return slow.move_values(network(kind), list(cells), looks_ahead=looks_ahead)
 
 
 @functools.cache
@@ -126,14 +136,14 @@ def test_the_look_ahead_is_an_expectation_where_few_cells_are_empty(kind: str, l
     differ = 0
     for cells, mine in zip(cases, found, strict=True):
         looks_ahead = cells.count(0) < look
-        values = slow.move_values(network(kind), cells, looks_ahead=looks_ahead)
+        values = slow_values(kind, tuple(cells), looks_ahead=looks_ahead)
         assert [m for m in range(4) if not math.isnan(mine[m])] == list(values)
         for move, expected in values.items():
             assert mine[move] == pytest.approx(expected, rel=1e-5, abs=0.05), (cells, move)
         move, _, _ = choice(player, cells)
         assert values[move] >= max(values.values()) - 0.1
         if looks_ahead:
-            shallow = slow.move_values(network(kind), cells, looks_ahead=False)
+            shallow = slow_values(kind, tuple(cells), looks_ahead=False)
             differ += shallow[move] < max(shallow.values())
     assert differ or look < 2, "some choices are others than without"
 
@@ -144,11 +154,11 @@ def test_the_look_ahead_is_an_expectation_where_few_cells_are_empty(kind: str, l
 def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) -> None:
     player = make(kind, look_below=16, look_margin=margin)
     chosen_otherwise = full_boards = 0
-    for cells in slow.random_boards(120, seed=13, highest=8):
-        now = slow.move_values(network(kind), cells, looks_ahead=False)
+    for cells in slow.random_boards(80, seed=13, highest=8):
+        now = slow_values(kind, tuple(cells), looks_ahead=False)
         if not now:
             continue
-        ahead = slow.move_values(network(kind), cells, looks_ahead=True)
+        ahead = slow_values(kind, tuple(cells), looks_ahead=True)
         full = 0 not in cells
         near = [move for move in now if full or now[move] >= max(now.values()) - margin]
         best = max(ahead[move] for move in near)
@@ -170,7 +180,7 @@ def by_empty(cases: list[list[int]], count: int) -> list[list[int]]:
 def test_the_second_look_is_an_expectation_of_expectations(margin: float) -> None:
     player = make(look_below=2, look_twice_below=2, look_margin=margin)
     found = [cells for cells in slow.random_boards(100, seed=15, highest=8) if reference.legal_moves(cells)]
-    cases = [cells for count, most in ((0, 4), (1, 5), (2, 2)) for cells in by_empty(found, count)[:most]]
+    cases = [cells for count, most in ((0, 2), (1, 3), (2, 2)) for cells in by_empty(found, count)[:most]]
     once = differ = 0
     for cells, mine in zip(cases, move_values(player, slow.packed(cases)), strict=True):
         spawns = 2 if cells.count(0) < 2 else 0
@@ -399,10 +409,10 @@ def played(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint
 
 def test_the_choice_of_a_game_is_recovered_from_its_seed() -> None:
     seeds = seeds_of(60)
-    mixed = of_network(network(), mix="0:1+4:1+16:1")
+    mixed = of_network(network("i16"), mix="0:1+4:1+16:1")
     choices = mix_choices(mixed, seeds)
     scores = played(mixed, seeds)
-    alone = {look: played(make(look_below=look), seeds) for look in (0, 4, 16)}
+    alone = {look: played(make("i16", look_below=look), seeds) for look in (0, 4, 16)}
     assert set(choices.tolist()) == {0, 4, 16}
     assert scores.tolist() == [alone[int(look)][i] for i, look in enumerate(choices)]
     for look, others in alone.items():

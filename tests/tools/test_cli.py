@@ -187,9 +187,12 @@ def test_a_process_ends_with_the_code_of_its_error(process: Process, tmp_path: P
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict[str, str]) -> None:
     os.mkfifo(tmp_path / "slow.toml")  # opening it waits for a writer that never comes
     command = [sys.executable, "-m", "tape2048_tools.cli", "config", "show", "--config", "slow.toml"]
+    # A shell has what it runs in the background ignore the signal, and a process passes that on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    signal.signal(signal.SIGINT, before)
     writer = _wait_for_reader(tmp_path / "slow.toml")
     # A signal between Python's last look and the read that waits is noticed after it: another one ends it.
     # It comes late, so that it does not hit a busy machine's child in the middle of ending.

@@ -40,6 +40,16 @@ def exact(network: Network, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def quantised(tmp_path: Path) -> Path:
+    """Random values, and as many tuples as in the network that ships: it runs the same compiled code."""
+    layout = Layout.of(["0123", "0145", "1256", "4567"], [8192])
+    table = np.random.default_rng(1).integers(-99, 99, layout.entries).astype(np.float32)
+    path = tmp_path / "quantised.ntuple"
+    save_network(Network(layout, table, np.ones((2, 4), dtype=np.float32)).quantised(0.5), path)
+    return path
+
+
 # --- info
 
 
@@ -107,8 +117,8 @@ def test_eval_is_a_table_of_players(tape: Tape) -> None:
     assert again.split()[:4] == random.split()[:4]
 
 
-def test_eval_as_json(tape: Tape, exact: Path) -> None:
-    player = f"ntuple:weights={exact},look_below=1"
+def test_eval_as_json(tape: Tape, quantised: Path) -> None:
+    player = f"ntuple:weights={quantised},look_below=1"
     document = tape("player", "eval", player, "--games", "10", "--seed", "3", "--json").json
     assert (document["games"], document["seed"]) == (10, 3)
     result = document["players"][player]
@@ -199,9 +209,9 @@ def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_what_a_network_plays_is_recorded_and_played_again(
-    process: Process, exact: Path, tmp_path: Path
+    process: Process, quantised: Path, tmp_path: Path
 ) -> None:
-    player = f"ntuple:weights={exact},mix=0:1+2:1"
+    player = f"ntuple:weights={quantised},mix=0:1+2:1"
     done = process(
         "record", "--player", player, "--max-games", "40", "--seed", "6", cwd=tmp_path, timeout=240
     )
@@ -209,7 +219,7 @@ def test_what_a_network_plays_is_recorded_and_played_again(
     (path,) = sessions(tmp_path / "selfplay")
     session = Session.open(path)
     assert session.meta["player_args"] == {
-        "weights": str(exact),
+        "weights": str(quantised),
         "look_below": 3,
         "look_twice_below": 0,
         "look_margin": 6400.0,
@@ -221,7 +231,7 @@ def test_what_a_network_plays_is_recorded_and_played_again(
     assert session.meta["config"]["player"] == "ntuple"
     validated = process("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240)
     assert validated.returncode == 0, validated.stdout
-    exact.rename(tmp_path / "elsewhere")
+    quantised.rename(tmp_path / "elsewhere")
     gone = process("validate", str(path), "--replay", cwd=tmp_path, timeout=240)
     assert gone.returncode == 1
     assert "what played it cannot be made here: found no network" in gone.stdout
