@@ -91,6 +91,9 @@ def test_the_facts_are_there_in_words(tape: Tape, tmp_path: Path) -> None:
         "1 published (280 MB)",
     ):  # fmt: skip
         assert text in out
+    assert "in the model" not in out
+    write(tmp_path, model_share=0.934)
+    assert "1,500,000 steps/s, 93% of the time in the model" in tape("status", str(tmp_path)).out
 
 
 def test_one_that_runs_is_enough_and_one_can_be_named(tape: Tape, tmp_path: Path) -> None:
