@@ -12,7 +12,7 @@ SECONDS = 60
 ARGS =
 MINUTES = 30
 # Formats that `make fuzz` fuzzes, MINUTES each.
-FORMATS = a2t1 a2run2 a2pack a2pack-index packdat
+FORMATS = a2t1 a2run2 a2pack a2pack-index packdat dataset
 # Processes that run tests; the tests of a file stay in one, and share what they record.
 JOBS = 2
 # Further arguments for pytest: make test PYTEST_ARGS="-k session -x"

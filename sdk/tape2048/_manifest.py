@@ -14,7 +14,7 @@ from tape2048.errors import ManifestError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_manifest_file"]
+__all__ = ["parse_manifest", "read_manifest_file"]
 
 
 class _Versioned(Protocol):
@@ -47,8 +47,19 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
             raise ManifestError(f"{size} bytes; expected at most {bytes_max}", path=path)
         content = np.empty(size, np.uint8)
         read_exactly(fd, content, 0, path)
+    return parse_manifest(content.tobytes(), path, kind, version=version, what=what)
+
+
+def parse_manifest(
+    content: bytes, path: str | os.PathLike[str], kind: type[M], *, version: int, what: str
+) -> M:
+    """The manifest in a file's bytes; as :func:`read_manifest_file`.
+
+    Raises:
+        ManifestError: it is malformed, or of another version.
+    """
     try:
-        manifest = msgspec.json.decode(content.tobytes(), type=kind)
+        manifest = msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ManifestError(f"malformed: {error}", path=path) from error
     if manifest.version != version:

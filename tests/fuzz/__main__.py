@@ -33,7 +33,9 @@ def main() -> None:
     import atheris
 
     # Before the targets import them: what is imported here is traced.
-    with atheris.instrument_imports(include=["tape2048.formats"], enable_loader_override=False):
+    with atheris.instrument_imports(
+        include=["tape2048.formats", "tape2048._manifest"], enable_loader_override=False
+    ):
         import harness
         from corpus import corpus_files
         from targets import ALL

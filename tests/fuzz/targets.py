@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataset_target import DATASET
 from run_targets import TARGETS as RUN_TARGETS
 from set_targets import TARGETS as SET_TARGETS
 
 __all__ = ["ALL"]
 
-ALL = {**RUN_TARGETS, **SET_TARGETS}
+ALL = {**RUN_TARGETS, **SET_TARGETS, DATASET.name: DATASET}
 
 if __name__ == "__main__":
     print(*ALL)  # noqa: T201 - make fuzz asks

@@ -195,6 +195,14 @@ class TestParseHeader:
         with pytest.raises(NpyHeaderError, match="descr"):
             parse_header(header_bytes(text(descr)), "x")
 
+    @pytest.mark.parametrize("bad", [b"(3if 3else 4,)", b"(0x3for,)", b"('\\d',)"])
+    def test_nothing_that_python_warns_of_is_parsed(
+        self, bad: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ast.parse", None)  # which would print the warning
+        with pytest.raises(NpyHeaderError, match="none that a writer"):
+            parse_header(header_bytes(text().replace(b"(3,)", bad)), "x")
+
     def test_number_too_long_to_print(self) -> None:
         bad = text().replace(b"(3,)", b"(0x" + b"f" * 9_000 + b",)")
         with pytest.raises(NpyHeaderError, match="64 characters"):

@@ -56,6 +56,7 @@ __all__ = [
     "SourceCount",
     "check_files",
     "check_run_ends",
+    "check_whole",
     "find_parts",
     "open_directory",
     "pinned",
@@ -221,11 +222,27 @@ def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
     for part in parts:
         fd = stack.enter_context(open_regular(part))
         files.append(RowsFile(part, fd, read_rows_header(fd, part)))
-    rows = sum(file.header.rows for file in files)
+    check_whole(manifest, sum(file.header.rows for file in files), table, directory)
+    return Opened(directory, files, table, extras, manifest)
+
+
+def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
+    """Compare what manifest, rows and run table say of each other.
+
+    Args:
+        manifest: None where there is none.
+        rows: of all files.
+        table: the runs by first row.
+        directory: named in errors.
+
+    Raises:
+        ManifestError: a count of the manifest's is not what was found.
+        BookkeepingError: the runs do not cover the rows, or an id stands twice.
+        FieldError: an id that a row cannot hold.
+    """
     _check_counts(manifest, rows, len(table), directory / MANIFEST)
     table.check_tiles(rows, directory / METADATA_DB)
     table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
-    return Opened(directory, files, table, extras, manifest)
 
 
 def find_parts(directory: Path) -> list[Path]:

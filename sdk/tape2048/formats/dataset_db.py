@@ -20,14 +20,14 @@ import numpy as np
 
 from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
-from tape2048.formats.runtable import RunTable
+from tape2048.formats.runtable import RUN_TABLE_DTYPE, RunTable
 
 if TYPE_CHECKING:
     import os
 
     from numpy.typing import NDArray
 
-__all__ = ["SCHEMA", "Extras", "read_runs_db", "write_runs_db"]
+__all__ = ["SCHEMA", "Extras", "read_runs_db", "table_of_columns", "write_runs_db"]
 
 SCHEMA = """
 CREATE TABLE runs (
@@ -58,6 +58,8 @@ _COLUMN_OF: Final = {
     "highest_tile": "highest_tile",
     "start_time": "start_unix_s",
 }
+#: The largest number of a field: SQLite has integers of 63 bits, and a sign.
+_HIGHEST = {field: min(2**63 - 1, int(np.iinfo(RUN_TABLE_DTYPE[field]).max)) for field in _COLUMN_OF.values()}
 _EXTRA = "tape2048_runs"
 _EXTRA_COLUMNS = ("id", "final_board", "seed")
 _TABLES = frozenset({"runs", _EXTRA})
@@ -250,18 +252,33 @@ def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> R
         },
         path,
     )
+    return table_of_columns([*counts, start], elapsed, engines, path)
+
+
+def table_of_columns(
+    counts: list[list[int]], elapsed: list[float], engines: list[str | None], path: str | os.PathLike[str]
+) -> RunTable:
+    """The run table in the columns of the table ``runs``, sorted by first row.
+
+    Args:
+        counts: ``id``, ``first_step_idx``, ``num_steps``, ``max_score``, ``highest_tile``, ``start_time``.
+        elapsed: ``elapsed_s``.
+        engines: ``engine``.
+        path: named in errors.
+
+    Raises:
+        BookkeepingError: a count out of its field's range.
+        SchemaError: ``elapsed_s`` does not fit a float32.
+    """
     columns: dict[str, Any] = {}
-    rows = RunTable.of_columns({}, []).rows
-    for (name, field), column in zip(_COLUMN_OF.items(), [*counts, start], strict=True):
-        values = np.array(column, np.int64)
-        highest = min(2**63 - 1, int(np.iinfo(rows.dtype[field]).max))
-        wrong = np.flatnonzero((values < 0) | (values > highest))
-        if wrong.size:
-            at = int(wrong[0])
+    for (name, field), column in zip(_COLUMN_OF.items(), counts, strict=True):
+        highest = _HIGHEST[field]
+        if column and not 0 <= min(column) <= max(column) <= highest:
+            at, value = next((i, value) for i, value in enumerate(column) if not 0 <= value <= highest)
             raise BookkeepingError(
-                f"runs.{name} is {values[at]} where id is {counts[0][at]}; expected 0 to {highest}", path=path
+                f"runs.{name} is {value} where id is {counts[0][at]}; expected 0 to {highest}", path=path
             )
-        columns[field] = values
+        columns[field] = column
     with np.errstate(over="ignore"):
         columns["elapsed_s"] = np.array(elapsed, np.float64).astype(np.float32)
     if not np.isfinite(columns["elapsed_s"]).all():

@@ -47,6 +47,7 @@ __all__ = [
     "HEADER_TEXT_BYTES_MAX",
     "Load",
     "NpyHeader",
+    "check_header",
     "check_load",
     "open_rows",
     "open_shards",
@@ -73,6 +74,9 @@ _SCALAR = re.compile(r"[<>|=]?[?biufcSUVOmM]\d{0,9}(\[\w{1,9}\])?")
 # No name and no number in a header is this long. Python refuses to print an integer of thousands of
 # digits, and an error message has to print what it found.
 _LONG_WORD = re.compile(rb"\w{65}")
+# Numbers that run into words, and escapes: Python's parser prints warnings of them, and no header has them.
+_STRING = re.compile(rb"'[^']*'|\"[^\"]*\"")
+_WARNED_OF = re.compile(rb"[0-9][A-Za-z_]")
 
 
 class NpyHeader(msgspec.Struct, frozen=True):
@@ -176,6 +180,20 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
     with reading(path):
         bytes_found = os.fstat(fd).st_size
         head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
+    return check_header(head, bytes_found, path, dtypes)
+
+
+def check_header(
+    head: bytes, bytes_found: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]
+) -> NpyHeader:
+    """Parse a file's first bytes, as :func:`parse_header`, and check what they say as :func:`read_header`.
+
+    Args:
+        head: the file's beginning.
+        bytes_found: the file's length.
+        path: named in errors.
+        dtypes: the row types that are taken.
+    """
     header = parse_header(head, path)
     known = next((dtype for dtype in dtypes if dtype == header.dtype), None)
     if known is None:
@@ -275,6 +293,10 @@ def _literal(text: bytes, encoding: str, path: str | os.PathLike[str], offset: i
     if _LONG_WORD.search(text):
         raise NpyHeaderError(
             f"header text {text[:120]!r} holds a word of more than 64 characters", path=path, offset=offset
+        )
+    if b"\\" in text or _WARNED_OF.search(_STRING.sub(b"''", text)):
+        raise NpyHeaderError(
+            f"header text {text[:120]!r} is none that a writer of .npy files makes", path=path, offset=offset
         )
     try:
         tree = ast.parse(text.decode(encoding), mode="eval").body

@@ -1,0 +1,165 @@
+"""Fuzzing of the data set directory: its parts as the other formats, real directories, planted defects."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import dataset_target
+import harness
+from corpus import check_corpus, corpus_files
+from dataset_target import DATASET, SPLIT
+from planting import Mutant, planted
+from set_targets import GAMES
+
+from tape2048.errors import FormatError
+from tape2048.formats.dataset import Dataset
+
+#: Cases of the structured layer; ``make fuzz`` asks for more. Half of the others': one takes twice the time.
+CASES = int(os.environ.get("FUZZ_CASES", "200000")) // 2
+
+pytestmark = pytest.mark.slow
+
+FILES = "tape2048.formats._dataset_files"
+TABLE = "tape2048.formats.runtable"
+NPY = "tape2048.formats.npy"
+
+
+def test_the_seeds_are_valid_and_their_seals_fit() -> None:
+    for seed in DATASET.seeds:
+        assert harness.judge(DATASET, seed) == "ok"
+        assert harness.sealed(DATASET, seed) == seed
+
+
+def test_every_small_damage() -> None:
+    verdicts = harness.exhaustive(DATASET._replace(seeds=DATASET.seeds[2:3]))
+    assert sum(verdicts.values()) > 5000
+    assert 0 < verdicts["ok"] < 0.7 * sum(verdicts.values())
+
+
+def test_damage_with_sizes_that_fit() -> None:
+    corpus = [path.read_bytes() for path in corpus_files("dataset")]
+    verdicts = harness.structured(DATASET, CASES, seed=2048, corpus=corpus)
+    assert len(verdicts) >= 8
+    assert 0.005 * CASES < verdicts["ok"] < 0.7 * CASES
+
+
+def test_the_corpus_keeps_its_verdicts() -> None:
+    verdicts = check_corpus(DATASET)
+    assert verdicts >= {"ok", "NpyHeaderError", "NpyDtypeError", "TruncatedError", "TrailingBytesError"}
+    assert verdicts >= {"ManifestError", "BookkeepingError", "FieldError", "SchemaError"}
+
+
+# --- real directories
+
+
+def write_directory(directory: Path) -> dict[str, bytes]:
+    """The first seed as files; returns their bytes by name."""
+    steps, _, manifest = DATASET.seeds[0].split(SPLIT)
+    with closing(sqlite3.connect(directory / "metadata.db")) as database:
+        database.execute("PRAGMA page_size = 512")
+        database.execute(
+            "CREATE TABLE runs (id INTEGER PRIMARY KEY, first_step_idx, num_steps, max_score, highest_tile, "
+            "engine, start_time, elapsed_s)"
+        )
+        for *counts, start, elapsed, engine in dataset_target.run_records(GAMES):
+            record = (*counts, engine.decode("latin-1") or None, start, elapsed)
+            database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", record)
+        database.commit()
+    table = (directory / "metadata.db").read_bytes()
+    manifest = manifest.replace(b'"bytes": 40', b'"bytes": %d' % len(table))
+    return {"steps.npy": steps, "metadata.db": table, "manifest.json": manifest}
+
+
+def table_of(dataset: Dataset) -> list[tuple[object, ...]]:
+    columns = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
+    return sorted(zip(*(dataset.runs[name].tolist() for name in columns), strict=True))
+
+
+def table_as_sqlite_has_it(path: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as database:
+        found = database.execute(
+            "SELECT id, first_step_idx, num_steps, max_score, highest_tile, ifnull(start_time, 0), "
+            "ifnull(elapsed_s, 0) FROM runs"
+        )
+        return sorted((*counts, float(np.float32(elapsed))) for *counts, elapsed in found)
+
+
+def test_damaged_directories(tmp_path: Path) -> None:
+    files = write_directory(tmp_path)
+    rng = random.Random(1)
+    opened = 0
+    whole = Dataset.open
+    with harness.capped_memory():
+        for _ in range(max(200, CASES // 500)):
+            name = rng.choice(list(files))
+            part = harness.Target(name, [files[name]], whole, bytes, None, lambda _: [])
+            for other, content in files.items():
+                damaged = harness.damaged(part, rng, part.seeds) if other == name else content
+                (tmp_path / other).write_bytes(damaged)
+            try:
+                dataset = Dataset.open(tmp_path)
+            except FormatError:
+                continue
+            opened += 1
+            steps = (tmp_path / "steps.npy").read_bytes()
+            assert steps.endswith(dataset.steps.tobytes())
+            assert table_of(dataset) == table_as_sqlite_has_it(tmp_path / "metadata.db")
+    assert opened > 20
+
+
+# --- planted defects
+
+PLANTED = {
+    "overlap": Mutant(f"{TABLE}:RunTable.check_tiles", "if wrong.size:", "if False:"),
+    "runs that end early": Mutant(
+        f"{TABLE}:RunTable.check_tiles", "if int(expected[-1]) != rows:", "if False:"
+    ),
+    "an id that stands twice": Mutant(f"{TABLE}:RunTable.check_ids", "if twice.size:", "if False:"),
+    "path": Mutant(f"{FILES}:check_files", "if not re.fullmatch(", "if name == re.fullmatch("),
+    "a file that is longer": Mutant(f"{FILES}:check_files", "if found > entry.bytes:", "if False:"),
+    "a file that is shorter": Mutant(f"{FILES}:check_files", "if found < entry.bytes:", "if False:"),
+    "count": Mutant(f"{FILES}:_check_counts", "if claimed != found:", "if claimed < found:"),
+    "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
+    "trailing bytes": Mutant(f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),
+    "row type": Mutant(f"{NPY}:check_header", "if known is None:", "if known == 0:"),
+    "column order": Mutant(f"{NPY}:_row_count", 'if fields["fortran_order"] is not False:', "if False:"),
+    "dimensions": Mutant(f"{NPY}:_row_count", "len(shape) == 1", "len(shape) > 0"),
+    "count out of range": Mutant(
+        "tape2048.formats.dataset_db:table_of_columns", "if column and not 0 <= min", "if column and not min"
+    ),
+    "another run's rows": Mutant(
+        f"{FILES}:check_run_ends", '(found["run_id"] != ids)', '(found["run_id"] > 99)'
+    ),
+    "steps out of order": Mutant(
+        f"{FILES}:check_run_ends", '(found["step_index"] != expected)', '(found["step_index"] > 99)'
+    ),
+    "manifest's version": Mutant(
+        "tape2048._manifest:parse_manifest", "if manifest.version != version:", "if False:"
+    ),
+}
+
+
+def fuzz() -> None:
+    """A tenth of what the suite does."""
+    harness.structured(DATASET, 20_000, seed=1)
+    harness.exhaustive(DATASET._replace(seeds=DATASET.seeds[2:3]))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_check_that_is_taken_out_is_missed(name: str) -> None:
+    try:
+        with planted(PLANTED[name]), pytest.raises(harness.FindingError):
+            fuzz()
+    finally:
+        for remembered in (dataset_target._header, dataset_target._table):
+            remembered.cache_clear()  # of what the defect let through
