@@ -47,7 +47,8 @@ class TestReadAndWrite:
         assert b"".join(run_bytes(run)) == GOLDEN.read_bytes()
 
     def test_the_arrays_are_views_of_the_map(self) -> None:
-        run = read_run(GOLDEN)
+        run = read_run(GOLDEN, load="mmap")
+        assert str(GOLDEN) in Path("/proc/self/maps").read_text()
         for array in (run.states, run.moves, run.boards):
             assert not array.flags.owndata
             assert not array.flags.writeable
@@ -55,6 +56,8 @@ class TestReadAndWrite:
 
     def test_reading_in_place_of_mapping(self, tmp_path: Path) -> None:
         run = read_run(GOLDEN, load="ram")
+        assert str(GOLDEN) not in Path("/proc/self/maps").read_text()
+        assert run.equals(read_run(GOLDEN, load="mmap"))
         assert run.equals(read_run(GOLDEN))
         assert not run.moves.flags.writeable
         with pytest.raises(ValueError, match="load"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tape2048._reading import map_file, open_regular, read_exactly
+from tape2048._reading import load_path, map_file, map_path, open_regular, read_exactly, read_path
 from tape2048.errors import StorageError, TruncatedError
 
 from .builders import open_files
@@ -83,3 +83,32 @@ def test_only_regular_files(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", tmp_path):
         with pytest.raises(StorageError, match="not a regular file"), open_regular(path):
             pass
+        for whole in (load_path, map_path, read_path):
+            with pytest.raises(StorageError, match="not a regular file"):
+                whole(path)
+
+
+def test_whole_files(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for whole in (load_path, map_path, read_path):
+        before = open_files()
+        found = whole(file)
+        assert open_files() == before
+        assert found.tobytes() == file.read_bytes()
+        assert not found.flags.writeable
+        assert whole(tmp_path / "empty").shape == (0,)
+        with pytest.raises(StorageError, match="No such file"):
+            whole(tmp_path / "missing")
+
+
+def test_a_small_file_is_read_and_a_large_one_mapped(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (1 << 20))
+    small, large = load_path(file), load_path(tmp_path / "large")
+    assert not is_mapped(file)
+    assert is_mapped(tmp_path / "large")
+    assert (small[255], large[-1]) == (255, ord("x"))
+
+
+def test_a_file_longer_than_one_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tape2048._reading.READ_BYTES_MAX", 1000)
+    assert read_path(file).tobytes() == file.read_bytes()

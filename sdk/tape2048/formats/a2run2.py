@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 import numpy as np
 
 from tape2048._durable import new_file, write_all
-from tape2048._reading import read_path
+from tape2048._reading import load_path
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
 from tape2048.formats.branches import normalize
 from tape2048.formats.run import Run, RunMeta, check_meta
@@ -126,7 +126,7 @@ class RunV2(Run):
             FormatError: as :meth:`from_bytes`.
             StorageError: the operating system could not open or read it.
         """
-        return cls.from_bytes(read_path(path), path)
+        return cls.from_bytes(load_path(path), path)
 
     @classmethod
     def from_bytes(

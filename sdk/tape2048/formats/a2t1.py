@@ -18,8 +18,8 @@ then           ``u8[n]``      moves, 0 to 3
 last 4         ``u32``        CRC-32C of everything before
 ============== ============== =====================================================
 
-Nothing stands between moves and checksum. Reading maps the file and copies nothing: ``states`` and
-``moves`` are views of the page cache, ``states`` an unaligned one (the header is 36 bytes).
+Nothing stands between moves and checksum. ``states`` and ``moves`` are views of the file's bytes, of the page
+cache itself where it is mapped; ``states`` is an unaligned one (the header is 36 bytes).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from tape2048._durable import fsync_dir, new_file, storage_error, write_all
-from tape2048._reading import map_path, read_path
+from tape2048._reading import load_path, map_path, read_path
 from tape2048.errors import (
     ChecksumError,
     FieldError,
@@ -81,13 +81,14 @@ _ENGINE_BYTES_MAX = 2**16 - 1
 assert _HEADER.size == HEADER_BYTES
 
 
-def read_run(path: str | os.PathLike[str], load: Load = "mmap") -> Run:
-    """Map a file (or read it) and check all of it.
+def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
+    """Read or map a file and check all of it.
 
     Args:
         path: an A2T1 file, whatever its name.
-        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once, which is faster for a file of
-            less than a megabyte, whose pages take longer to map than to copy.
+        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once; None: what is faster, which is
+            to read a file of less than a megabyte (its pages take longer to map than to copy), and to
+            map a longer one.
 
     Returns:
         A run whose arrays are read-only views of the file's bytes. No file stays open; a mapping goes
@@ -99,6 +100,8 @@ def read_run(path: str | os.PathLike[str], load: Load = "mmap") -> Run:
         StorageError: the operating system could not open, map or read it.
         ValueError: ``load`` is something else.
     """
+    if load is None:
+        return parse_run(load_path(path), path)
     if load == "mmap":
         return parse_run(map_path(path), path)
     check_load(load)

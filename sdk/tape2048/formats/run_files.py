@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape2048._reading import open_regular, reading
+from tape2048._reading import load_path, open_regular, reading
 from tape2048.errors import FormatError, NoRunsError, OutDirError, StorageError
 
 if TYPE_CHECKING:
@@ -83,16 +83,17 @@ def read_run_file(path: str | os.PathLike[str]) -> Run:
     """Read a file of one run, A2T1 or a2run2; its first bytes say which.
 
     Raises:
-        FormatError: as :func:`tape2048.formats.a2t1.read_run` and
-            :meth:`tape2048.formats.a2run2.RunV2.load`.
+        FormatError: as :func:`tape2048.formats.a2t1.parse_run` and
+            :meth:`tape2048.formats.a2run2.RunV2.from_bytes`.
         StorageError: the operating system could not open or read it.
     """
     from tape2048.formats import a2t1
     from tape2048.formats.a2run2 import RunV2
 
-    if first_bytes(path, len(a2t1.MAGIC)) == a2t1.MAGIC:
-        return a2t1.read_run(path)
-    return RunV2.load(path)
+    data = load_path(path)
+    if data[: len(a2t1.MAGIC)].tobytes() == a2t1.MAGIC:
+        return a2t1.parse_run(data, path)
+    return RunV2.from_bytes(data, path)
 
 
 def scan_files(paths: Iterable[Path], read: Callable[[Path], Run]) -> Iterator[Found]:
