@@ -150,18 +150,30 @@ class DataPack(TableRows):
         return cls([Part(records, 0, header.steps)], table)
 
     @classmethod
-    def build(cls, runs: Iterable[Run]) -> Self:
+    def build(
+        cls,
+        runs: str | os.PathLike[str] | Iterable[Run | str | os.PathLike[str]],
+        *,
+        workers: int | None = None,
+        on_skip: Callable[[str, Exception], None] | None = None,
+    ) -> Self:
         """Lay runs end to end, in their order, with ids from 0.
 
         Args:
-            runs: games; :func:`tape2048.formats.sources.read_runs` gives those of run files, packs,
-                sessions and data sets.
+            runs: games, or paths of what holds games (run files, directories of them, packs, sessions,
+                data sets; see :func:`tape2048.formats.sources.open_source`), or one such path.
+            workers: threads that decode what stands at paths; None: one for each core.
+            on_skip: called with the name and the error of a run there that is left out; without it such
+                an error is raised.
 
         Raises:
             FieldError: a fact that its field cannot hold, an illegal move, a branch value that is not
                 finite, or more runs or steps than the format counts.
+            FormatError: what stands at a path is damaged, or nothing that is known.
+            StorageError: it cannot be read.
         """
-        return cls._of_parts([], RunTable.of_metas([]), runs)
+        sources = [runs] if isinstance(runs, str | os.PathLike) else runs
+        return cls._of_parts([], RunTable.of_metas([]), _runs_of(sources, workers, on_skip))
 
     @classmethod
     def _of_parts(cls, parts: list[NDArray[np.uint8]], table: RunTable, runs: Iterable[Run]) -> Self:
@@ -224,18 +236,7 @@ class DataPack(TableRows):
             FormatError: a file is bad and there is no ``on_skip``; no run file stands there.
             StorageError: the directory cannot be listed.
         """
-        from tape2048.formats.sources import open_source
-
-        def good() -> Iterator[Run]:
-            for found in open_source(directory).runs(workers=workers):
-                if found.run is not None:
-                    yield found.run
-                elif on_skip is not None:
-                    on_skip(found.name, found.failure)
-                else:
-                    raise found.failure
-
-        self.append(good())
+        self.append(_runs_of([directory], workers, on_skip))
 
     def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
         """Write a new file, which appears whole or not at all. A view writes its runs, renumbered from 0.
@@ -354,3 +355,24 @@ def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
     np.minimum(values, np.float32(1 - 2**-23), out=values)
     values *= has
     return values
+
+
+def _runs_of(
+    sources: Iterable[Run | str | os.PathLike[str]],
+    workers: int | None,
+    on_skip: Callable[[str, Exception], None] | None,
+) -> Iterator[Run]:
+    """Runs as they are, and those of what stands at paths."""
+    from tape2048.formats.sources import open_source
+
+    for source in sources:
+        if isinstance(source, Run):
+            yield source
+            continue
+        for found in open_source(source).runs(workers=workers):
+            if found.run is not None:
+                yield found.run
+            elif on_skip is not None:
+                on_skip(found.name, found.failure)
+            else:
+                raise found.failure

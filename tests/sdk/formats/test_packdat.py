@@ -181,6 +181,21 @@ class TestAppend:
         np.testing.assert_array_equal(pack.records(np.arange(len(pack))), both.records(np.arange(len(both))))
         np.testing.assert_array_equal(pack.runs, both.runs)
 
+    def test_built_of_what_stands_at_paths(self, tmp_path: Path) -> None:
+        directory = write_runs(tmp_path / "runs")
+        expected = DataPack.build(runs_of())
+        expected.save(tmp_path / "pack.dat")
+        for sources in (directory, str(directory), [directory], sorted(directory.iterdir())):
+            assert DataPack.build(sources, workers=1).to_bytes() == expected.to_bytes()
+        both = DataPack.build([*runs_of(), directory, tmp_path / "pack.dat"])
+        assert both.runs["id"].tolist() == list(range(9))
+        (directory / "bad.a2run").write_bytes(b"A2T1")
+        with pytest.raises(TruncatedError):
+            DataPack.build(directory)
+        said: list[str] = []
+        DataPack.build(directory, on_skip=lambda name, _: said.append(name))
+        assert said == [str(directory / "bad.a2run")]
+
     def test_a_bad_file_costs_itself_or_everything(self, tmp_path: Path) -> None:
         directory = write_runs(tmp_path / "runs")
         (directory / "bad.a2run").write_bytes(b"A2T1")
