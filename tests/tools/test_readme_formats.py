@@ -1,0 +1,142 @@
+"""The README's table of formats: each cell that claims something has a test, by name."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+README = TESTS.parent / "README.md"
+
+A2T1, A2RUN2, A2PACK, PACKDAT, DATASET, SESSION, ROWS = (
+    "A2T1 (`.a2run`)",
+    "a2run2",
+    "a2pack",
+    "pack.dat",
+    "data set directory",
+    "session",
+    "Parquet, JSON lines (one run a row)",
+)
+_CONVERT = "sdk/formats/test_convert.py"
+_EVERY = f"{_CONVERT}::test_every_target_from_every_source"
+_WHOLE = f"{_CONVERT}::test_whole_formats_lose_nothing"
+_LOSSES = f"{_CONVERT}::test_losses_are_said_and_nothing_is_written"
+
+#: What each cell stands on.
+CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
+    (A2T1, "read"): (
+        "sdk/test_a2t1.py::test_reading_in_place_of_mapping",
+        "sdk/test_a2t1.py::test_the_arrays_are_views_of_the_map",
+    ),
+    (A2T1, "write"): (
+        "sdk/test_a2t1.py::test_a_new_file_and_nothing_else",
+        "sdk/test_a2t1.py::test_runs_are_kept_by_day",
+    ),
+    (A2T1, "convert"): (_EVERY, _LOSSES),
+    (A2T1, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
+    (A2RUN2, "read"): (
+        "sdk/test_a2run2.py::test_decodes_as_the_plain_decoder_and_encodes_the_same_bytes",
+        "sdk/test_a2run2.py::test_the_reference_encoders_first_bytes",
+    ),
+    (A2RUN2, "write"): ("sdk/test_a2run2.py::test_a_new_file_and_nothing_else",),
+    (A2RUN2, "convert"): (_EVERY, _WHOLE),
+    (A2RUN2, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
+    (A2PACK, "read"): (
+        "sdk/test_a2pack.py::test_runs_are_what_was_packed",
+        "sdk/test_a2pack.py::test_batches",
+        "sdk/test_a2pack.py::test_shuffled_batches_have_a_stable_order",
+    ),
+    (A2PACK, "write"): (
+        "sdk/test_a2pack.py::test_the_bytes_are_those_of_the_description",
+        "sdk/test_a2pack.py::test_runs_in_memory",
+        "sdk/test_a2pack.py::test_payloads_come_back_byte_for_byte",
+    ),
+    (A2PACK, "convert"): (_EVERY, _WHOLE),
+    (A2PACK, "filter"): ("sdk/test_a2pack.py::test_byte_for_byte",),
+    (A2PACK, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
+    (PACKDAT, "read"): ("sdk/formats/test_packdat.py::test_load_and_save_give_the_same_bytes",),
+    (PACKDAT, "write"): (
+        "sdk/formats/test_packdat.py::test_what_is_written_is_the_file_of_the_description",
+        "sdk/formats/test_packdat.py::test_built_of_what_stands_at_paths",
+    ),
+    (PACKDAT, "convert"): (
+        _EVERY,
+        f"{_CONVERT}::test_values_in_16_bits",
+        "sdk/formats/test_packdat.py::test_runs_come_back_as_they_went_in",
+    ),
+    (PACKDAT, "append"): ("sdk/formats/test_packdat.py::test_ids_and_rows_go_on",),
+    (PACKDAT, "filter"): (
+        "sdk/formats/test_packdat.py::test_views_of_views_are_the_rows_of_their_runs",
+        "sdk/formats/test_packdat.py::test_a_view_is_saved_with_ids_of_its_own",
+    ),
+    (PACKDAT, "fuzzed"): ("fuzz/test_fuzz_packdat.py::test_damage_with_checksums_that_fit",),
+    (DATASET, "read"): (
+        "sdk/formats/test_dataset.py::test_every_truncation",
+        "sdk/formats/test_dataset.py::test_a_data_set_of_others",
+        "sdk/formats/test_dataset.py::test_several_have_ids_that_go_on",
+    ),
+    (DATASET, "write"): (
+        "sdk/formats/test_dataset.py::test_every_kind_of_source",
+        "sdk/formats/test_dataset.py::test_rows_are_cut_anywhere",
+    ),
+    (DATASET, "convert"): (_EVERY, f"{_CONVERT}::test_a_data_set_holds_what_is_normalised"),
+    (DATASET, "append"): (
+        "sdk/formats/test_dataset.py::test_ids_go_on_and_match_the_table",
+        "sdk/formats/test_dataset_crash.py::",
+    ),
+    (DATASET, "filter"): (
+        "sdk/formats/test_dataset.py::test_filters_are_those_of_a_list",
+        "sdk/formats/test_dataset.py::test_write_view",
+    ),
+    (DATASET, "fuzzed"): (
+        "fuzz/test_fuzz_dataset.py::test_damage_with_sizes_that_fit",
+        "fuzz/test_fuzz_dataset.py::test_damaged_directories",
+    ),
+    (SESSION, "read"): ("sdk/test_npy.py::test_reads_what_was_written",),
+    (SESSION, "write"): (f"{_CONVERT}::test_recorded_games_go_round_with_everything",),
+    (SESSION, "convert"): (_EVERY, f"{_CONVERT}::test_without_moves", _LOSSES),
+    (SESSION, "filter"): ("sdk/test_filters.py::",),
+    (SESSION, "fuzzed"): (
+        "sdk/test_npy.py::test_flip_of_every_header_bit_is_an_error_or_changes_nothing",
+        "sdk/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",
+        "sdk/test_metadata.py::test_truncated_anywhere_is_an_error_or_still_whole",
+    ),
+    (ROWS, "read"): (
+        f"{_CONVERT}::test_bad_lines_are_named",
+        f"{_CONVERT}::test_parquet_of_others",
+    ),
+    (ROWS, "write"): (f"{_CONVERT}::test_nothing_is_replaced",),
+    (ROWS, "convert"): (_EVERY, _LOSSES),
+}
+
+
+@functools.cache
+def table() -> dict[tuple[str, str], str]:
+    """Cells that say something, by row and column."""
+    lines = README.read_text().splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("| format | read"))
+    columns = cells(lines[begin])
+    found = {}
+    for line in lines[begin + 2 :]:
+        if not line.startswith("|"):
+            break
+        name, *row = cells(line)
+        found |= {(name, column): cell for column, cell in zip(columns[1:], row, strict=True) if cell}
+    return found
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_every_cell_has_a_test_and_every_test_a_cell() -> None:
+    assert set(table()) == set(CLAIMS)
+
+
+@pytest.mark.parametrize("name", sorted({name for names in CLAIMS.values() for name in names}))
+def test_the_tests_exist(name: str) -> None:
+    path, _, function = name.partition("::")
+    text = (TESTS / path).read_text()
+    assert f"def {function or 'test_'}" + ("(" if function else "") in text
