@@ -141,9 +141,11 @@ def read_group(path: Path, group: int) -> list[tuple[str, Run | None, TapeError 
 def _run(row: dict[str, Any], path: Path) -> Run:
     meta = RunMeta(*(row[name] for name in _META))
     check_meta(meta, path)
-    arrays: dict[str, Any] = {
-        name: np.array(row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None
-    }
+    lists = {name: (row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None}
+    for name, (values, _) in lists.items():
+        if None in values:  # which NumPy would make a NaN of, or a TypeError
+            raise FieldError(f"{name} has no value at {values.index(None)}", path=path)
+    arrays: dict[str, Any] = {name: np.array(values, dtype) for name, (values, dtype) in lists.items()}
     if "branch_values" in arrays and len(arrays["branch_values"]) == 4 * meta.steps:
         arrays["branch_values"] = arrays["branch_values"].reshape(-1, 4)
     if "has_branches" in arrays:
@@ -154,4 +156,6 @@ def _run(row: dict[str, Any], path: Path) -> Run:
         raise FieldError(f"lists that do not fit {meta.steps} steps: {error}", path=path) from error
     if len(run) and int(run.moves.max()) > 3:
         raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3", path=path)
+    if run.branch_legal is not None and int(run.branch_legal.max(initial=0)) > 15:
+        raise FieldError(f"a branch_legal is {run.branch_legal.max()}; expected 0 to 15", path=path)
     return run

@@ -103,7 +103,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
         RecoveryError: moves were not recorded, or not every step was kept.
     """
     from tape2048.formats.endings import last_boards
-    from tape2048.rules import exps_to_boards
+    from tape2048.rules import EXPONENT_MAX, exps_to_boards
 
     row = session.runs[ordinal]
     name = f"run {row['id']}"
@@ -121,6 +121,11 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
             path=session.path,
         )
     moves = np.ascontiguousarray(rows["action"])
+    if steps and int(rows["exps"].max()) > EXPONENT_MAX:
+        raise FieldError(
+            f"{name} has a tile of 2**{rows['exps'].max()}; expected at most 2**{EXPONENT_MAX}",
+            path=session.path,
+        )
     boards = exps_to_boards(rows["exps"])
     if steps and int(moves.max()) > 3:
         raise FieldError(f"{name} has move {moves.max()}; expected 0 to 3", path=session.path)

@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import FormatError, LossError, MagicError, NameTakenError, NoRunsError, RecoveryError
+from tape2048.errors import (
+    FieldError,
+    FormatError,
+    LossError,
+    MagicError,
+    NameTakenError,
+    NoRunsError,
+    RecoveryError,
+)
 from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.convert import TARGETS, convert, target_of
+from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.formats.sources import Endings, kind_of, open_source
 from tape2048.session import Session
 from tape2048.validation import validate_session
@@ -258,6 +267,15 @@ class TestSessions:
         found = list(open_source(write_ours(tmp_path / "s")).runs())
         assert {type(one.error) for one in found} == {RecoveryError}
 
+    def test_a_tile_that_no_board_holds(self, recorded: Path) -> None:
+        with (recorded / "steps.npy").open("r+b") as file:
+            file.seek(STEPS_HEADER_BYTES + 12)  # the first row's first cell
+            file.write(b"\x10")
+        first, *others = open_source(recorded).runs()
+        assert isinstance(first.error, FieldError)
+        assert "2**16" in first.error.message
+        assert [one.error for one in others] == [None] * 5
+
     def test_a_directory_of_sessions(self, tmp_path: Path) -> None:
         for name in ("20250102T030405Z_model=a", "20250102T030406Z_model=a"):
             record(
@@ -311,6 +329,28 @@ class TestFiles:
         (tmp_path / "x.parquet").write_bytes(b"PAR1xxxxPAR1")
         with pytest.raises(FormatError, match="Parquet"):
             open_source(tmp_path / "x.parquet")
+
+    def test_parquet_with_values_that_cannot_be(self, runs: Path, tmp_path: Path) -> None:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        convert(runs, tmp_path / "x.parquet")
+        table = parquet.read_table(tmp_path / "x.parquet")
+        for column, at, value, words in (
+            ("states", 3, None, "states has no value at 3"),
+            ("moves", 0, None, "moves has no value at 0"),
+            ("branch_values", 5, None, "branch_values has no value at 5"),
+            ("branch_legal", 0, 16, "branch_legal is 16"),
+            ("has_branches", 1, None, "has_branches has no value at 1"),
+        ):
+            rows = table.to_pylist()
+            rows[0][column][at] = value
+            path = tmp_path / f"{column}.parquet"
+            parquet.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+            first, *others = open_source(path).runs()
+            assert isinstance(first.error, FieldError)
+            assert words in first.error.message
+            assert [one.error for one in others] == [None, None]
 
     def test_nothing_is_replaced(self, runs: Path, tmp_path: Path) -> None:
         for kind, name in NAMES.items():
