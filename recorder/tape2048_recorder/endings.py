@@ -9,7 +9,7 @@ import numpy as np
 
 from tape2048._jit import kernel
 from tape2048.errors import ReplayError
-from tape2048.rules import exps_to_boards
+from tape2048.rules import boards_to_exps
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder.engine import new_game, spawn
 from tape2048_recorder.players import REGISTRY, make_player, player_sha256
@@ -81,7 +81,7 @@ def _compare(session: Session, steps: NDArray[np.uint64], lasts: NDArray[np.uint
         rows = session.steps[session.rows_of(i)]
         same = steps[i] == runs["steps"][i]
         if same and int(rows["step_idx"][-1]) + 1 == int(steps[i]):
-            same = int(exps_to_boards(rows["exps"][-1])) == int(lasts[i])
+            same = np.array_equal(rows["exps"][-1], boards_to_exps(lasts[i]))
         if not same:
             raise ReplayError(
                 f"run {runs['id'][i]} (seed {runs['seed'][i]}) comes out differently: its final board is "

@@ -45,10 +45,13 @@ from tape2048.formats.session import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from tape2048.session import Session
 
 __all__ = [
     "Identity",
+    "boards_of",
     "engine_text",
     "identity_of",
     "join_seed",
@@ -103,7 +106,6 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
         RecoveryError: moves were not recorded, or not every step was kept.
     """
     from tape2048.formats.endings import last_boards
-    from tape2048.rules import EXPONENT_MAX, exps_to_boards
 
     row = session.runs[ordinal]
     name = f"run {row['id']}"
@@ -121,12 +123,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
             path=session.path,
         )
     moves = np.ascontiguousarray(rows["action"])
-    if steps and int(rows["exps"].max()) > EXPONENT_MAX:
-        raise FieldError(
-            f"{name} has a tile of 2**{rows['exps'].max()}; expected at most 2**{EXPONENT_MAX}",
-            path=session.path,
-        )
-    boards = exps_to_boards(rows["exps"])
+    boards = boards_of(rows, name, session.path)
     if steps and int(moves.max()) > 3:
         raise FieldError(f"{name} has move {moves.max()}; expected 0 to 3", path=session.path)
     certain = final_board is not None
@@ -134,6 +131,26 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
         finals, sure = last_boards(boards[-1:], moves[-1:])
         final_board, certain = int(finals[0]), bool(sure[0])
     return Run.from_boards(boards, moves, final_board or 0, _meta(session, row)), certain
+
+
+def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
+    """The boards in a session's rows, packed: ``u64[n]``.
+
+    Args:
+        rows: of a session.
+        name: of the run, for the error.
+        path: of the session.
+
+    Raises:
+        FieldError: a tile above 32768.
+    """
+    from tape2048.rules import EXPONENT_MAX, exps_to_boards
+
+    if len(rows) and int(rows["exps"].max()) > EXPONENT_MAX:
+        raise FieldError(
+            f"{name} has a tile of 2**{rows['exps'].max()}; expected at most 2**{EXPONENT_MAX}", path=path
+        )
+    return exps_to_boards(rows["exps"])
 
 
 def _meta(session: Session, row: np.void) -> RunMeta:

@@ -14,6 +14,7 @@ from tape2048.errors import (
     NameTakenError,
     NoRunsError,
     RecoveryError,
+    ReplayError,
 )
 from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.convert import TARGETS, convert, target_of
@@ -255,8 +256,6 @@ class TestSessions:
             assert final_boards(session) is None
 
     def test_rows_that_were_not_played(self, recorded: Path) -> None:
-        from tape2048.errors import ReplayError
-
         session = Session.open(recorded)
         session.runs = session.runs.copy()
         session.runs["seed"][2] += np.uint64(1)
@@ -275,6 +274,12 @@ class TestSessions:
         assert isinstance(first.error, FieldError)
         assert "2**16" in first.error.message
         assert [one.error for one in others] == [None] * 5
+        last_row = (recorded / "steps.npy").stat().st_size - 29
+        with (recorded / "steps.npy").open("r+b") as file:
+            file.seek(last_row + 12)
+            file.write(b"\x10")
+        with pytest.raises(ReplayError):
+            final_boards(Session.open(recorded))
 
     def test_a_directory_of_sessions(self, tmp_path: Path) -> None:
         for name in ("20250102T030405Z_model=a", "20250102T030406Z_model=a"):

@@ -99,8 +99,8 @@ def _of_session(path: Path, index: int) -> Run:
     import numpy as np
 
     from tape2048.formats.run import Run, RunMeta
+    from tape2048.formats.session_runs import boards_of
     from tape2048.moves import recover
-    from tape2048.rules import exps_to_boards
     from tape2048.session import Session
 
     session = Session.open(path)
@@ -108,7 +108,7 @@ def _of_session(path: Path, index: int) -> Run:
     rows = session.steps[session.rows_of(index)]
     if not len(rows):
         raise click.BadParameter(f"the session kept no board of run {index}", param_hint="--index")
-    boards = exps_to_boards(rows["exps"])
+    boards = boards_of(rows, f"run {row['id']}", path)
     names = rows.dtype.names or ()
     moves = np.ascontiguousarray(rows["action"][:-1]) if "action" in names else recover(boards).moves
     engine = session.meta.get("player")
