@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from tests.sdk.critics import TILES, make_games
 from tests.sdk.run_builders import a2t1_bytes, game
 
@@ -19,10 +20,13 @@ from tape2048.critic_scores import open_scores
 from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
+from tape2048_tools.critic_report import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tape2048.critic_evaluation import Evaluation
 
     Tape = Callable[..., Any]
 
@@ -87,16 +91,22 @@ QUICK = ("--bootstrap", "50", "--player", "none", "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
-def document(made: Made) -> dict[str, Any]:
-    """What ``--json`` says, by the functions behind it (a fixture of the module cannot run the command)."""
+def examined(made: Made) -> tuple[Evaluation, dict[str, Any]]:
+    """What the command finds, by the function behind it (a fixture of the module cannot run the command)."""
     from tape2048_tools.commands.critic_eval import _examine
-    from tape2048_tools.critic_eval_view import document
 
-    evaluation, about = _examine(
+    return _examine(
         made.critic, made.root, part="val", by="moves", per_run=None, rows_max=0, bootstrap=50, seed=0,
         player="none", tower=None, device="cpu", quiet=True,
     )  # fmt: skip
-    return document(evaluation, about)
+
+
+@pytest.fixture(scope="module")
+def document(examined: tuple[Evaluation, dict[str, Any]]) -> dict[str, Any]:
+    """What ``--json`` says."""
+    from tape2048_tools.critic_eval_view import document
+
+    return document(*examined)
 
 
 def test_json_names_what_was_examined(tape: Tape, made: Made, document: dict[str, Any]) -> None:
@@ -195,6 +205,29 @@ def test_the_report_is_one_file_that_asks_for_nothing(tape: Tape, made: Made, tm
     assert tape("critic", "eval", made.critic, made.root, "--html", tmp_path / "no/dir.html").code == 31
 
 
+def test_a_tile_that_no_game_reached_has_words_in_place_of_figures(
+    examined: tuple[Evaluation, dict[str, Any]], document: dict[str, Any]
+) -> None:
+    evaluation, about = examined
+    tile = TILES[-1]
+    none = "0 positive runs of 30"
+    cells = [
+        replace(one, note=none, scores={k: replace(v, auroc=None) for k, v in one.scores.items()})
+        if one.threshold == tile
+        else one
+        for one in evaluation.cells
+    ]
+    text = report(replace(evaluation, cells=cells), about, None, document)
+    page = Page()
+    page.feed(text)
+    assert len(page.figures) == 2 * (len(TILES) - 1)
+    assert not any(str(tile) in figure.split(".")[0] for figure in page.figures)
+    section = text[text.index(f'id="tile-{tile}"') :]
+    assert f"No AUROC for all, early, middle, late, undecided: {none}." in section
+    assert f"AUROC for {tile} by stage" not in section
+    assert f"All metrics for {tile}" in section
+
+
 @pytest.mark.slow
 def test_the_players_value_is_a_baseline(tape: Tape, made: Made) -> None:
     flags = [
@@ -247,10 +280,13 @@ def test_wrong_parts_and_flags(tape: Tape, made: Made, tmp_path: Path) -> None:
     assert tape("critic", "eval", tmp_path, made.root, *QUICK).code == 66
     assert tape("critic", "eval", made.critic, tmp_path, *QUICK).code == 51
     flattered = tape(
-        "critic", "eval", made.critic, made.root, "--split", "all", *QUICK, "--per-run", "2", "--json"
-    )
+        "critic", "eval", made.critic, made.root, "--split", "all", "--where", "highest_tile >= 8192",
+        *QUICK, "--per-run", "2", "--json",
+    )  # fmt: skip
     assert any("flatter" in note for note in flattered.json["notes"])
-    assert flattered.json["evaluation"]["rows"] == 240
+    strong = int((made.corpus.runs["highest_tile"] >= 8192).sum())
+    found = flattered.json["evaluation"]
+    assert (found["runs"], found["rows"]) == (strong, 2 * strong)
     bounded = tape(
         "critic", "eval", made.critic, made.root, "--split", "all", *QUICK, "--rows-max", "360", "--json"
     )

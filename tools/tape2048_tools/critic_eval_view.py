@@ -65,10 +65,11 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
     """What was examined, in words."""
     rows = f"{number(evaluation.rows)} rows of {number(evaluation.runs)} games"
     cap = "all of each" if evaluation.per_run is None else f"at most {number(evaluation.per_run)} of each"
+    where = f" where {about['where']}" if about["where"] else ""
     return {
         "critic": f"{about['critic']} ({about['kind']}, step {number(about['step'])}, "
         f"SHA-256 {about['critic_sha256'][:16]}...)",
-        "games": f"{about['root']}, part {about['part']}: {rows}, {cap}",
+        "games": f"{about['root']}, part {about['part']}{where}: {rows}, {cap}",
         "intervals": f"95%, {number(evaluation.replicates)} bootstrap replicates over games"
         if evaluation.replicates
         else "none",

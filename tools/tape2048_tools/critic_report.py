@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tape2048.critic_evaluation import Cell, Evaluation
+    from tape2048.critic_metrics import Estimate
     from tape2048_tools.critic_curves import Curves
 
 __all__ = ["report"]
@@ -83,25 +84,25 @@ def _facts(evaluation: Evaluation, about: dict[str, Any]) -> str:
 
 
 def _tile(evaluation: Evaluation, tile: int) -> str:
-    from tape2048_tools.critic_figures import auroc_figure, reliability_figure
-
     cells = [one for one in evaluation.cells if one.threshold == tile]
-    curve = next(one for one in evaluation.reliability if one.threshold == tile)
-    drawn = auroc_figure(evaluation, tile)
-    left = (
-        f"<figure>{drawn}<figcaption>AUROC by stage; bars are 95% intervals over games, the dashed line is "
-        "chance.</figcaption></figure>"
-        if drawn
-        else f"<p class=note>No AUROC: {_text(cells[0].note)}.</p>"
-    )
-    right = (
-        f"<figure>{reliability_figure(curve)}<figcaption>Reliability on all rows; perfect probabilities lie "
-        "on the dashed line.</figcaption></figure>"
-    )
+    ranked = any(scores.auroc for one in cells for scores in one.scores.values())
+    # Games of one kind have nothing to draw, and nothing to rank: words say so.
+    shown = _figures(evaluation, tile) + _stage_table(evaluation, cells, tile) if ranked else ""
     return (
         f'<section><h2 id="tile-{tile}">{tile}</h2><p>{_finding(evaluation, cells[0])}</p>'
-        f"<div class=figures>{left}{right}</div>{_stage_table(evaluation, cells, tile)}"
-        f"{_all_metrics(evaluation, cells, tile)}</section>"
+        f"{shown}{_notes(cells)}{_all_metrics(evaluation, cells, tile)}</section>"
+    )
+
+
+def _figures(evaluation: Evaluation, tile: int) -> str:
+    from tape2048_tools.critic_figures import auroc_figure, reliability_figure
+
+    curve = next(one for one in evaluation.reliability if one.threshold == tile)
+    return (
+        f"<div class=figures><figure class=broad>{auroc_figure(evaluation, tile)}<figcaption>AUROC by stage; "
+        "bars are 95% intervals over games, the dashed line is chance.</figcaption></figure>"
+        f"<figure>{reliability_figure(curve)}<figcaption>Reliability on all rows; perfect probabilities lie "
+        "on the dashed line.</figcaption></figure></div>"
     )
 
 
@@ -130,7 +131,7 @@ def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
     for one in cells:
         about = next(stage.about for stage in evaluation.stages if stage.name == one.stage)
         values = [
-            estimate_text(one.scores[name].auroc) if name in one.scores else "-"
+            _two_lines(one.scores[name].auroc) if name in one.scores else "-"
             for name in ranking_predictors(evaluation)
         ]
         rows.append(
@@ -142,24 +143,26 @@ def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
                 *values,
             ]
         )
+    return _table(f"AUROC for {tile} by stage and predictor", heads, rows)
+
+
+def _notes(cells: list[Cell]) -> str:
+    """Why some stages have no AUROC."""
     notes: dict[str, list[str]] = {}
     for one in cells:
         if one.note is not None:
             notes.setdefault(one.note, []).append(one.stage)
-    lines = "".join(
-        f"<p class=note>{_text(', '.join(stages))}: {_text(note)}.</p>" for note, stages in notes.items()
+    return "".join(
+        f"<p class=note>No AUROC for {_text(', '.join(stages))}: {_text(note)}.</p>"
+        for note, stages in notes.items()
     )
-    return _table(f"AUROC for {tile} by stage and predictor", heads, rows) + lines
 
 
 def _all_metrics(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
     rows = [
         [
             f"{_text(one.stage)}<small>{_text(name)}</small>",
-            *(
-                estimate_text(getattr(one.scores[name], metric), signed=metric == "gain")
-                for metric in METRICS
-            ),
+            *(_two_lines(getattr(one.scores[name], metric), signed=metric == "gain") for metric in METRICS),
         ]
         for one in cells
         for name in evaluation.predictors
@@ -170,10 +173,22 @@ def _all_metrics(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
     return f"<details><summary>All metrics of all predictors</summary>{inner}</details>"
 
 
-def _table(caption: str, heads: Iterable[str], rows: Iterable[list[str]]) -> str:
+def _two_lines(found: Estimate | None, *, signed: bool = False) -> str:
+    """A number, and its interval below it."""
+    value, _, interval = _text(estimate_text(found, signed=signed)).partition(" ")
+    return value + (f"<small>{interval.strip('()')}</small>" if interval else "")
+
+
+def _table(caption: str, heads: list[str], rows: Iterable[list[str]]) -> str:
+    """A table; on a narrow screen each row becomes a block, in which values carry their column's head."""
     head = "".join(f'<th scope="col">{_text(name)}' for name in heads)
     body = "".join(
-        f'<tr><th scope="row">{first}' + "".join(f"<td>{value}" for value in rest) for first, *rest in rows
+        f'<tr><th scope="row">{first}'
+        + "".join(
+            f'<td data-head="{_text(name)}"><span>{value}</span>'
+            for name, value in zip(heads[1:], rest, strict=True)
+        )
+        for first, *rest in rows
     )
     return (
         f'<div class=wide tabindex="0" role="region" aria-label="{_text(caption)}"><table>'
@@ -192,8 +207,9 @@ def _learning(curves: Curves | None) -> str:
         else f" The best validation was that of step {number(curves.best_step)}."
     )
     return (
-        f"<section><h2>Learning curves</h2><figure>{learning_figure(curves)}<figcaption>Cross-entropy by "
-        f"optimizer step, from the training's metrics.jsonl.{best}</figcaption></figure></section>"
+        f"<section><h2>Learning curves</h2><figure class=broad>{learning_figure(curves)}"
+        "<figcaption>Cross-entropy by optimizer step, from the training's metrics.jsonl."
+        f"{best}</figcaption></figure></section>"
     )
 
 

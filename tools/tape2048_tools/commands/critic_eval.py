@@ -21,6 +21,7 @@ __all__ = ["command"]
     examples=[
         "tape2048 critic eval critic/best selfplay",
         "tape2048 critic eval critic/best selfplay --split val --html report.html",
+        'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
         "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
     ],
 )
@@ -31,6 +32,11 @@ __all__ = ["command"]
     "part",
     metavar="PART",
     help="Which games: val (or validation), test, train or all.  [default: test, or val where there is none]",
+)
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Only runs for which this holds, such as id >= 3000; beside the condition of the training, if any.",
 )
 @click.option(
     "--by",
@@ -134,6 +140,7 @@ def _examine(
     root: Path,
     *,
     part: str | None,
+    where: str | None = None,
     by: Any,
     per_run: int | None,
     rows_max: int,
@@ -154,7 +161,8 @@ def _examine(
 
     loaded = Critic.load(critic, device, tower=tower)
     baselines = {} if player == "none" else {player: expected_score(player)}
-    corpus = Corpus.open(root, where=loaded.info.where or None, load="mmap")
+    conditions = [f"({one})" for one in (loaded.info.where, where) if one]
+    corpus = Corpus.open(root, where=" AND ".join(conditions) or None, load="mmap")
     parts = choose_parts(corpus, loaded.info, part)
     if loaded.needs_embeddings:
         check_embeddings(parts.chosen, loaded.info.tower.sha256)
@@ -178,6 +186,7 @@ def _examine(
         "root": str(root),
         "sessions": len({int(number) for number in parts.chosen.runs["session"]}),
         "part": parts.name,
+        "where": where,
         "by": by,
         "runs_in_all": len(corpus.runs),
         "notes": parts.notes,
