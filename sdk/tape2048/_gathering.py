@@ -12,6 +12,8 @@ import numpy as np
 from tape2048 import _gather
 from tape2048._embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
+from tape2048._ram import ram_available
+from tape2048._reading import populate
 from tape2048.errors import CorpusError, MixedRowsError
 from tape2048.formats.session import ACTION_STEP_DTYPE
 
@@ -122,6 +124,11 @@ class Gatherer:
                 )
             addresses[owner] = address_of(found.values)
             self._embeddings.append(found.values)
+        # With rows in memory, embeddings that would fit as well are at least in the page cache.
+        bytes_of_all = sum(values.nbytes for values in self._embeddings)
+        if self._corpus.store.load == "ram" and bytes_of_all <= ram_available() // 2:
+            for values in self._embeddings:
+                populate(values)
         self.embedding_width = made.pop()[2]
         row_bytes = np.uint64(2 * self.embedding_width)
         first = self._corpus.rowmap.guide.starts[:-1]

@@ -149,7 +149,11 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = "none"
     batch_rows: Annotated[
-        _Count, _about("rows of a batch, on each rank", why="some hundred batches an epoch")
+        _Count,
+        _about(
+            "rows of a batch, on each rank; 4096 suits a head on embeddings, whose small steps cost time",
+            why="some hundred batches an epoch",
+        ),
     ] = 1024
     epochs: Annotated[_Count, _about("passes over the runs", why="early stopping ends sooner")] = 10
     steps_max: Annotated[
@@ -209,7 +213,10 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = "auto"
     threads: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=1024)],
-        _about("threads of PyTorch on a CPU; 0: its own choice", why="one for each core"),
+        _about(
+            "threads of PyTorch on a CPU; 0: one for each core, or one alone with use_embeddings",
+            why="a head's step is too short to share out",
+        ),
     ] = 0
     loader_threads: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=64)],

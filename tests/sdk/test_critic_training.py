@@ -160,8 +160,12 @@ def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> 
     tower = open_tower(trained / "best")
     for path in sorted(root.iterdir()):
         embed_session(Session.open(path), tower)
-    probe = config(root, tmp_path / "probe", use_embeddings=True, tower=str(trained / "best"))
-    train_critic(probe)
+    probe = config(root, tmp_path / "probe", use_embeddings=True, tower=str(trained / "best"), threads=0)
+    torch.set_num_threads(2)
+    threads: set[int] = set()
+    train_critic(probe, stop=lambda: threads.add(torch.get_num_threads()) is not None)
+    assert threads == {1}  # the cores are for the batches
+    assert torch.get_num_threads() == 2
     critic = Critic.load(tmp_path / "probe/best", "cpu")
     assert critic.needs_embeddings
     assert critic.info.tower.sha256 == tower.sha256

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tape2048._reading import load_path, map_file, map_path, open_regular, read_exactly, read_path
+from tape2048._reading import load_path, map_file, map_path, open_regular, populate, read_exactly, read_path
 from tape2048.errors import StorageError, TruncatedError
 
 from .builders import open_files
@@ -43,6 +44,24 @@ def test_mapping_goes_with_the_last_array(file: Path) -> None:
     del tail
     gc.collect()
     assert not is_mapped(file)
+
+
+def resident_bytes(path: Path) -> int:
+    """Bytes of the mapping of a file that stand in this process's page table."""
+    _, _, after = Path("/proc/self/smaps").read_text().partition(f"{path}\n")
+    return 1024 * int(re.search(r"^Rss: +(\d+) kB", after, re.MULTILINE)[1])  # type: ignore[index]
+
+
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (5, 14), reason="an older kernel"
+)
+def test_populated_pages_stand_in_the_page_table(file: Path) -> None:
+    rows = map_path(file)
+    assert resident_bytes(file) == 0
+    populate(rows[200:].view("<u2"))  # a page begins before this array does
+    assert resident_bytes(file) == 16384
+    populate(np.empty(0, np.uint8))
+    assert rows.tobytes() == file.read_bytes()
 
 
 def test_mapping_cannot_be_made_writeable(file: Path) -> None:

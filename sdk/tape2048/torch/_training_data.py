@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingData", "bad_batch", "open_data"]
 
+#: Batches made ahead. A thread that gets no core for ten milliseconds, which others on the machine see to,
+#: is behind four steps of a head by then.
+_AHEAD = 16
+#: ... in no more memory than this, if they are large, but for a few.
+_AHEAD_BYTES = 64 * 1024 * 1024
+_AHEAD_MIN = 4
+
 
 class TrainingData(NamedTuple):
     """Everything about the rows.
@@ -62,8 +69,11 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         name: part if config.per_run is None else part.capped(config.per_run) for name, part in parts.items()
     }
     field = "embeddings" if config.use_embeddings else "tokens"
+    embeddings = _embeddings(parts["train"]) if config.use_embeddings else None
+    row_bytes = 16 if embeddings is None else embeddings.values.itemsize * embeddings.values.shape[1]
     common: dict[str, Any] = {
         "threads": config.loader_threads,
+        "prefetch": max(_AHEAD_MIN, min(_AHEAD, _AHEAD_BYTES // (config.batch_rows * row_bytes))),
         "device": ranks.device,
         "fields": (field, "labels"),
         "thresholds": config.tiles,
@@ -90,7 +100,7 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},
         weights=_weights(config, runs, taken),
         prior=_prior(runs, taken),
-        embeddings=_embeddings(parts["train"]) if config.use_embeddings else None,
+        embeddings=embeddings,
     )
 
 
@@ -112,7 +122,7 @@ def _prior(runs: Any, taken: Any) -> tuple[float, ...]:
 
 
 def _embeddings(part: Corpus) -> Embeddings:
-    # The loader has compared those of all sessions already.
+    # The loader compares those of all sessions.
     return open_embeddings(part.sessions[int(part.runs["session"][0])])
 
 

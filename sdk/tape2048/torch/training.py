@@ -145,14 +145,25 @@ def train_critic(
         StorageError: the operating system refused something.
     """
     config.check()
-    if config.threads:
-        torch.set_num_threads(config.threads)
     directory = Path(os.path.abspath(config.out))
-    with joined(config.device) as ranks, contextlib.ExitStack() as stack:
+    with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
         if ranks.first:
             stack.enter_context(_locked(directory))
         trainer = _Trainer(config, directory, ranks, view or _Silent())
         return trainer.run(stop)
+
+
+@contextlib.contextmanager
+def _threads(config: CriticConfig) -> Iterator[None]:
+    """PyTorch's threads on a CPU, while a training lasts."""
+    before = torch.get_num_threads()
+    # The step of a head takes a millisecond: sharing it out costs more than it gains, and threads that spin
+    # until their next share take the cores on which batches are made.
+    torch.set_num_threads(config.threads or (1 if config.use_embeddings else before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
