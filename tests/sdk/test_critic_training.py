@@ -378,6 +378,7 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(kind, match=said):
         train_critic(config(games, tmp_path / "critic", **changes))
+    assert not (tmp_path / "critic").exists()
 
 
 def test_embeddings_of_another_tower_are_refused(games: Path, trained: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
     assert "waiting for data" in found["learned"]
     assert "tape2048 embed selfplay --tower critic/best" in done.out
     assert re.search(r"^\S+Z info step 18: validation loss 0\.\d+ \(best so far\)$", done.err, re.MULTILINE)
+    assert re.search(r"info learning from \d+ games \([\d,]+ rows an epoch\), [\d,]+ param", done.err)
     assert "\x1b" not in done.out + done.err
 
     plan = tape("embed", "selfplay", "--tower", "critic/best", "--dry-run", "--json")

@@ -168,6 +168,7 @@ def _threads(config: CriticConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
+    made = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         fd = lock_directory(directory)
@@ -181,6 +182,9 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+        if made:
+            with contextlib.suppress(OSError):  # what began to learn left something in it
+                directory.rmdir()
 
 
 class _Trainer:
@@ -222,6 +226,12 @@ class _Trainer:
             self.parallel = DistributedDataParallel(
                 self.model, device_ids=[ranks.device.index] if on_cuda else None
             )
+        rows, runs = self.data.counts["train"]
+        parameters = sum(p.numel() for p in self.model.parameters())
+        self.view.event(
+            f"learning from {runs:,} games ({rows:,} rows an epoch), {parameters:,} parameters on "
+            f"{ranks.device}; the first step waits for compilers"
+        )
         weights = self.data.weights
         self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
         shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])

@@ -281,7 +281,8 @@ def _say_plan(
         print_json(facts)
         return
     print_human(
-        f"{number(rows)} rows of {len(found)} sessions, D = {width}: {size(facts['bytes'])}; "
+        f"{number(rows)} rows of {len(found)} session{'' if len(found) == 1 else 's'}, D = {width}: "
+        f"{size(facts['bytes'])}; "
         f"at {number(rate)} rows/s on {device}, "
         + (f"each of {share[1]} shares takes " if share[1] > 1 else "")
         + f"about {duration(facts['seconds'])}. Nothing was written."
