@@ -266,7 +266,7 @@ def _note(runs: int, positive: int) -> str | None:
     if runs == 0:
         return "no rows"
     if positive in {0, runs}:
-        return f"{positive} positive runs of {runs}"
+        return f"{positive:,} positive runs of {runs:,}"
     if min(positive, runs - positive) < INTERVAL_RUNS_MIN:
-        return f"{positive} positive runs of {runs}: too few of a kind for an interval"
+        return f"{positive:,} positive runs of {runs:,}: too few of a kind for an interval"
     return None
