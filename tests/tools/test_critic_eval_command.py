@@ -223,7 +223,7 @@ def test_a_tile_that_no_game_reached_has_words_in_place_of_figures(
     assert len(page.figures) == 2 * (len(TILES) - 1)
     assert not any(str(tile) in figure.split(".")[0] for figure in page.figures)
     section = text[text.index(f'id="tile-{tile}"') :]
-    assert f"No AUROC for all, early, middle, late, undecided: {none}." in section
+    assert f">all, early, middle, late, undecided: {none}." in section
     assert f"AUROC for {tile} by stage" not in section
     assert f"All metrics for {tile}" in section
 

@@ -147,14 +147,13 @@ def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
 
 
 def _notes(cells: list[Cell]) -> str:
-    """Why some stages have no AUROC."""
+    """Why some stages have no AUROC, or no interval."""
     notes: dict[str, list[str]] = {}
     for one in cells:
         if one.note is not None:
             notes.setdefault(one.note, []).append(one.stage)
     return "".join(
-        f"<p class=note>No AUROC for {_text(', '.join(stages))}: {_text(note)}.</p>"
-        for note, stages in notes.items()
+        f"<p class=note>{_text(', '.join(stages))}: {_text(note)}.</p>" for note, stages in notes.items()
     )
 
 
