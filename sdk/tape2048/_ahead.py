@@ -36,16 +36,27 @@ class Ahead(Generic[S]):
         first: the first number.
         end: one past the last number.
         threads: how many; with 0, :meth:`take` makes what it hands out.
+        group: slots that are freed together, >= 1: on busy cores, who wakes a thread can lose its core to
+            it, and a fifth of a short step. They are freed sooner when :meth:`take` has to wait.
     """
 
     def __init__(
-        self, slots: Iterable[S], make: Callable[[S, int], object], first: int, end: int, threads: int
+        self,
+        slots: Iterable[S],
+        make: Callable[[S, int], object],
+        first: int,
+        end: int,
+        threads: int,
+        *,
+        group: int = 1,
     ) -> None:
         self._make = make
         self._end = end
         self._closed = False
         self._next_made = first
         self._next_taken = first
+        self._group = group if threads else 1
+        self._kept: list[S] = []
         self._turn = threading.Lock()
         self._free: SimpleQueue[S | None] = SimpleQueue()
         for slot in slots:
@@ -70,6 +81,8 @@ class Ahead(Generic[S]):
             self._make(slot, number)
             return slot
         while number not in self._early:
+            if self._done.empty():
+                self._free_kept()
             made, slot, error = self._done.get()
             self._early[made] = slot, error
         slot, error = self._early.pop(number)
@@ -79,7 +92,14 @@ class Ahead(Generic[S]):
 
     def give_back(self, slot: S) -> None:
         """Let a slot be made into again."""
-        self._free.put(slot)
+        self._kept.append(slot)
+        if len(self._kept) >= self._group:
+            self._free_kept()
+
+    def _free_kept(self) -> None:
+        for slot in self._kept:
+            self._free.put(slot)
+        self._kept.clear()
 
     def close(self) -> None:
         """End the threads, and wait for what they are making. Nothing can be taken afterwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 import threading
@@ -35,9 +36,12 @@ def ours() -> list[threading.Thread]:
     slots=st.integers(2, 6),
     threads=st.integers(0, 4),
     keep=st.integers(1, 2),
+    group=st.integers(1, 8),  # of more slots than there are, too: nothing waits for ever
 )
-def test_all_numbers_in_order(first: int, count: int, slots: int, threads: int, keep: int) -> None:
-    ahead = Ahead([Slot() for _ in range(slots)], make, first, first + count, threads)
+def test_all_numbers_in_order(
+    *, first: int, count: int, slots: int, threads: int, keep: int, group: int
+) -> None:
+    ahead = Ahead([Slot() for _ in range(slots)], make, first, first + count, threads, group=group)
     held: list[Slot] = []
     for expected in range(first, first + count):
         if len(held) == min(keep, slots - 1):
@@ -66,6 +70,19 @@ def test_no_further_ahead_than_there_are_slots(threads: int) -> None:
     assert sorted(made) == [0, 1, 2, 3]
     ahead.close()
     assert not ours()
+
+
+def test_slots_are_freed_in_groups() -> None:
+    started: queue.SimpleQueue[int] = queue.SimpleQueue()
+    ahead = Ahead([Slot() for _ in range(4)], lambda _, number: started.put(number), 0, 100, 1, group=2)
+    slots = [ahead.take() for _ in range(4)]
+    assert [started.get(timeout=60) for _ in range(4)] == [0, 1, 2, 3]
+    ahead.give_back(slots[0])
+    with pytest.raises(queue.Empty):
+        started.get(timeout=0.05)
+    ahead.give_back(slots[1])
+    assert [started.get(timeout=60) for _ in range(2)] == [4, 5]
+    ahead.close()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -164,7 +164,10 @@ class CriticLoader(IterableDataset[Tensors]):
         batches.corpus.store.check_files()
         size = self.keep + self.prefetch if self.threads else self.keep
         self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
-        ahead = Ahead(self._ring, self._maker(batches.epoch), batches.position, len(batches), self.threads)
+        ahead = Ahead(
+            self._ring, self._maker(batches.epoch), batches.position, len(batches), self.threads,
+            group=max(1, self.prefetch // 2),
+        )  # fmt: skip
         self._ahead = ahead
         held: deque[_Slot] = deque()
         try:
