@@ -56,8 +56,9 @@ TARGETS = {
 NICED_PLAYER = "expectimax:depth=1"
 NICED_TARGET = 40_000
 
-#: The recorder's default.
+#: The recorder's defaults.
 BLOCK_ROWS = 262_144
+LANES = 4096
 
 #: Blocks of each worker that a rate is told from.
 BLOCKS_MIN = 3
@@ -75,6 +76,7 @@ class Recorded(NamedTuple):
     publish_ns: float  # its publishing thread
     delete_ns: float  # the benchmark's own: sessions are deleted as they appear
     sessions: int
+    model_share: float | None  # of the workers' time, in a batched player
 
 
 # --- the two things that are measured, each in processes of its own
@@ -102,7 +104,8 @@ def play_bare(player: str, seconds: float, workers: int) -> float:
 def record(player: str, seconds: float, workers: int, out_dir: Path, **how: int) -> Recorded:
     """What a recorder does in about this many seconds of recording.
 
-    ``how``: ``core`` and ``nice`` of its processes; ``block_rows``; ``keep`` (delete sessions at the end).
+    ``how``: ``core`` and ``nice`` of its processes; ``block_rows``; ``lanes`` of a batched player; ``keep``
+    (delete sessions at the end).
     """
     child = _child("record", player=player, seconds=seconds, workers=workers, out_dir=str(out_dir), how=how)
     try:
@@ -175,7 +178,7 @@ class _Stamps:
             len(blocks) >= BLOCKS_MIN and now - blocks[0][0] >= seconds for blocks in self.blocks.values()
         )
 
-    def result(self, sessions: int) -> Recorded:
+    def result(self, sessions: int, model_share: float | None) -> Recorded:
         rate = 0.0
         rows = 0
         for worker, blocks in self.blocks.items():
@@ -186,7 +189,7 @@ class _Stamps:
             rows += worker_rows
         spent = [after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)]
         workers, loop, process, deleting = (seconds * 1e9 / rows for seconds in spent)
-        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions)
+        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions, model_share)
 
 
 def _cpu_s(pid: int) -> float:
@@ -234,11 +237,12 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
         out_dir=out_dir,
         seed=1,
         block_rows=how.get("block_rows", BLOCK_ROWS),
+        lanes=how.get("lanes", LANES),
         max_wall_s=10 * seconds + 60,
     )
     with deleting:
         summary = run(config, _Quiet())
-    sys.stdout.write(json.dumps(stamps.result(len(summary.sessions))))
+    sys.stdout.write(json.dumps(stamps.result(len(summary.sessions), summary.model_share)))
 
 
 # --- the memory that they write to

@@ -1,0 +1,149 @@
+"""Batched players: what playing in lanes costs without a model, and how fast a network is recorded.
+
+::
+
+    python -m tests.bench.lanes [--lanes 4096] [--rounds 5] [--seconds 4]
+    python -m tests.bench.lanes --recorded [--workers 2] [--seconds 8]
+
+**Lanes.** Steps per second of CPU time, in one process, recording into memory: random moves in compiled code;
+a player in Python that does nothing, which adds the calls and the choice among scores; and one that looks
+its moves up, which answers moves and leaves out the choice.
+
+**Recorded.** A recorder with a network of some 100,000 parameters (PyTorch, on the CPU, random weights), into
+memory: each worker's rows between its first and its last block, and the share of the workers' time that goes
+to the network. Its games are short, so that more of them end than with a network that has learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048_recorder.lanes.measuring import NULL, measure
+from tape2048_recorder.sampling import Sampling
+
+from .figures import CHECKOUT, ROUNDS_MIN, Figure, machine, median_of, report
+from .recording import WARM_BYTES, memory_dir, record, warm_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Player = Callable[[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint8]], Any]
+
+LANES = 4096
+NETWORK_LANES = 1024
+#: Hidden units between 256 inputs and 4 outputs: 100,228 parameters.
+WIDTH = 384
+
+NETS = CHECKOUT / "tests/recorder/models/nets.py"
+
+_LOWEST = np.array([(legal & -legal).bit_length() - 1 if legal else 0 for legal in range(16)], dtype=np.uint8)
+
+
+def no_op() -> Player:
+    """Answers the same scores each time: the lowest legal move."""
+    scores = np.zeros((1 << 20, 4), dtype=np.float32)
+    return lambda boards, _legal, _exps: scores[: len(boards)]
+
+
+def look_up() -> Player:
+    """The lowest legal move, from a table of legal masks."""
+    return lambda _boards, legal, _exps: _LOWEST[legal]
+
+
+#: What is measured without a model: what it is called, the player, and what it should reach.
+PLAYERS = {
+    "random moves, compiled": (NULL, 10e6),
+    "a Python player that does nothing": (f"python:{__name__}:no_op", 8e6),
+    "a Python player that looks moves up": (f"python:{__name__}:look_up", None),
+}
+
+
+def lane_figures(*, rounds: int, seconds: float, lanes: int) -> list[Figure]:
+    """Each of :data:`PLAYERS` in turns, and what is left of the first one's rate."""
+    samples: dict[str, list[float]] = {name: [] for name in PLAYERS}
+    names = list(PLAYERS)
+    for i in range(rounds):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            found = measure(PLAYERS[name][0], {}, lanes=lanes, sampling=Sampling(), seconds=seconds)
+            samples[name].append(found.moves_per_cpu_s)
+    group = f"{lanes:,} lanes, one core"
+    figures = [
+        median_of(samples[name], group=group, name=name, unit="steps/CPU-s", target=target)
+        for name, (_, target) in PLAYERS.items()
+    ]
+    first, *others = names
+    return figures + [
+        median_of(
+            [one / null for one, null in zip(samples[name], samples[first], strict=True)],
+            group=group,
+            name=f"{name}, of {first}",
+            unit="ratio",
+        )
+        for name in others
+    ]
+
+
+def make_network(directory: Path, width: int = WIDTH) -> str:
+    """Weights of a network, and the player that they make."""
+    import torch
+    from safetensors.torch import save_file
+    from tests.recorder.models.nets import policy
+
+    torch.manual_seed(1)
+    path = directory / f"policy-{width}.safetensors"
+    save_file(policy(width).state_dict(), path)
+    factory = "python:tape2048_recorder.models.torch_player:make"
+    return f"{factory}:model={path},module={NETS}:policy,width={width},device=cpu"
+
+
+def network_figures(
+    *, rounds: int, seconds: float, lanes: int, workers: int, width: int, directory: Path, **how: int
+) -> list[Figure]:
+    """A network as the player of a recorder: its rate, and its share of the workers' time."""
+    player = make_network(directory, width)
+    out_dir = directory / "sessions"
+    found = [record(player, seconds, workers, out_dir, lanes=lanes, **how) for _ in range(rounds)]
+    shares = [one.model_share for one in found if one.model_share is not None]
+    group = f"network of {(256 + 1 + 4) * width + 4:,} parameters, {lanes:,} lanes, {workers} workers"
+    rates = [one.rows_per_s for one in found]
+    return [
+        median_of(rates, group=group, name="recorded", unit="steps/s", target=40_000),
+        median_of(shares, group=group, name="time in the network", unit="ratio", target=0.85),
+    ]
+
+
+def main() -> None:
+    """Measure, print and write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--lanes", type=int, default=None)
+    parser.add_argument("--rounds", type=int, default=ROUNDS_MIN)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--recorded", action="store_true", help="record with a network (needs torch)")
+    args = parser.parse_args()
+    before = machine()
+    if not args.recorded:
+        figures = lane_figures(rounds=args.rounds, seconds=args.seconds, lanes=args.lanes or LANES)
+        report("lanes", figures, before)
+        return
+    with memory_dir() as directory:
+        warm_memory(directory, WARM_BYTES)
+        figures = network_figures(
+            rounds=args.rounds,
+            seconds=args.seconds,
+            lanes=args.lanes or NETWORK_LANES,
+            workers=args.workers,
+            width=WIDTH,
+            directory=directory,
+        )
+    report("lanes-recorded", figures, before)
+
+
+if __name__ == "__main__":
+    main()
