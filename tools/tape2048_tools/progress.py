@@ -19,22 +19,27 @@ _BAR_AFTER_S = 0.3
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield what is to be called with the amount done and the whole amount; None where nobody looks."""
+def progress_bar(
+    label: str, *, quiet: bool = False, timed: bool = False
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield what is to be called with the amount done and the whole amount; None where nobody looks.
+
+    With ``timed``, no thread draws the bar beside the work: it is drawn in these calls alone.
+    """
     if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    bar = Progress(console=Console(stderr=True), transient=True)
+    bar = Progress(console=Console(stderr=True), transient=True, auto_refresh=not timed)
     task = bar.add_task(printable(label), total=None)
     begin = time.monotonic()
 
     def update(done: int, total: int) -> None:
         if time.monotonic() - begin > _BAR_AFTER_S and not bar.live.is_started:
             bar.start()
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=done, total=total, refresh=timed)
 
     try:
         yield update

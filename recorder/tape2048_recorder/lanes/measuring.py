@@ -14,7 +14,7 @@ from tape2048_recorder.players.batch import Caller, make_batch_player
 from tape2048_recorder.rng import game_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -28,6 +28,9 @@ NULL = "null"
 
 _BLOCK_ROWS = 262_144
 _BLOCK_RUNS = 16_384
+
+#: How long is played between two words to whoever waits.
+_SLICE_S = 0.2
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -72,11 +75,25 @@ class _Endless:
 
 
 def measure(
-    name: str, args: Mapping[str, ArgValue], *, lanes: int, sampling: Sampling, seconds: float
+    name: str,
+    args: Mapping[str, ArgValue],
+    *,
+    lanes: int,
+    sampling: Sampling,
+    seconds: float,
+    progress: Callable[[float], None] | None = None,
 ) -> Measurement:
     """Play for a while, recording into memory, and say where the time went.
 
     Half of ``seconds`` goes by before the clock starts, so that games of all ages are in play.
+
+    Args:
+        name: of a batched player, or :data:`NULL`.
+        args: what its factory is called with.
+        lanes: games in lockstep.
+        sampling: how scores become moves.
+        seconds: how long to measure.
+        progress: called now and then with the share that is done; what it takes is not measured.
 
     Raises:
         PlayerError: the player cannot be used.
@@ -90,13 +107,12 @@ def measure(
     new_table().warm_up()
     finished.drop_block()
     table = new_table()
-    _play(table, seconds / 2)
+    done = _Share(progress, 1.5 * seconds)
+    _play(table, seconds / 2, done)
     steps, model_ns = table.steps, table.model_ns
     rules_ns, record_ns = table.rules_ns, table.record_ns
     calls = player.calls if isinstance(player, Caller) else 0
-    begin, cpu = time.perf_counter(), time.process_time()
-    _play(table, seconds)
-    elapsed, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    elapsed, cpu = _play(table, seconds, done)
     model = (table.model_ns - model_ns) / elapsed / 1e9
     record = (table.record_ns - record_ns) / elapsed / 1e9
     rules = (table.rules_ns - rules_ns) / elapsed / 1e9 - record
@@ -114,7 +130,30 @@ def measure(
     )
 
 
-def _play(table: Table, seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        table.tick()
+class _Share:
+    """Tells somebody, if there is anybody, the share of some seconds that has been played."""
+
+    def __init__(self, tell: Callable[[float], None] | None, whole_s: float) -> None:
+        self._tell = tell
+        self._whole_s = whole_s
+        self._done_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._done_s += seconds
+        if self._tell is not None:
+            self._tell(min(1.0, self._done_s / self._whole_s))
+
+
+def _play(table: Table, seconds: float, done: _Share) -> tuple[float, float]:
+    """Play for so long; returns the seconds and the CPU seconds that it took."""
+    elapsed = cpu = 0.0
+    while elapsed < seconds:
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        end = begin + min(_SLICE_S, seconds - elapsed)
+        while time.perf_counter() < end:
+            table.tick()
+        taken = time.perf_counter() - begin
+        elapsed += taken
+        cpu += time.process_time() - cpu_begin
+        done.add(taken)
+    return elapsed, cpu

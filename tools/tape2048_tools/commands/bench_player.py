@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from tape2048_tools._click import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["command"]
 
@@ -54,10 +58,21 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     if min(sizes) < 1 or seconds <= 0:
         raise click.UsageError("expected at least one lane, and some time")
     from tape2048_recorder.lanes.measuring import measure
-
-    found = [measure(name, args or {}, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]
     from tape2048_tools.output import print_human, print_json, table
+    from tape2048_tools.progress import progress_bar
 
+    with progress_bar(f"measuring {name}", timed=True) as bar:
+        found = [
+            measure(
+                name,
+                args or {},
+                lanes=size,
+                sampling=sampling,
+                seconds=seconds,
+                progress=_part(bar, number, len(sizes)),
+            )
+            for number, size in enumerate(sizes)
+        ]
     if as_json:
         print_json({"player": player, "method": method, "measurements": found})
         return
@@ -74,3 +89,10 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
             *shares,
         )
     print_human(made)
+
+
+def _part(bar: Callable[[int, int], None] | None, number: int, count: int) -> Callable[[float], None] | None:
+    """What one measurement of several calls with the share of it that is done."""
+    if bar is None:
+        return None
+    return lambda share: bar(int(100 * (number + share)), 100 * count)
