@@ -83,25 +83,28 @@ def test_one_seed_gives_one_set_of_games_on_any_workers_and_lanes(tmp_path: Path
         replay_session(sessions(tmp_path / "2-64")[0])
 
 
-def test_a_player_that_fails_ends_the_recorder_and_costs_no_finished_game(
+def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
     recorders: Recorders, fast_dir: Path
 ) -> None:
-    recorder = recorders.run(
-        player=f"{PLAYER}:failing", player_args={"after": 60_000}, seed=7, workers=1, lanes=32
-    )
+    settings = {"after": 1_000_000}
+    recorder = recorders.run(player=f"{PLAYER}:failing", player_args=settings, seed=7, workers=1, lanes=256)
     assert recorder.error["error"] == PlayerRaisedError.__name__
     assert recorder.process.returncode == PlayerRaisedError.exit_code
     assert "batched.py:failing" in recorder.error["message"]
     assert "0x" in recorder.error["message"]
     assert not partials(fast_dir)
     assert_sessions_valid(fast_dir)
-    runs = {run.outcome[0]: run for run in published_runs(fast_dir)}
-    steps = sum(run.outcome[2] for run in runs.values())
-    # What is missing of 60,000 boards is what 32 lanes had in play.
-    assert 60_000 - 32 * 600 < steps <= 60_000
-    expected = play(batched.lowest(), max(runs) + 1, record_action=False)
-    for key, run in runs.items():
-        assert run.data == expected[key].rows, "a row of a bad answer was recorded"
+    # The same here, without a recorder: what had ended when it raised, and what was in play.
+    games, player = Games(100_000), batched.failing(**settings)
+    make_table(player, Games(256), lanes=256).warm_up()
+    table = make_table(player, games, lanes=256, record_action=False)
+    with pytest.raises(PlayerRaisedError):
+        play_out(table)
+    games.flush(table)
+    assert 999_000 < table.steps < 1_000_000, "it had answered so often, in the warm-up too"
+    assert sum(kept.steps for kept in games.kept.values()) > 900_000
+    published = {run.outcome[0]: run.data for run in published_runs(fast_dir)}
+    assert published == {key: kept.rows for key, kept in games.kept.items()}
 
 
 def test_a_factory_that_is_none_is_named(recorders: Recorders, fast_dir: Path) -> None:
