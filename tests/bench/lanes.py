@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 LANES = 4096
 NETWORK_LANES = 1024
-#: Hidden units between 256 inputs and 4 outputs: 100,228 parameters.
+
+#: Hidden units between 256 inputs and 4 outputs.
 WIDTH = 384
+NETWORK = f"network of {(256 + 1 + 4) * WIDTH + 4:,} parameters"
 
 NETS = CHECKOUT / "tests/recorder/models/nets.py"
 
@@ -89,32 +91,40 @@ def lane_figures(*, rounds: int, seconds: float, lanes: int) -> list[Figure]:
     ]
 
 
-def make_network(directory: Path, width: int = WIDTH) -> str:
+def make_network(directory: Path) -> str:
     """Weights of a network, and the player that they make."""
     import torch
     from safetensors.torch import save_file
     from tests.recorder.models.nets import policy
 
     torch.manual_seed(1)
-    path = directory / f"policy-{width}.safetensors"
-    save_file(policy(width).state_dict(), path)
+    path = directory / "policy.safetensors"
+    save_file(policy(WIDTH).state_dict(), path)
     factory = "python:tape2048_recorder.models.torch_player:make"
-    return f"{factory}:model={path},module={NETS}:policy,width={width},device=cpu"
+    return f"{factory}:model={path},module={NETS}:policy,width={WIDTH},device=cpu"
 
 
-def network_figures(
-    *, rounds: int, seconds: float, lanes: int, workers: int, width: int, directory: Path, **how: int
+def recorded_figures(
+    player: str,
+    *,
+    group: str,
+    rounds: int,
+    seconds: float,
+    lanes: int,
+    workers: int,
+    directory: Path,
+    **how: int,
 ) -> list[Figure]:
-    """A network as the player of a recorder: its rate, and its share of the workers' time."""
-    player = make_network(directory, width)
+    """A batched player in a recorder: its rate, and the player's share of the workers' time."""
     out_dir = directory / "sessions"
     found = [record(player, seconds, workers, out_dir, lanes=lanes, **how) for _ in range(rounds)]
     shares = [one.model_share for one in found if one.model_share is not None]
-    group = f"network of {(256 + 1 + 4) * width + 4:,} parameters, {lanes:,} lanes, {workers} workers"
-    rates = [one.rows_per_s for one in found]
+    group = f"{group}, {lanes:,} lanes, {workers} workers"
     return [
-        median_of(rates, group=group, name="recorded", unit="steps/s", target=40_000),
-        median_of(shares, group=group, name="time in the network", unit="ratio", target=0.85),
+        median_of(
+            [one.rows_per_s for one in found], group=group, name="recorded", unit="steps/s", target=40_000
+        ),
+        median_of(shares, group=group, name="time in the player", unit="ratio", target=0.85),
     ]
 
 
@@ -134,12 +144,13 @@ def main() -> None:
         return
     with memory_dir() as directory:
         warm_memory(directory, WARM_BYTES)
-        figures = network_figures(
+        figures = recorded_figures(
+            make_network(directory),
+            group=NETWORK,
             rounds=args.rounds,
             seconds=args.seconds,
             lanes=args.lanes or NETWORK_LANES,
             workers=args.workers,
-            width=WIDTH,
             directory=directory,
         )
     report("lanes-recorded", figures, before)
