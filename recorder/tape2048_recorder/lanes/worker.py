@@ -45,6 +45,7 @@ class BatchWorker(Worker):
         self._more_games = True
         self._model_ns = 0  # of tables that are gone
         self._tables: list[Table] = []
+        self._server_slots = 0  # which of its slots the next table asks in: the other's, if there is one
         self._asked_for = spec.weights.generation if spec.weights is not None else 0
         self.generation = self._asked_for
         self._finished_at: dict[int, float] = {}  # since when a generation's table holds finished games
@@ -64,7 +65,7 @@ class BatchWorker(Worker):
         spec = self._spec
         player: Any
         if spec.inference == "server":
-            player = RemotePlayer(spec, weights)
+            player = RemotePlayer(spec, weights, self._server_slots)
         else:
             args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
             player = make_batch_player(spec.player, args)
@@ -79,6 +80,7 @@ class BatchWorker(Worker):
             checkpoint_sha256=None if weights is None else weights.sha256,
         )
         caller.model_ns = caller.calls = 0
+        self._server_slots = 1 - self._server_slots
         return self._new_table(caller, generation, self), sha256
 
     def _new_table(self, caller: Caller, generation: int, source: Any) -> Table:

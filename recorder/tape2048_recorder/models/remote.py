@@ -10,7 +10,7 @@ import numpy as np
 
 from tape2048 import errors
 from tape2048.errors import InferenceError, PlayerError
-from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_WORKER, Slots
+from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,15 +35,16 @@ class RemotePlayer:
     Args:
         spec: the worker's.
         weights: the checkpoint that is to answer, or None.
+        table: 0 or 1: which of the worker's slots it asks in; another player that still plays has the others.
 
     Attributes:
         sha256: what the player says of itself, once it has answered.
     """
 
-    def __init__(self, spec: WorkerSpec, weights: Weights | None) -> None:
+    def __init__(self, spec: WorkerSpec, weights: Weights | None, table: int) -> None:
         self._slots = Slots(spec.server_memory_fd, spec.workers, capacity_of(spec.lanes))
-        first = spec.index * SLOTS_PER_WORKER
-        self._mine = self._slots.slots[first : first + SLOTS_PER_WORKER]
+        first = spec.index * SLOTS_PER_WORKER + table * SLOTS_PER_TABLE
+        self._mine = self._slots.slots[first : first + SLOTS_PER_TABLE]
         self._ring, self._wake = spec.server_wake_fds[0], spec.server_wake_fds[1 + spec.index]
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -74,7 +75,7 @@ class RemotePlayer:
         head["asked"] += np.uint64(1)
         os.eventfd_write(self._ring, 1)
         self._under_way.append(self._next)
-        self._next = (self._next + 1) % SLOTS_PER_WORKER
+        self._next = (self._next + 1) % SLOTS_PER_TABLE
 
     def collect(self) -> npt.NDArray[Any]:
         """The answer to the oldest batch (a view, good until two more are asked).

@@ -2,7 +2,7 @@
 
 Started by the daemon as ``python -m tape2048_recorder.models.server``; never by hand. It takes whatever
 stands in the slots when it looks, as one batch for each checkpoint that is asked for, and looks again. A
-checkpoint is loaded when it is first asked for; the last two stay.
+checkpoint is loaded when it is first asked for, and stays for as long as anybody asks for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from tape2048_recorder.worker import die_with
 
 __all__ = ["Server", "ServerSpec", "main"]
 
-#: Models in memory: the one that plays, and the one that its games are ending with.
-_MODELS_MAX = 2
+#: A model that was not asked for in so many rounds is let go when another one is loaded. Each table asks in
+#: every few rounds; how many models play at once depends on how long the workers' games are.
+_IDLE_ROUNDS = 1000
 
 
 class ServerSpec(msgspec.Struct, frozen=True):
@@ -40,18 +41,30 @@ class ServerSpec(msgspec.Struct, frozen=True):
     player_args: dict[str, int | float | str | bool]
 
 
+class _Model:
+    """A model in memory; ``told`` is what it says of itself, ``round`` when it was last asked for."""
+
+    def __init__(self, caller: Caller, told: str) -> None:
+        self.caller = caller
+        self.told = told
+        self.round = 0
+
+
 class Server:
     """Answers slots."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self._spec = spec
         self._slots = Slots(spec.memory_fd, spec.workers, spec.capacity).slots
-        total = spec.workers * SLOTS_PER_WORKER * spec.capacity
+        # The most that a player is given at once: half of every worker's lanes.
+        self._batch = spec.workers * spec.capacity
+        total = SLOTS_PER_WORKER * self._batch
         self._boards = np.zeros(total, dtype=np.uint64)
         self._legal = np.zeros(total, dtype=np.uint8)
         self._exps = np.zeros((total, 16), dtype=np.uint8)
         self._asked = np.zeros(len(self._slots), dtype=np.uint64)
-        self._models: dict[bytes, tuple[Caller, str]] = {}  # by checkpoint; the last used is the last
+        self._models: dict[bytes, _Model] = {}  # by checkpoint
+        self._round = 0
 
     def run(self) -> None:
         """Answer, and wait for the ring, for ever."""
@@ -61,6 +74,7 @@ class Server:
 
     def answer_all(self) -> None:
         """Answer what is asked now."""
+        self._round += 1
         heads = self._slots["head"]
         # What is answered is what was asked here: a worker that dies and starts anew may ask over it.
         self._asked = heads["asked"].copy()
@@ -70,8 +84,8 @@ class Server:
 
     def _answer(self, chosen: list[int], weights: bytes) -> None:
         try:
-            caller, told = self._model(weights)
-            answers = self._ask(caller, chosen)
+            model = self._model(weights)
+            answers = self._ask(model.caller, chosen)
         except PlayerError as error:
             self._refuse(chosen, type(error).__name__, str(error))
         except Exception:  # noqa: BLE001 - the process's edge: the workers are told
@@ -82,11 +96,11 @@ class Server:
                 is_moves = answer.dtype == np.uint8
                 slot["moves" if is_moves else "scores"][: len(answer)] = answer
                 slot["head"]["kind"] = MOVES if is_moves else SCORES
-                slot["head"]["told"] = told.encode()
+                slot["head"]["told"] = model.told.encode()
                 self._done(i)
 
     def _ask(self, caller: Caller, chosen: list[int]) -> list[Any]:
-        """The answers for these slots, from one call of the player."""
+        """The answers for these slots, from as few calls of the player as may be."""
         sizes = [int(self._slots["head"]["n"][i]) for i in chosen]
         at = 0
         for i, size in zip(chosen, sizes, strict=True):
@@ -95,9 +109,12 @@ class Server:
             self._legal[at : at + size] = slot["legal"][:size]
             self._exps[at : at + size] = slot["exps"][:size]
             at += size
-        caller.submit((self._boards[:at], self._legal[:at], self._exps[:at]))
-        answer = caller.collect()
-        return np.split(answer, np.cumsum(sizes)[:-1])
+        answers = []
+        for first in range(0, at, self._batch):
+            part = slice(first, min(first + self._batch, at))
+            caller.submit((self._boards[part], self._legal[part], self._exps[part]))
+            answers.append(caller.collect().copy())  # the next call may reuse what it lies in
+        return np.split(np.concatenate(answers), np.cumsum(sizes)[:-1])
 
     def _refuse(self, chosen: list[int], name: str, text: str) -> None:
         for i in chosen:
@@ -112,19 +129,23 @@ class Server:
         head["answered"] = self._asked[i]
         os.eventfd_write(self._spec.wake_fds[i // SLOTS_PER_WORKER], 1)
 
-    def _model(self, weights: bytes) -> tuple[Caller, str]:
-        found = self._models.pop(weights, None)
+    def _model(self, weights: bytes) -> _Model:
+        found = self._models.get(weights)
         if found is None:
-            spec = self._spec
-            args = {**spec.player_args, "model": os.fsdecode(weights)} if weights else spec.player_args
-            player = make_batch_player(spec.player, args)
-            caller = Caller(player, spec.player)
-            caller.warm_up(spec.capacity)
-            found = caller, told_by(player, spec.player)
-        self._models[weights] = found
-        while len(self._models) > _MODELS_MAX:
-            del self._models[next(iter(self._models))]
+            found = self._models[weights] = self._loaded(weights)
+        found.round = self._round
         return found
+
+    def _loaded(self, weights: bytes) -> _Model:
+        """A model that was not in memory; those that nobody asks for any more go first."""
+        for idle in [key for key, one in self._models.items() if self._round - one.round > _IDLE_ROUNDS]:
+            del self._models[idle]
+        spec = self._spec
+        args = {**spec.player_args, "model": os.fsdecode(weights)} if weights else spec.player_args
+        player = make_batch_player(spec.player, args)
+        caller = Caller(player, spec.player)
+        caller.warm_up(self._batch)
+        return _Model(caller, told_by(player, spec.player))
 
 
 def main(argument: str) -> int:

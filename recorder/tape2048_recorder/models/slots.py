@@ -1,4 +1,4 @@
-"""The memory that workers and the inference process share: one slot for each half of a worker's lanes.
+"""The memory that workers and the inference process share: one slot for each half of a table of lanes.
 
 An anonymous memory file, as that of :mod:`tape2048_recorder.shared`. A worker fills a slot and raises
 ``asked``; the server computes, fills in the answer, and sets ``answered`` to the same number. Each word has
@@ -13,9 +13,11 @@ import os
 
 import numpy as np
 
-__all__ = ["ERROR", "MOVES", "SCORES", "SLOTS_PER_WORKER", "Slots"]
+__all__ = ["ERROR", "MOVES", "SCORES", "SLOTS_PER_TABLE", "SLOTS_PER_WORKER", "Slots"]
 
-SLOTS_PER_WORKER = 2
+#: Two halves alternate, and while weights change a worker plays two tables; all of them may be under way.
+SLOTS_PER_TABLE = 2
+SLOTS_PER_WORKER = 2 * SLOTS_PER_TABLE
 
 #: What an answer is.
 MOVES, SCORES, ERROR = range(3)

@@ -13,12 +13,13 @@ may also have:
 
 * ``sha256``: text that differs where the choices do, such as a hash of the weights. Without it, the source
   file of the factory is hashed, which cannot see what else it loads.
-* ``warm_up(n)``: called once with the size of the batches, before the worker says that it is ready.
+* ``warm_up(n)``: called once with the most boards of a batch, before the worker says that it is ready.
 * ``submit(boards, legal, exps)`` and ``collect()``: begin to compute, and give the answer of the oldest
   batch under way; at most two are. With them, the rules of one half of the lanes run while the model computes
   the other's. The arrays stay as they are until ``collect``.
 
-``n`` is at most half of ``lanes`` (rounded up), and less at a recorder's end.
+``n`` is at most half of ``lanes`` (rounded up; with ``inference = "server"``, of all workers together), and
+less at a recorder's end.
 
 **What makes games repeatable.** The recorder's part of a game follows from its seed alone. For the same
 games with other numbers of lanes or workers, the scores of a board must not depend on the other boards of the

@@ -191,26 +191,45 @@ def one_game(number: int, key: int) -> bytes:
     return games.kept[number].rows
 
 
-def test_one_process_that_computes_for_all_gives_the_same_games_and_may_die(
-    fast_dir: Path, recorders: Recorders
+def test_one_process_computes_for_all_changes_weights_and_may_die(
+    fast_dir: Path, recorders: Recorders, tmp_path: Path
 ) -> None:
+    """While weights change, a worker has two tables of lanes, and four batches, with the one process."""
+    model_dir = tmp_path / "models"
+    model_dir.mkdir()
+    write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
-        player=f"{PLAYER}:hashed", inference="server", lanes=50, seed=7, max_games=2_000, record_action=True,
-        hooks={"tape2048_recorder.models.inference:RETRY_S": 0.05},
+        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005}, inference="server",
+        model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
+        hooks={
+            "tape2048_recorder.models.inference:RETRY_S": 0.05, "tape2048_recorder.weights:POLL_S": 0.05
+        },
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["games"] > 50)
     (server,) = servers_of(recorder.pid)
     kill(server)
     recorder.wait_for_event("workers wait and lose nothing")
+    write_checkpoint(model_dir, "b.json", '{"key": 2}')
+    recorder.wait_for_event("b.json is loaded")
+    recorder.wait_for_event("published")  # no game of the first weights is left in play
+    games = recorder.wait_for_status(lambda status: True)["games"]
+    recorder.wait_for_status(lambda status: status["games"] > games + 200)
+    recorder.process.terminate()
     assert recorder.end() == 0
-    assert recorder.summary["games"] == 2_000
     assert recorder.summary["games_dropped"] == 0
     assert len(recorder.events("warning", "error")) == 1, "a worker died with the server"
     assert servers_of(recorder.pid) == []
     assert_sessions_valid(fast_dir)
-    runs = {run.outcome[0]: run.data for run in published_runs(fast_dir)}
-    expected = play(batched.hashed(), 200)
-    assert {key: runs[key] for key in expected} == {key: kept.rows for key, kept in expected.items()}
+    expected = {
+        f"{name}.json": play(batched.hashed(key), 200, record_action=False)
+        for name, key in (("a", 1), ("b", 2))
+    }
+    found = {run.outcome[0]: run for run in published_runs(fast_dir)}
+    played = {key: meta_of(found[key].session)["player_args"]["model"] for key in range(200)}
+    assert {key: found[key].data for key in played} == {
+        key: expected[model][key].rows for key, model in played.items()
+    }
+    assert {meta_of(run.session)["player_args"]["model"] for run in found.values()} == set(expected)
 
 
 def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Path) -> None:

@@ -1,0 +1,148 @@
+"""The inference process and what asks it, in one process: whose answer is whose, how much at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.rules import boards_to_exps
+from tape2048_recorder.models import server
+from tape2048_recorder.models.remote import RemotePlayer
+from tape2048_recorder.models.server import Server, ServerSpec
+from tape2048_recorder.models.slots import Slots
+from tape2048_recorder.protocol import Weights
+
+from ..lanes import batched
+from ..lanes.batched import scores_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Make = Callable[..., "Asking"]
+
+LANES = 10
+WORKERS = 2
+
+
+class Asking:
+    """A server, and whoever asks it."""
+
+    def __init__(self, factory: str, **args: Any) -> None:
+        self.slots = Slots.create(WORKERS, LANES // 2)
+        self.fds = [os.eventfd(0) for _ in range(1 + WORKERS)]
+        self.server = Server(
+            ServerSpec(
+                daemon_pid=os.getpid(),
+                workers=WORKERS,
+                capacity=LANES // 2,
+                memory_fd=self.slots.fd,
+                ring_fd=self.fds[0],
+                wake_fds=self.fds[1:],
+                player=f"python:{batched.__file__}:{factory}",
+                player_args=args,
+            )
+        )
+
+    def player(self, worker: int = 0, table: int = 0, weights: Weights | None = None) -> RemotePlayer:
+        spec: Any = SimpleNamespace(
+            index=worker,
+            workers=WORKERS,
+            lanes=LANES,
+            server_memory_fd=self.slots.fd,
+            server_wake_fds=self.fds,
+        )
+        return RemotePlayer(spec, weights, table)
+
+
+@pytest.fixture
+def asking() -> Iterator[Make]:
+    made: list[Asking] = []
+
+    def make(factory: str, **args: Any) -> Asking:
+        made.append(Asking(factory, **args))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for fd in (one.slots.fd, *one.fds):
+            os.close(fd)
+
+
+def boards_of(seed: int, count: int = LANES // 2) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64)
+
+
+def submit(player: RemotePlayer, boards: np.ndarray) -> None:
+    player.submit(boards, np.full(len(boards), 15, np.uint8), boards_to_exps(boards))
+
+
+def checkpoint(directory: Path, generation: int) -> Weights:
+    path = directory / f"{generation}.json"
+    path.write_text(f'{{"key": {generation}}}')
+    return Weights(generation, str(path), "")
+
+
+def test_two_tables_of_each_worker_have_two_batches_under_way(asking: Make, tmp_path: Path) -> None:
+    """As while weights change: each answer is that of the table's own boards and its own weights."""
+    there = asking("from_checkpoint")
+    players = {
+        (worker, table): there.player(worker, table, checkpoint(tmp_path, 1 + table))
+        for worker in range(WORKERS)
+        for table in range(2)
+    }
+    for seed in range(3):
+        for number, player in enumerate(players.values()):
+            for half in range(2):
+                submit(player, boards_of(100 * seed + 10 * number + half, 1 + number + half))
+        there.server.answer_all()
+        for number, ((_, table), player) in enumerate(players.items()):
+            for half in range(2):
+                boards = boards_of(100 * seed + 10 * number + half, 1 + number + half)
+                assert np.array_equal(player.collect(), scores_of(boards, 1 + table))
+
+
+def test_a_player_is_given_at_most_what_its_warm_up_was_told(asking: Make) -> None:
+    there = asking("bounded")
+    players = [there.player(worker, table) for worker in range(WORKERS) for table in range(2)]
+    for number, player in enumerate(players):
+        for half in range(2):
+            submit(player, boards_of(2 * number + half))
+    there.server.answer_all()
+    for number, player in enumerate(players):
+        for half in range(2):
+            assert np.array_equal(player.collect(), scores_of(boards_of(2 * number + half)))
+
+
+def test_models_stay_while_anybody_asks_for_them(
+    asking: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers, each with an older and a newer table, may play three checkpoints or four."""
+    monkeypatch.setattr(server, "_IDLE_ROUNDS", 10)
+    there = asking("from_checkpoint")
+    loaded: list[str] = []
+    make = server.make_batch_player
+    monkeypatch.setattr(
+        server,
+        "make_batch_player",
+        lambda name, args: loaded.append(Path(args["model"]).stem) or make(name, args),
+    )
+    players = [there.player(n // 2, n % 2, checkpoint(tmp_path, n)) for n in range(4)]
+
+    def play(some: list[RemotePlayer]) -> None:
+        for player in some:
+            submit(player, boards_of(0))
+            there.server.answer_all()
+            player.collect()
+
+    for _ in range(5):
+        play(players)
+    assert loaded == ["0", "1", "2", "3"]
+    for _ in range(5):
+        play(players[1:])
+    play([there.player(0, 0, checkpoint(tmp_path, 4))])
+    assert sorted(there.server._models) == [os.fsencode(tmp_path / f"{n}.json") for n in range(1, 5)]
