@@ -301,7 +301,8 @@ class Daemon:
         if said_bye or self._phase == "publishing":
             return
         if self._phase == "draining":
-            if was_ready and not self._hurried:
+            said_already = error is not None and self._fatal is not None  # that is why it ends
+            if was_ready and not self._hurried and not said_already:
                 self._reporter.event(
                     "warning", f"worker {worker.index} (pid {pid}) ended while draining: {how}"
                 )

@@ -57,6 +57,21 @@ def test_a_factory_that_raises_is_named_with_its_arguments() -> None:
         make_batch_player(f"{FILE}:hashed", {"kee": 1})
 
 
+def test_what_a_module_or_factory_of_ours_says_is_passed_on_with_its_hint(tmp_path: Path) -> None:
+    lines = [
+        "from tape2048.errors import MissingPackageError",
+        "raise MissingPackageError('no xyz', hint='pip it')",
+    ]
+    (tmp_path / "at_import.py").write_text("\n".join(lines))
+    (tmp_path / "when_called.py").write_text("\ndef make(): ".join(lines))
+    for module, error in (("at_import", PlayerImportError), ("when_called", PlayerRaisedError)):
+        name = f"python:{tmp_path}/{module}.py:make"
+        with pytest.raises(error) as caught:
+            make_batch_player(name, {})
+        assert str(caught.value) == f"{name}: no xyz"
+        assert caught.value.hint == "pip it"
+
+
 def test_players_that_may_differ_have_other_hashes(tmp_path: Path) -> None:
     source = Path(batched.__file__).read_text()
     (tmp_path / "one.py").write_text(source)

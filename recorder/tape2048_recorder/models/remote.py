@@ -23,6 +23,9 @@ __all__ = ["RemotePlayer", "capacity_of"]
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
 _WAIT_MS = 1000
 
+#: What an answer that is an error has.
+_SAID = ("error", "text", "hint")
+
 
 def capacity_of(lanes: int) -> int:
     """Boards of the larger half of a worker's lanes."""
@@ -90,12 +93,13 @@ class RemotePlayer:
                 os.eventfd_read(self._wake)
         n = int(head["n"])
         if int(head["kind"]) == ERROR:
-            raise _error(bytes(head["error"]).decode(), bytes(head["text"]).decode(errors="replace"))
+            name, text, hint = (bytes(head[part]).decode(errors="replace") for part in _SAID)
+            raise _error(name, text, hint)
         self.sha256 = bytes(head["told"]).decode()
         answer: npt.NDArray[Any] = slot["moves"][:n] if int(head["kind"]) == MOVES else slot["scores"][:n]
         return answer
 
 
-def _error(name: str, text: str) -> PlayerError:
+def _error(name: str, text: str, hint: str) -> PlayerError:
     kind = getattr(errors, name, InferenceError)
-    return kind(text) if issubclass(kind, PlayerError) else InferenceError(text)
+    return (kind if issubclass(kind, PlayerError) else InferenceError)(text, hint=hint or None)

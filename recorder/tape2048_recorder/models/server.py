@@ -87,9 +87,9 @@ class Server:
             model = self._model(weights)
             answers = self._ask(model.caller, chosen)
         except PlayerError as error:
-            self._refuse(chosen, type(error).__name__, str(error))
+            self._refuse(chosen, type(error).__name__, str(error), error.hint or "")
         except Exception:  # noqa: BLE001 - the process's edge: the workers are told
-            self._refuse(chosen, InferenceError.__name__, traceback.format_exc())
+            self._refuse(chosen, InferenceError.__name__, traceback.format_exc(), "")
         else:
             for i, answer in zip(chosen, answers, strict=True):
                 slot = self._slots[i]
@@ -116,12 +116,13 @@ class Server:
             answers.append(caller.collect().copy())  # the next call may reuse what it lies in
         return np.split(np.concatenate(answers), np.cumsum(sizes)[:-1])
 
-    def _refuse(self, chosen: list[int], name: str, text: str) -> None:
+    def _refuse(self, chosen: list[int], name: str, text: str, hint: str) -> None:
         for i in chosen:
             head = self._slots[i]["head"]
             head["kind"] = ERROR
             head["error"] = name.encode()
             head["text"] = text.encode()[-4096:]
+            head["hint"] = hint.encode()[:1024]
             self._done(i)
 
     def _done(self, i: int) -> None:

@@ -32,6 +32,7 @@ _HEAD = np.dtype(
         ("told", "S128"),  # what the player says of itself
         ("error", "S64"),  # its class
         ("text", "S4096"),
+        ("hint", "S1024"),
     ]
 )
 

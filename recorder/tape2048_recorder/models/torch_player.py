@@ -119,6 +119,13 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
         )
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise WeightsError(
+            f"cannot be read: {error.strerror or error}",
+            path=path,
+            hint="model=... names a file; a relative path counts from where the recorder was started",
+        ) from error
+    try:
         if is_weights:
             net = _with_weights(path, module, module_args)
         elif path.suffix == ".pt2":

@@ -43,7 +43,14 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape2048.errors import ConfigError, PlayerAnswerError, PlayerError, PlayerImportError, PlayerRaisedError
+from tape2048.errors import (
+    ConfigError,
+    PlayerAnswerError,
+    PlayerError,
+    PlayerImportError,
+    PlayerRaisedError,
+    TapeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -121,6 +128,8 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
         player = factory(**args)
     except PlayerError:
         raise
+    except TapeError as error:  # of a factory of ours, in words for whoever called it
+        raise PlayerRaisedError(f"{name}: {error}", hint=error.hint) from error
     except Exception as error:
         raise PlayerRaisedError(
             f"{name}: the factory raised {_said(error)}; it was called with {dict(args)}",
@@ -139,6 +148,8 @@ def _factory(name: str) -> Callable[..., Any]:
         module = (
             _from_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
         )
+    except TapeError as error:  # the module names the package that it needs
+        raise PlayerImportError(f"{name}: {error}", hint=error.hint) from error
     except Exception as error:
         missing = isinstance(error, ImportError | FileNotFoundError)
         hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"

@@ -92,6 +92,7 @@ def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
     assert recorder.process.returncode == PlayerRaisedError.exit_code
     assert "batched.py:failing" in recorder.error["message"]
     assert "0x" in recorder.error["message"]
+    assert not recorder.events("warning", "error"), "the error says it all"
     assert not partials(fast_dir)
     assert_sessions_valid(fast_dir)
     # The same here, without a recorder: what had ended when it raised, and what was in play.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tape2048.errors import PlayerImportError, PlayerRaisedError
 from tape2048.rules import boards_to_exps
 from tape2048_recorder.models import server
 from tape2048_recorder.models.remote import RemotePlayer
@@ -116,6 +117,22 @@ def test_a_player_is_given_at_most_what_its_warm_up_was_told(asking: Make) -> No
     for number, player in enumerate(players):
         for half in range(2):
             assert np.array_equal(player.collect(), scores_of(boards_of(2 * number + half)))
+
+
+def test_what_a_player_says_arrives_with_its_class_and_hint(asking: Make) -> None:
+    there = asking("no_such_factory")
+    player = there.player()
+    submit(player, boards_of(0))
+    there.server.answer_all()
+    with pytest.raises(PlayerImportError, match="no_such_factory"):
+        player.collect()
+    there = asking("hashed", kee=1)
+    player = there.player()
+    submit(player, boards_of(0))
+    there.server.answer_all()
+    with pytest.raises(PlayerRaisedError, match="kee") as caught:
+        player.collect()
+    assert "look at the parameters" in str(caught.value.hint)
 
 
 def test_models_stay_while_anybody_asks_for_them(
