@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tape2048 import Session, sessions
@@ -177,22 +178,30 @@ def test_a_log_line_cannot_be_broken_by_what_it_says(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.count("\n") == 1
 
 
+NOTHING = Summary(
+    reason="SIGTERM was received",
+    out_dir="x",
+    sessions=[],
+    recovered=[],
+    games=0,
+    steps=0,
+    rows=0,
+    bytes=0,
+    elapsed_s=1,
+    mean_score=None,
+    score_max=0,
+    highest_tile=None,
+    reach={},
+    games_dropped=0,
+    first_step_s=None,
+)
+
+
 def test_nothing_recorded_is_said_in_a_line() -> None:
-    summary = Summary(
-        reason="SIGTERM was received",
-        out_dir="x",
-        sessions=[],
-        recovered=[],
-        games=0,
-        steps=0,
-        rows=0,
-        bytes=0,
-        elapsed_s=1,
-        mean_score=None,
-        score_max=0,
-        highest_tile=None,
-        reach={},
-        games_dropped=0,
-        first_step_s=None,
-    )
-    assert summary_parts(summary) == ["Nothing was recorded (SIGTERM was received)."]
+    assert summary_parts(NOTHING) == ["Nothing was recorded (SIGTERM was received)."]
+
+
+def test_what_was_recorded_is_played_again_only_where_that_runs_no_code_of_a_user() -> None:
+    some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"])
+    assert " validate x --replay\n" in str(summary_parts(some)[-1])
+    assert " validate x\n" in str(summary_parts(msgspec.structs.replace(some, model_share=0.9))[-1])

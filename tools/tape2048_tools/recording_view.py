@@ -235,10 +235,11 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     last = near(summary.sessions[-1] if summary.sessions else summary.out_dir)
     command, python = runnable("tape2048", sys.argv[0]), runnable("python", sys.executable)
     labels = f"from tape2048 import Session; print(Session.open({last!r}).labels().mean(axis=0))"
+    replay = " --replay" if summary.model_share is None else ""  # refused where it would run a user's code
     following = (
         "\nNext:\n"
         f"  {command} show {shlex.quote(last)}\n"
-        f"  {command} validate {shlex.quote(near(summary.out_dir))} --replay\n"
+        f"  {command} validate {shlex.quote(near(summary.out_dir))}{replay}\n"
         f"  {python} -c {_double_quoted(labels)}"
     )
     return [columns(facts), "\n".join(names), following]
