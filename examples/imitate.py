@@ -11,7 +11,7 @@ with ``student.toml``::
     player = "python:tape2048_recorder.models.torch_player:make"
     lanes = 512
     out_dir = "student"
-    max_games = 2000
+    max_games = 1000
 
     [player_args]
     model = "policy.safetensors"
