@@ -4,11 +4,15 @@
 
     python -m tests.bench.soak --minutes 60 [--every-s 10 20] [--workers 2] [--seed 1]
 
-Each 10 to 20 s one process is killed by SIGKILL: a worker, the daemon, or the daemon twice, the second time
-while the next start recovers what the first death left. After each death of the daemon: what its journals
-and sessions held is published once, by the next start; every session passes ``validate`` (and is removed
-then, by the functions of ``tape2048 prune``); no game comes twice. The steps that were played and are not
-published may be no more than what the workers' buffers can hold, for each kill. Resident memory, descriptors
+Each 10 to 20 s one process is killed: a worker by SIGKILL; a worker by the kernel, for lack of memory in the
+recorder's control group (root, and a memory controller that may be written); the daemon; or the daemon
+twice, the second time while the next start recovers what the first death left. After each death of the
+daemon: what its journals and sessions held is published once, by the next start; every session passes
+``validate`` (and is removed then, by the functions of ``tape2048 prune``); no game comes twice.
+
+The steps that were played are read from the memory that daemon and workers share, after their death, so they
+are exact but for the slice of 50 ms that a worker was killed in. Those that are not published may be no more
+than what each worker that died could hold: a full buffer and its game in play. Resident memory, descriptors
 and shared memory may not grow from the middle third of the run to the last. The exit code is 1 where any of
 that does not hold.
 """
@@ -16,6 +20,8 @@ that does not hold.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import random
 import signal
 import sys
@@ -28,25 +34,33 @@ from tape2048._holds import Upkeep
 from tape2048._removal import remove_sessions
 from tape2048.session import Session, sessions
 from tape2048.validation import validate_session
+from tape2048_recorder.shared import Shared
 
-from ..recorder.checks import confirmed_now
+from ..recorder.checks import confirmed_now, partials, snapshot
 from ..recorder.processes import Recorder, Recorders, kill, resident_mb, wait_until, workers_of
+from .memory_group import MemoryGroup
 from .recording import memory_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Expectimax, a row in twenty: games of some ten thousand steps, and files that stay small.
 SETTINGS: dict[str, Any] = {
     "player": "expectimax",
     "sample_rate": 20,
-    "block_rows": 8192,
+    "block_rows": 2048,
     "rotate_steps": 20_000,
     "flush_s": 1.0,
 }
 
 #: No game of this player has come near it.
 GAME_STEPS_MAX = 60_000
+
+#: Steps that die with a worker, at most: a full buffer of finished games, and the game in play.
+HELD_MAX = SETTINGS["block_rows"] * SETTINGS["sample_rate"] + GAME_STEPS_MAX
+
+#: What is killed, a worker as often as the three others together.
+VICTIMS = ("worker", "worker", "worker", "memory", "daemon", "recovery")
 
 GROWTH_MAX_MB = 12.0
 DESCRIPTORS_MORE_MAX = 6
@@ -69,6 +83,7 @@ class Tally:
         self.steps = 0
         self.played = 0
         self.kills: Counter[str] = Counter()
+        self.workers_lost = 0
         self.sessions = 0
         self.samples: list[Sample] = []
         self.problems: list[str] = []
@@ -97,15 +112,61 @@ class Tally:
 
     @property
     def at_risk(self) -> int:
-        """Steps that the kills may have taken: full buffers, and the games in play."""
-        each = SETTINGS["block_rows"] * SETTINGS["sample_rate"] + 2 * GAME_STEPS_MAX
-        return each * (self.kills["worker"] + self.kills["daemon"])
+        """Steps that the kills may have taken."""
+        return HELD_MAX * self.workers_lost
 
 
-def last_status(recorder: Recorder) -> dict[str, Any]:
-    """What a recorder has said last of its state."""
-    said = [said["status"] for said in list(recorder.said) if "status" in said]
-    return said[-1] if said else {"steps": 0}
+class Life:
+    """A recorder from its start to its death."""
+
+    def __init__(self, recorders: Recorders, group: MemoryGroup | None, settings: dict[str, Any]) -> None:
+        self.recorder = recorders.start(**settings)
+        if group is not None:
+            group.add(self.recorder.pid)  # before it has started a worker
+        self._workers = int(settings["workers"])
+        self._shared: Shared | None = None
+
+    def wait_until_it_plays(self) -> None:
+        """Wait for a worker that plays, and for all that are to come."""
+        self.recorder.wait_for_status(lambda status: status["workers_ready"] > 0)
+        wait_until(lambda: len(self.recorder.workers) == self._workers)
+        self._hold_shared()
+
+    def _hold_shared(self) -> None:
+        for path in Path(f"/proc/{self.recorder.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if self._shared is None and "memfd:tape2048" in str(path.readlink()):
+                    self._shared = Shared(os.open(path, os.O_RDWR | os.O_CLOEXEC), self._workers)
+
+    @property
+    def played(self) -> int:
+        """Steps that its workers have played so far, those that have died too."""
+        return 0 if self._shared is None else int(self._shared.slots["steps"].sum())
+
+    def kill(self, tally: Tally) -> None:
+        """Kill the daemon, see that its workers go with it, and count what they have played."""
+        if self.recorder.process.poll() is None:
+            self._hold_shared()
+        self.recorder.signal(signal.SIGKILL)
+        self.recorder.process.wait()
+        wait_until(lambda: not workers_of(self.recorder.pid), patience_s=10)
+        tally.workers_lost += self._workers if self.played else 0
+        self.end(tally)
+
+    def run_out_of_memory(self, group: MemoryGroup) -> int:
+        """Have the kernel kill for lack of memory; returns how many workers it took, 0 for the daemon."""
+        before = set(self.recorder.workers)
+        group.exhaust()
+        wait_until(lambda: before - set(self.recorder.workers), patience_s=10)
+        time.sleep(0.1)  # a daemon takes its workers with it
+        return len(before - set(self.recorder.workers)) if self.recorder.process.poll() is None else 0
+
+    def end(self, tally: Tally) -> None:
+        """Count what was played; the processes have ended."""
+        tally.played += self.played
+        if self._shared is not None:
+            self._shared.close()
+        self.recorder.close()
 
 
 def look(recorder: Recorder) -> Sample | None:
@@ -130,6 +191,8 @@ def soak(
     every_s: tuple[float, float],
     workers: int = 2,
     seed: int = 1,
+    group: MemoryGroup | None = None,
+    victims: Sequence[str] = (),
     show: Callable[[str], object] = lambda _: None,
 ) -> Tally:
     """Record and kill; returns what was found.
@@ -140,48 +203,55 @@ def soak(
         every_s: shortest and longest time between two kills.
         workers: of the recorder.
         seed: of the kills.
+        group: where the recorder is to run; None: nobody dies for lack of memory.
+        victims: what to kill before what is drawn.
         show: told a line for each kill.
     """
     draw = random.Random(seed)
+    first = list(victims)
+    kinds = [victim for victim in VICTIMS if victim != "memory" or group is not None]
     tally = Tally(root)
     before = shared_memory()
     end = time.monotonic() + seconds
+    settings = {**SETTINGS, "workers": workers, "seed": seed}
     with Recorders(root) as recorders:
-        settings = {**SETTINGS, "workers": workers, "seed": seed}
-        recorder = recorders.start(**settings)
-        while time.monotonic() < end:
-            recorder.wait_for_status(lambda status: status["workers_ready"] > 0)
+        life = Life(recorders, group, settings)
+        while first or time.monotonic() < end:
+            life.wait_until_it_plays()
             time.sleep(draw.uniform(*every_s))
-            if (sample := look(recorder)) is not None:
+            if (sample := look(life.recorder)) is not None:
                 tally.samples.append(sample)
-            victim = draw.choice(["worker", "worker", "daemon", "daemon twice"])
-            show(
-                f"{victim}: {last_status(recorder)['steps']:,} steps in this life, {tally.steps:,} collected"
-            )
+            victim = first.pop(0) if first else draw.choice(kinds)
+            show(f"{victim}: {life.played:,} steps in this life, {tally.steps:,} collected")
+            tally.kills[victim] += 1
             if victim == "worker":
-                kill(draw.choice(recorder.workers or [recorder.pid]))
-                tally.kills["worker"] += 1
+                kill(draw.choice(life.recorder.workers))
+                tally.workers_lost += 1
                 continue
-            kill_daemon(recorder, tally)
-            if victim == "daemon twice":
-                tally.kills["recovery"] += 1
-                second = recorders.start(**settings)
-                time.sleep(draw.uniform(0.3, 1.2))  # imports take about as long
-                kill_daemon(second, tally)
+            if victim == "memory":
+                assert group is not None
+                if gone := life.run_out_of_memory(group):
+                    tally.workers_lost += gone
+                    continue
+                tally.kills["... that took the daemon"] += 1
+            life.kill(tally)
+            if victim == "recovery":
+                kill_while_it_recovers(root, Life(recorders, group, settings), draw, tally)
             expected = confirmed_now(root)
-            recorder = recorders.start(**settings)
-            recorder.wait_for_status(lambda status: status["workers_ready"] > 0)
+            life = Life(recorders, group, settings)
+            life.wait_until_it_plays()
             tally.collect()
             lost = set(expected) - tally.ids
             tally.check(not lost, f"{len(lost)} confirmed games are lost")
-        recorder.signal(signal.SIGTERM)
-        code = recorder.end()
-        tally.check(code == 0, f"the recorder ended with {code}: {recorder.stderr[-500:]}")
-        tally.played += int(last_status(recorder)["steps"])
+        life.recorder.signal(signal.SIGTERM)
+        code = life.recorder.end()
+        tally.check(code == 0, f"the recorder ended with {code}: {life.recorder.stderr[-500:]}")
+        life.end(tally)
         tally.collect()
     tally.check(not list(root.glob(".*.partial")), "unfinished sessions are left")
     tally.check(not (root / ".quarantine").exists(), "something was put into the quarantine")
     missing = tally.played - tally.steps
+    tally.check(missing >= 0, f"{-missing:,} steps are published that nobody played")
     tally.check(missing <= tally.at_risk, f"{missing:,} steps are missing; the bound is {tally.at_risk:,}")
     more = shared_memory() - before
     tally.check(not more, f"left in /dev/shm: {sorted(more)}")
@@ -189,14 +259,15 @@ def soak(
     return tally
 
 
-def kill_daemon(recorder: Recorder, tally: Tally) -> None:
-    """Kill a daemon, and see that its workers go with it."""
-    tally.kills["daemon"] += 1
-    recorder.signal(signal.SIGKILL)
-    recorder.process.wait()
-    wait_until(lambda: not workers_of(recorder.pid), patience_s=10)
-    tally.played += int(last_status(recorder)["steps"])
-    recorder.close()
+def kill_while_it_recovers(root: Path, life: Life, draw: random.Random, tally: Tally) -> None:
+    """Kill a recorder soon after it has first touched what a dead one left (if that left anything)."""
+    left, was = partials(root), snapshot(root)
+    deadline = time.monotonic() + 30
+    while left and snapshot(root) == was and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    time.sleep(draw.uniform(0, 0.01))
+    life.kill(tally)
+    tally.kills["... before it was through"] += any(path.exists() for path in left)
 
 
 def check_growth(tally: Tally) -> None:
@@ -227,7 +298,10 @@ def main() -> int:
         sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")
         sys.stdout.flush()
 
-    with memory_dir() as directory:
+    group = MemoryGroup.make()
+    if group is None:
+        show("no memory control group can be made here: nobody is killed for lack of memory")
+    with memory_dir() as directory, group or contextlib.nullcontext():
         root = directory / "out"
         root.mkdir()
         tally = soak(
@@ -236,9 +310,10 @@ def main() -> int:
             every_s=(args.every_s[0], args.every_s[1]),
             workers=args.workers,
             seed=args.seed,
+            group=group,
             show=show,
         )
-    missing = max(0, tally.played - tally.steps)
+    missing = tally.played - tally.steps
     show(
         f"kills: {dict(tally.kills)}; {tally.sessions} sessions, {len(tally.ids):,} games, "
         f"{tally.steps:,} steps published of {tally.played:,} played, {missing:,} missing "
