@@ -170,7 +170,7 @@ class Daemon:
     def _on_signal(self) -> None:
         for name in self._signals.take():
             if name == ROTATE.name:
-                self.gauges.rotations.ask(self._recording.close_open())
+                self.gauges.rotations.ask(time.monotonic())
             elif name == "SIGHUP" and self._reload is not None:
                 self._reload.ask()
             elif self._phase == "recording" and name != STOP_NOW.name:
@@ -337,7 +337,7 @@ class Daemon:
             self._attend(worker, now)
         self._watch.look(now, self.config.worker_silence_s)
         self._give_up(self._playing.attend(self._recording, now, look=self._phase == "recording"))
-        self._recording.rotate_if_due()
+        self.gauges.rotations.attend(now)
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
             self.first_step_s = now - self._begun

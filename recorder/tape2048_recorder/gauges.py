@@ -7,7 +7,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
-from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
+from tape2048_recorder.report import REACH_TILES, Counts, State, Status, Tally
+from tape2048_recorder.rotations import Rotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.supervisor import Supervisor
     from tape2048_recorder.watch import Watch
 
-__all__ = ["Gauges", "Rotations", "pause_kind"]
+__all__ = ["Gauges", "pause_kind"]
 
 #: The rate shown is the mean over this long.
 RATE_WINDOW_S = 10.0
@@ -30,32 +31,6 @@ def pause_kind(why: str) -> str:
     if why.startswith(DISK_FULL):
         return "disk_full"
     return "disk_slow" if why.startswith(DISK_SLOW) else "write_failed"
-
-
-class Rotations:
-    """Requests to rotate now, and what became of them; sessions are published in the order they close."""
-
-    def __init__(self) -> None:
-        self.state = Rotation()
-        self._waiting: deque[int] = deque()  # for each request: the session that it closed
-
-    def ask(self, serial: int | None) -> None:
-        """A request closed this session; None: there was none to close."""
-        state = self.state
-        if serial is None and not self._waiting:
-            self.state = Rotation(state.asked + 1, state.asked + 1)
-            return
-        # With nothing open, what is on its way to be published is what the request was for.
-        self._waiting.append(self._waiting[-1] if serial is None else serial)
-        self.state = Rotation(state.asked + 1, state.done, state.path, state.error)
-
-    def published(self, serial: int, path: Path | None, error: str | None) -> None:
-        """It is over with this session."""
-        done = self._waiting.count(serial)
-        if done:
-            self._waiting = deque(waiting for waiting in self._waiting if waiting != serial)
-            found = None if path is None else str(path)
-            self.state = Rotation(self.state.asked, self.state.done + done, found, error)
 
 
 class Gauges:
@@ -83,7 +58,7 @@ class Gauges:
         self._paused_at: float | None = None
         self._publish_s = 0.0
         self._publish_last_s: float | None = None
-        self.rotations = Rotations()
+        self.rotations = Rotations(supervisor, recording)
         self.blocks = 0
         self.worker_restarts = 0
         self.reloads = 0

@@ -30,10 +30,12 @@ _SLOT = np.dtype(
             "oldest",  # the worker's: the oldest generation that it holds games of
             "model_ns",  # the worker's: time in its batched player
             "played_ns",  # ... and in all of its play
+            "flush",  # the daemon's: number of the last request to write what is finished
+            "flushed",  # the worker's: the last one that it has met
         ],
-        "formats": ["<u8"] * 8,
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56],
-        "itemsize": 64,  # a cache line each, so that writers do not slow each other
+        "formats": ["<u8"] * 10,
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64, 72],
+        "itemsize": 128,  # cache lines of their own, so that writers do not slow each other
     }
 )
 

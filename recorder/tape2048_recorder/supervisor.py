@@ -118,6 +118,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         self.shared.slots["command"][worker.index] = PLAY
         self.shared.slots["heartbeat_ns"][worker.index] = time.monotonic_ns()
+        self.shared.slots["flushed"][worker.index] = self.shared.slots["flush"][worker.index]
         spec = msgspec.structs.replace(
             self._spec,
             index=worker.index,

@@ -135,6 +135,7 @@ class Worker:
             if command == DRAIN:
                 more = False
                 self._buffer.forget_waiting()
+            self._flush_if_asked()
             idle = not self._buffer.in_play and not self._buffer.games_waiting
             if idle and more:
                 more = self._get_games()
@@ -188,6 +189,17 @@ class Worker:
 
     def _flush_is_due(self, now: float) -> bool:
         return self._finished_since is not None and now - self._finished_since >= self._spec.flush_s
+
+    def _flush_if_asked(self) -> None:
+        """Write what is finished where the daemon is to rotate, and let it know."""
+        asked = self._slot["flush"][0]
+        if asked != self._slot["flushed"][0]:
+            self._flush_all()
+            self._slot["flushed"] = asked
+
+    def _flush_all(self) -> None:
+        """Write all that is finished."""
+        self._flush()
 
     def _flush(self) -> None:
         """Write the finished games as one block, and wait until the daemon has confirmed it."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+#: Finished games stay in the worker: only a request has them written.
 CONFIG = """\
-player = "random"
+player = "expectimax"
 workers = {workers}
 sample_rate = 100
-block_rows = 2048
-flush_s = 0.1
+block_rows = 100_000
+flush_s = 3600
 min_free_mb = 0
 drain_timeout_s = 20
 rotate_steps = {rotate_steps}
@@ -134,6 +136,14 @@ def check_that_another_user_may_not(service: Service) -> None:
     assert "as root" in done.stdout
 
 
+def rotate(recorder: Running) -> str:
+    """Rotate until a game has ended meanwhile."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (path := recorder.rotate(PATIENCE_S)) is None:
+        assert time.monotonic() < deadline, "finished games stay with the workers"
+    return path
+
+
 def test_the_life_of_a_service(service: Service) -> None:
     ready = service.wait_for("READY")
     assert not any("READY" in message for message in service.heard[: ready - 1])
@@ -162,9 +172,7 @@ def test_the_life_of_a_service(service: Service) -> None:
 
     with Running(service.root, "default") as recorder:
         recorder.rotate(PATIENCE_S)
-        path = None
-        while path is None:  # nothing to publish yet, perhaps
-            path = recorder.rotate(PATIENCE_S)
+        path = rotate(recorder)
     assert len(Session.open(path)) > 0
     assert meta_of(service.root / path)["config"]["rotate_steps"] == 9_000_000
 

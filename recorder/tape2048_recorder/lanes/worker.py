@@ -132,6 +132,7 @@ class BatchWorker(Worker):
                         table.retire()
                 elif int(self._slot["weights"][0]) > self._asked_for:
                     self._change_weights()
+                self._flush_if_asked()
                 if not self._play_ticks():
                     break
         except PlayerError:

@@ -36,9 +36,9 @@ EXIT_NOTHING = 1
 def command(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
     """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
 
-    Blocks that are being written are waited for. Games that workers hold in memory (for at most flush_s) go
-    into the next session. Where no block was written since the last session, there is nothing to publish, and
-    the exit code is 1.
+    All games that have ended are in it, those too that workers still held in memory; games in play go into
+    the next one. Where no game has ended since the last session there is nothing to publish, and the exit
+    code is 1. A worker that cannot write within 10 s (the disk is full) is not waited for.
     """
     from tape2048_recorder.control import Running
 
@@ -49,6 +49,6 @@ def command(*, directory: Path, instance: str | None, timeout_s: float, as_json:
     elif path is not None:
         print_human(printable(path))
     else:
-        click.echo("nothing to publish: no block was written since the last session (see flush_s)", err=True)
+        click.echo("nothing to publish: no game has ended since the last session", err=True)
     if path is None:
         raise click.exceptions.Exit(EXIT_NOTHING)
