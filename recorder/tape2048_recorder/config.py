@@ -204,7 +204,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_disk_mb: Annotated[
         Megabytes | None,
         about(
-            "end when `out_dir` holds more than this",
+            "end when the sessions in `out_dir` take more than this (`prune` makes room)",
             why="what the sessions are worth is the operator's to say; `min_free_mb` guards the rest",
             none="off",
         ),

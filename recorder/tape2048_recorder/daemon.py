@@ -392,7 +392,7 @@ class Daemon:
             self.config,
             rows=self.tally.rows,
             elapsed_s=now - self._begun,
-            disk_bytes=self._recording.size_bytes,
+            disk_bytes=self._recording.size_bytes(now),
             pids=[os.getpid(), *processes],
         )
         if met is not None:

@@ -15,7 +15,7 @@ from tape2048._durable import storage_error
 from tape2048._quarantine import quarantine
 from tape2048._version import __version__
 from tape2048.errors import DiskFullError, FormatError, OutDirError, TapeError, WorkerStartError
-from tape2048.formats.session import FORMAT_VERSION, SESSION_NAME, STEPS_NPY
+from tape2048.formats.session import FORMAT_VERSION
 from tape2048.validation import Finding
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.daemon import Daemon
@@ -170,7 +170,6 @@ def _run(
         out_dir,
         config,
         make_facts,
-        _sessions_bytes(out_dir),
         for_weights=None if live is None else live.facts,
     )
     daemon = Daemon(
@@ -338,16 +337,3 @@ def _last_written(partial: Path) -> str:
     except OSError:
         return utc_text()
     return utc_text(datetime.fromtimestamp(moment, UTC))
-
-
-def _sessions_bytes(out_dir: Path) -> int:
-    """What the published sessions of a directory take, by their rows' files."""
-    try:
-        paths = [path for path in out_dir.iterdir() if SESSION_NAME.match(path.name)]
-    except OSError as error:
-        raise storage_error(error, out_dir, "looking for sessions") from error
-    total = 0
-    for path in paths:
-        with contextlib.suppress(OSError):
-            total += (path / STEPS_NPY).stat().st_size
-    return total

@@ -6,6 +6,7 @@ for those that are still being written, and is then handed to the publisher.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
 from tape2048.errors import FormatError, StorageError
-from tape2048.formats.session import step_dtype
+from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY, step_dtype
 from tape2048_recorder.partial import Facts, PartialSession
 from tape2048_recorder.protocol import Range, WriteFailed, Written
 from tape2048_recorder.publisher import Outcome, Publisher, utc_text
@@ -35,6 +36,9 @@ RETRY_S = 1.0
 
 MEGABYTE = 10**6
 
+#: Between two looks at what the sessions of ``out_dir`` take, where there is a limit on it.
+RECOUNT_S = 60.0
+
 #: How the reasons for a pause begin.
 DISK_FULL = "the disk is full"
 DISK_SLOW = "the disk is slow"
@@ -47,7 +51,6 @@ class Recording:
         out_dir: where sessions are published.
         config: the recorder's.
         make_facts: facts of a session that starts at a moment (UTC, RFC 3339).
-        bytes_before: what ``out_dir`` held in sessions when the recorder started.
         for_weights: what a session's facts are where a generation of weights played it. Each generation has
             sessions of its own; there is one generation where weights do not change.
     """
@@ -57,7 +60,6 @@ class Recording:
         out_dir: Path,
         config: RecorderConfig,
         make_facts: Callable[[str], Facts],
-        bytes_before: int,
         *,
         for_weights: Callable[[Facts, int], Facts] | None = None,
     ) -> None:
@@ -66,7 +68,9 @@ class Recording:
         self._config = config
         self._make_facts = make_facts
         self.row_bytes = step_dtype(record_action=config.record_action).itemsize
-        self._bytes_published = bytes_before
+        self._bytes_published = 0
+        self._counted: set[str] = set()  # names of the sessions that were there when that was counted last
+        self._recount_at = 0.0
         self._serial = 0
         self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
         #: When the open (or next) session of each began: monotonic, UTC.
@@ -216,8 +220,9 @@ class Recording:
         """What the publisher has done since the last call."""
         outcomes = self.publisher.outcomes()
         for outcome in outcomes:
-            if outcome.published is not None:
-                self._bytes_published += outcome.published.bytes
+            if outcome.published is not None and outcome.published.path is not None:
+                seen = outcome.published.path.name in self._counted
+                self._bytes_published += 0 if seen else outcome.published.bytes
         return outcomes
 
     # How much there is.
@@ -237,9 +242,25 @@ class Recording:
         """Confirmed rows in the open session."""
         return sum(session.rows_confirmed for session in self._open.values())
 
+    def size_bytes(self, now: float) -> int:
+        """Bytes of the sessions in ``out_dir`` and of those being written; 0 where ``max_disk_mb`` is off.
+
+        The directory is looked at once in :data:`RECOUNT_S`, and before a limit is said to be met: others
+        remove sessions (``tape2048 prune``), or publish there too.
+        """
+        if self._config.max_disk_mb is None:
+            return 0
+        if now < self._recount_at and self._size_bytes < self._config.max_disk_mb * MEGABYTE:
+            return self._size_bytes
+        self._recount_at = now + RECOUNT_S
+        with contextlib.suppress(OSError):  # it is gone: whoever writes there will say so
+            found = [path for path in self._out_dir.iterdir() if SESSION_NAME.match(path.name)]
+            self._counted = {path.name for path in found}
+            self._bytes_published = sum(map(_bytes_of, found))
+        return self._size_bytes
+
     @property
-    def size_bytes(self) -> int:
-        """Bytes of published sessions and of those being written."""
+    def _size_bytes(self) -> int:
         being_written = [*self._closing, *self._open.values()]
         return self._bytes_published + sum(session.size_bytes for session in being_written)
 
@@ -256,3 +277,10 @@ class Recording:
         """
         stat = os.statvfs(self._out_dir)
         return stat.f_bavail * stat.f_frsize
+
+
+def _bytes_of(session: Path) -> int:
+    try:
+        return sum((session / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
+    except OSError:
+        return 0  # just being removed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from crc32c import crc32c
 
 from tape2048 import Session, validate_session
-from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY
+from tape2048.session import sessions
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.partial import Facts
 from tape2048_recorder.protocol import Range, WriteFailed, Written
-from tape2048_recorder.recording import Recording
+from tape2048_recorder.recording import RECOUNT_S, Recording
 
 GAME_ROWS = 10
 
@@ -75,7 +77,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def recording(**settings: object) -> Recording:
         config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=0, **settings)  # type: ignore[arg-type]
-        made.append(Recording(tmp_path, config, facts, 0))
+        made.append(Recording(tmp_path, config, facts))
         return made[-1]
 
     yield recording
@@ -166,7 +168,7 @@ def test_a_failed_write_is_named_and_tried_again_after_a_while(
 
 def test_too_little_free_space_is_a_reason_with_figures(tmp_path: Path) -> None:
     config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=10**9)
-    recording = Recording(tmp_path, config, facts, 0)
+    recording = Recording(tmp_path, config, facts)
     why = recording.why_not(50)
     recording.publisher.close()
     assert why is not None
@@ -186,3 +188,34 @@ def test_closed_sessions_that_wait_pause_the_workers(make: Make, monkeypatch: py
     assert why is not None
     assert "the disk is slow" in why
     recording.publisher.pending = 0
+
+
+def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, tmp_path: Path) -> None:
+    def others() -> Path:
+        session = tmp_path / "20260101T000000Z_model=others"
+        session.mkdir()
+        (session / METADATA_DB).touch()
+        with (session / STEPS_NPY).open("wb") as file:
+            file.truncate(2_000_000)
+        return session
+
+    recording = make(max_disk_mb=1)
+    session = others()
+    assert recording.size_bytes(0.0) == 2_000_000
+    shutil.rmtree(session)
+    assert recording.size_bytes(1.0) == 0, "a limit was met by what is gone"
+    others()
+    assert recording.size_bytes(2.0) == 0
+    assert recording.size_bytes(1.0 + RECOUNT_S) == 2_000_000
+
+    blocks = Blocks(recording)  # a session that is seen before its outcome is heard counts once
+    recording.confirm(blocks.write(recording.place(50), 5))
+    recording.close_open()
+    deadline = time.monotonic() + 10
+    while len(sessions(tmp_path)) == 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    size = recording.size_bytes(1000.0)
+    assert size > 2_000_000
+    wait_until_idle(recording)
+    assert recording.size_bytes(1001.0) == size

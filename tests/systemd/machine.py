@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -80,6 +81,7 @@ class Machine:
 
     def __init__(self, rootfs: Path) -> None:
         self.rootfs = rootfs
+        self.leader: int | None = None
 
     def __enter__(self) -> Self:
         self._nspawn = subprocess.Popen(
@@ -92,21 +94,35 @@ class Machine:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        children = Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children")
-        wait_for(lambda: children.read_text().split(), "the container's first process")
-        self.leader = int(children.read_text().split()[0])
-        wait_for(
-            lambda: self.run("systemctl is-system-running").stdout.strip() in {"running", "degraded"}, "boot"
-        )
+        try:
+            wait_for(self._is_up, "boot")
+        except BaseException:
+            self._end()
+            raise
         return self
+
+    def _is_up(self) -> bool:
+        assert self._nspawn.poll() is None, f"systemd-nspawn ended with {self._nspawn.returncode}"
+        children = Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text().split()
+        if not children:
+            return False
+        self.leader = int(children[0])  # at first a process that makes the container and goes away
+        return self.run("systemctl is-system-running").stdout.strip() in {"running", "degraded"}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.run("systemctl poweroff")
+        self._end()
+
+    def _end(self) -> None:
+        if self.leader is not None:
+            self.run("systemctl poweroff")
         try:
             self._nspawn.wait(30)
         except subprocess.TimeoutExpired:
+            if self.leader is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.leader, signal.SIGKILL)  # it outlives systemd-nspawn
             self._nspawn.send_signal(signal.SIGKILL)
             self._nspawn.wait()
 
