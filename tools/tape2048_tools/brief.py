@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,33 +10,35 @@ from tape2048._directory import MANIFEST_BYTES_MAX
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
 from tape2048_tools.summary import REACH_THRESHOLDS, Summary
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 __all__ = ["brief"]
+
+_NO_REACH: dict[int, float | None] = dict.fromkeys(REACH_THRESHOLDS)
 
 _decode = msgspec.json.Decoder(Manifest).decode
 
 
-def brief(path: Path) -> Summary | None:
+def brief(path: str, name: str) -> Summary | None:
     """The line about a session as far as its manifest goes: rows, games, bytes; no scores.
+
+    Args:
+        path: its directory.
+        name: the last part of that.
 
     Returns:
         None where there is no manifest of ours, or the files' sizes are not those that it says: opening
         the session says what is wrong, if anything.
     """
     # Plain strings and calls: with paths and context managers this takes three times as long.
-    directory = str(path)
     sizes = {}
     try:
-        with os.scandir(directory) as entries:
+        with os.scandir(path) as entries:
             for entry in entries:
                 sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
         # As much as it has: room for the largest there may be takes longer to make than all of the rest.
         length = sizes.get(MANIFEST, 0)
         if length > MANIFEST_BYTES_MAX:
             return None
-        fd = os.open(f"{directory}/{MANIFEST}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(f"{path}/{MANIFEST}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             manifest = _decode(os.read(fd, length))
         finally:
@@ -47,17 +48,17 @@ def brief(path: Path) -> Summary | None:
     files = manifest.files
     if manifest.version != FORMAT_VERSION or STEPS_NPY not in files or METADATA_DB not in files:
         return None
-    for name, listed in files.items():
-        if sizes.get(name) != listed.bytes:
+    for file, listed in files.items():
+        if sizes.get(file) != listed.bytes:
             return None
     return Summary(
-        name=path.name,
-        path=directory,
+        name=name,
+        path=path,
         rows=manifest.rows,
         games=manifest.runs,
         mean_score=None,
         best_tile=None,
-        reach=dict.fromkeys(REACH_THRESHOLDS),
+        reach=_NO_REACH,
         bytes=sum(sizes.values()),
         recovered=None,
     )

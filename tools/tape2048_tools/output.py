@@ -94,7 +94,7 @@ def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     On a terminal too: fitting ten thousand rows to its width takes rich half a minute.
     """
     names = [heading.removeprefix(">") for heading in headings]
-    lines = [names, *([printable(value) for value in row] for row in rows)]
+    lines = [names, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     numbers = [heading.startswith(">") for heading in headings]
     form = "  ".join(

@@ -176,20 +176,22 @@ def _open_all(
     scores: bool | None,  # noqa: FBT001 - as the command has it
 ) -> tuple[list[Summary], list[tuple[Path, TapeError]], bool]:
     """The sessions, those that cannot be opened, and whether scores were read."""
-    from tape2048.session import Session, sessions
+    from tape2048.session import Session, session_names
     from tape2048_tools.brief import brief
     from tape2048_tools.summary import summarize
 
     good: list[Summary] = []
     broken: list[tuple[Path, TapeError]] = []
-    paths = sessions(directory)
-    scores = len(paths) <= SCORES_SESSIONS_MAX if scores is None else scores
-    for path in paths:
+    names = session_names(directory)
+    scores = len(names) <= SCORES_SESSIONS_MAX if scores is None else scores
+    before = str(directory / "x")[:-1]
+    for name in names:
         try:
-            good.append((None if scores else brief(path)) or summarize(Session.open(path)))
+            path = before + name
+            good.append((None if scores else brief(path, name)) or summarize(Session.open(path)))
         except TapeError as error:
             if os.path.lexists(path):  # else it was removed since its name was read
-                broken.append((path, error))
+                broken.append((Path(path), error))
         except FileNotFoundError:
             continue
     return good, broken, scores
