@@ -6,6 +6,7 @@ at the descriptors named in its arguments; never by hand.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -14,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -52,6 +54,10 @@ _SLICE_STEPS_MAX = 1 << 24
 #: Finished games a block holds at most; 40 bytes each. Random games (118 rows) fill a block of 262,144
 #: rows with about 2,200.
 RUNS_MAX = 16_384
+
+#: By how much a worker counts as larger than it is, in thousandths of the memory there is, when the kernel
+#: looks for whom to kill.
+OOM_SCORE_ADJ = 500
 
 #: Games asked for at first, before anything is known of their length.
 _FIRST_GAMES = 8
@@ -253,6 +259,17 @@ def die_with(daemon_pid: int) -> None:
         raise SystemExit(1)
 
 
+def die_first() -> None:
+    """Be the one that the kernel kills where memory runs out.
+
+    A worker is replaced, and its unrecorded games are played again. The daemon would take everybody along,
+    and is the largest at times: while it publishes very many short games.
+    """
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
+
+
 def _worker_class(player: str) -> type[Worker]:
     """The kind of worker that plays a player of this name."""
     from tape2048_recorder.players.batch import is_batched
@@ -269,6 +286,7 @@ def main(argument: str) -> int:
     begin = time.monotonic()
     spec = msgspec.json.decode(argument, type=WorkerSpec)
     die_with(spec.daemon_pid)
+    die_first()
     # Whether to stop is the daemon's to say; a terminal's Ctrl-C reaches the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

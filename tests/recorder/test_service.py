@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,13 +19,13 @@ from tape2048.errors import ControlError, NotRunningError
 from tape2048.session import Session
 from tape2048_recorder.control import Running
 from tape2048_recorder.status_file import judge, read_snapshot
+from tape2048_recorder.worker import OOM_SCORE_ADJ
 
 from .checks import assert_sessions_valid, meta_of
-from .processes import PATIENCE_S, environment, kill, wait_until
+from .processes import PATIENCE_S, environment, kill, wait_until, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from .processes import Recorders
 
@@ -152,6 +153,9 @@ def test_the_life_of_a_service(service: Service) -> None:
     snapshot = read_snapshot(service.root, "default")
     assert judge(snapshot).state in {"starting", "recording"}
     assert snapshot.process.pid == service.process.pid
+    (worker,) = workers_of(service.process.pid)  # where memory runs out, it goes and not the daemon
+    assert int(Path(f"/proc/{worker}/oom_score_adj").read_text()) == OOM_SCORE_ADJ
+    assert int(Path(f"/proc/{service.process.pid}/oom_score_adj").read_text()) < OOM_SCORE_ADJ
 
     # New settings: one may change, one may not.
     service.configure(workers=2, rotate_steps=9_000_000)

@@ -94,6 +94,8 @@ def runs_confined(machine: Machine) -> str:
     assert facts["NoNewPrivs"] == "1"
     assert facts["Seccomp"] == "2"
     assert machine.say(f"stat -c %U /proc/{pid}") == "tape2048"
+    scores = [machine.say(f"cat /proc/{at}/oom_score_adj") for at in (pid, *workers(machine))]
+    assert scores == ["0", "500", "500"], scores  # where memory runs out, a worker is to go
     assert machine.say("find /var/cache/tape2048 -name '*.nbi' | wc -l") != "0", "nothing was cached"
     assert "tape2048_steps_total" in machine.say("cat /var/lib/tape2048/main/tape2048.prom")
     return "no capability, no new privilege, system calls filtered, compiled code cached, metrics written"
