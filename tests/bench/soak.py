@@ -211,7 +211,6 @@ def soak(
     first = list(victims)
     kinds = [victim for victim in VICTIMS if victim != "memory" or group is not None]
     tally = Tally(root)
-    before = shared_memory()
     end = time.monotonic() + seconds
     settings = {**SETTINGS, "workers": workers, "seed": seed}
     with Recorders(root) as recorders:
@@ -253,8 +252,6 @@ def soak(
     missing = tally.played - tally.steps
     tally.check(missing >= 0, f"{-missing:,} steps are published that nobody played")
     tally.check(missing <= tally.at_risk, f"{missing:,} steps are missing; the bound is {tally.at_risk:,}")
-    more = shared_memory() - before
-    tally.check(not more, f"left in /dev/shm: {sorted(more)}")
     check_growth(tally)
     return tally
 
@@ -301,6 +298,7 @@ def main() -> int:
     group = MemoryGroup.make()
     if group is None:
         show("no memory control group can be made here: nobody is killed for lack of memory")
+    before = shared_memory()
     with memory_dir() as directory, group or contextlib.nullcontext():
         root = directory / "out"
         root.mkdir()
@@ -313,6 +311,8 @@ def main() -> int:
             group=group,
             show=show,
         )
+    more = shared_memory() - before
+    tally.check(not more, f"left in /dev/shm: {sorted(more)}")
     missing = tally.played - tally.steps
     show(
         f"kills: {dict(tally.kills)}; {tally.sessions} sessions, {len(tally.ids):,} games, "

@@ -1,0 +1,19 @@
+"""The soak in short: a worker is killed, and a recovery."""
+
+from __future__ import annotations
+
+import pytest
+
+from .recording import memory_dir
+from .soak import soak
+
+
+@pytest.mark.slow
+def test_every_step_is_accounted_for_when_a_worker_and_a_recovery_are_killed() -> None:
+    with memory_dir() as directory:
+        root = directory / "out"
+        root.mkdir()
+        tally = soak(root, seconds=0, every_s=(0.1, 0.2), workers=1, victims=("worker", "recovery"))
+    assert tally.problems == []
+    assert (tally.kills["worker"], tally.kills["recovery"], tally.kills["daemon"]) == (1, 1, 0)
+    assert 0 < tally.steps <= tally.played <= tally.steps + tally.at_risk
