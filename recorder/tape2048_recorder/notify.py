@@ -19,12 +19,18 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from tape2048.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tape2048_recorder.report import Status
 
 __all__ = ["EXTEND_S", "Manager", "Notifier", "status_line", "watchdog_is_on"]
+
+#: ``sun_path`` has 108 bytes, one of them the zero that ends a path: unix(7). An abstract name may take all;
+#: nobody has one as long.
+ADDRESS_BYTES_MAX = 107
 
 #: How much longer starting or stopping may take, counted from each time that it is asked for.
 EXTEND_S = 30.0
@@ -35,6 +41,9 @@ class Notifier:
 
     Args:
         env: the environment.
+
+    Raises:
+        ConfigError: no socket can have this name; the manager would wait for a recorder that says nothing.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -42,6 +51,12 @@ class Notifier:
         self._socket: socket.socket | None = None
         if not address.startswith(("/", "@")):
             return
+        if len(os.fsencode(address)) > ADDRESS_BYTES_MAX:
+            raise ConfigError(
+                f"NOTIFY_SOCKET: found a name of {len(os.fsencode(address))} bytes, expected at most "
+                f"{ADDRESS_BYTES_MAX}, which is the longest that a socket can have: {address}",
+                hint="give the service manager a directory with a shorter path, or unset NOTIFY_SOCKET",
+            )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.settimeout(0)  # a manager that does not read must not stop the recorder
         self._address = "\0" + address[1:] if address[0] == "@" else address
@@ -50,7 +65,6 @@ class Notifier:
         """Send these fields; a manager that is gone is no reason to stop recording."""
         if self._socket is None:
             return
-        # A name longer than a socket's may be raises OSError too, as a name that nobody listens on does.
         with contextlib.suppress(OSError):
             self._socket.sendto(
                 "\n".join(f"{name}={value}" for name, value in fields.items()).encode(), self._address

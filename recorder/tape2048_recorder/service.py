@@ -47,10 +47,11 @@ class Service:
 
     Raises:
         MissingPackageError: metrics are wanted, and their package is not there.
-        ConfigError: metrics cannot be served where they are wanted.
+        ConfigError: metrics cannot be served where they are wanted, or no manager can be where it should be.
     """
 
     def __init__(self, view: Reporter, config: RecorderConfig, path: Path, env: Mapping[str, str]) -> None:
+        self.manager = Manager(env)
         self._view = view
         self._config = config
         self._started_at = utc_text()
@@ -59,7 +60,6 @@ class Service:
         self._file = StatusFile(path)
         self._file_fails = False
         self._next = 0.0
-        self.manager = Manager(env)
         self._last = Status(
             state="starting",
             why=None,

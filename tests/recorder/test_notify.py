@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tape2048.errors import ConfigError
 from tape2048_recorder.notify import Manager, Notifier, status_line, watchdog_is_on
 
 from .statuses import status_now
@@ -129,11 +130,17 @@ def test_a_manager_that_does_not_read_does_not_stop_anything(listener: Listener)
     notifier.close()
 
 
-@pytest.mark.parametrize("address", ["", "relative", "/nobody/listens", "@nobody-listens", "/" + "x" * 300])
-def test_a_socket_that_cannot_be_is_no_error(address: str) -> None:
+@pytest.mark.parametrize("address", ["", "relative", "/nobody/listens", "@nobody-listens", "/" + "x" * 106])
+def test_a_socket_that_is_not_there_is_no_error(address: str) -> None:
     notifier = Notifier({"NOTIFY_SOCKET": address})
     notifier.send(READY=1)
     notifier.close()
+
+
+@pytest.mark.parametrize("first", "/@")
+def test_a_name_that_no_socket_can_have_is_refused(first: str) -> None:
+    with pytest.raises(ConfigError, match="NOTIFY_SOCKET: found a name of 109 bytes, expected at most 107"):
+        Notifier({"NOTIFY_SOCKET": first + "é" * 54})
 
 
 @pytest.mark.parametrize(
