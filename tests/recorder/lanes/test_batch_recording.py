@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 
 from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session import sessions
+from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.replay import replay_session
 from tape2048_recorder.rng import game_seeds
+from tape2048_recorder.shared import Shared
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill
@@ -172,6 +175,27 @@ def test_newer_weights_play_the_games_that_begin_after_them(
             assert run.data == expected, f"{path.name} holds a game that {model} did not play"
     assert set(played) == set(keys)
     assert len(set(played.values())) == 3
+
+
+def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared.create(1)
+    slots = shared.slots.copy()
+    shared.close()
+    slots["flush"] = 3
+    worker = BatchWorker.__new__(BatchWorker)  # a loop without tables
+    worker._slot, worker._tables, worker._asked_for, worker._finished_dropped = slots, [], 0, 0
+    worker._channel = SimpleNamespace(send=lambda _: None)
+    seen: list[tuple[str, int]] = []
+
+    def note(what: str, more: bool) -> bool:
+        seen.append((what, int(slots["flushed"][0])))
+        return more and len(seen) < 5
+
+    monkeypatch.setattr(worker, "_flush_all", lambda: note("flush", more=False))
+    monkeypatch.setattr(worker, "_play_ticks", lambda: note("play", more=True))
+    worker.run()
+    # Answered when it is done, once; the last flush is that of the end.
+    assert seen == [("flush", 0), ("play", 3), ("play", 3), ("play", 3), ("play", 3), ("flush", 3)]
 
 
 def one_game(number: int, key: int) -> bytes:
