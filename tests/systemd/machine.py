@@ -50,6 +50,7 @@ def build(rootfs: Path) -> None:
             check=True,
             stdout=subprocess.DEVNULL,
         )
+    rootfs.chmod(0o755)  # a temporary directory is for root alone, and so its system would be
     site = rootfs / SITE.lstrip("/")
     if not site.exists():
         project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
