@@ -208,14 +208,15 @@ def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, 
     assert recording.size_bytes(2.0) == 0
     assert recording.size_bytes(1.0 + RECOUNT_S) == 2_000_000
 
+    shutil.rmtree(session)
     blocks = Blocks(recording)  # a session that is seen before its outcome is heard counts once
     recording.confirm(blocks.write(recording.place(50), 5))
     recording.close_open()
     deadline = time.monotonic() + 10
-    while len(sessions(tmp_path)) == 1:
+    while not sessions(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     size = recording.size_bytes(1000.0)
-    assert size > 2_000_000
+    assert 0 < size < 1_000_000
     wait_until_idle(recording)
     assert recording.size_bytes(1001.0) == size
