@@ -35,8 +35,8 @@ pytestmark = pytest.mark.slow
 CONFIG = """\
 player = "expectimax"
 workers = {workers}
-sample_rate = 100
-block_rows = 100_000
+sample_rate = 1000
+block_rows = 1_000_000
 flush_s = 3600
 min_free_mb = 0
 drain_timeout_s = 20
@@ -138,8 +138,8 @@ def check_that_another_user_may_not(service: Service) -> None:
 
 
 def rotate(recorder: Running) -> str:
-    """Rotate until a game has ended meanwhile."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Rotate until a game has ended meanwhile; filling a block would take longer."""
+    deadline = time.monotonic() + PATIENCE_S / 2
     while (path := recorder.rotate(PATIENCE_S)) is None:
         assert time.monotonic() < deadline, "finished games stay with the workers"
     return path
