@@ -266,7 +266,7 @@ def lives_within_its_memory(machine: Machine) -> str:
     # A limit on what is used now would be of no use: much of that is cache, which the kernel takes first.
     machine.write(f"/etc/systemd/system/{unit}.d/memory.conf", "[Service]\nMemoryMax=1G\n")
     leaky = {"player": "python:/etc/tape2048/leaky.py:make", "sample_rate": 1, "flush_s": 0.1}
-    # Its kernels are compiled meanwhile: a busy machine takes longer for one than a worker may be silent here.
+    # Kernels are compiled meanwhile: on a busy machine one takes longer than a worker may be silent here.
     configure(machine, "leaky", **leaky, worker_silence_s=120)
     flag = "/var/lib/tape2048/leaky/flag"
     with (machine.rootfs / "etc/tape2048/leaky.toml").open("a") as file:
