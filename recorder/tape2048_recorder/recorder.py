@@ -118,7 +118,13 @@ def _run(
     state = GameState(seed) if config.seed is None else instance.load_state(seed)
     workers = config.worker_count
     memory = Memory(instance, config.seed)
-    supervisor = Supervisor(_worker_spec(config, seed, player_args), workers)
+    try:
+        supervisor = Supervisor(_worker_spec(config, seed, player_args), workers)
+    except OSError as error:
+        raise WorkerStartError(
+            f"no memory to share with workers could be made: {error.strerror or error}",
+            hint="see what memory and how many open files it may have: `tape2048 doctor`",
+        ) from error
     try:
         live = _live_weights(config, out_dir, reporter, supervisor)
         server = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import time
 from pathlib import Path
@@ -9,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tape2048.errors import DiskFullError, OutDirError, StorageError
+from tape2048.errors import DiskFullError, OutDirError, StorageError, WorkerStartError
 from tape2048.session import sessions
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.recorder import run
 
-from .checks import assert_sessions_valid, meta_of, partials, published_runs
+from .checks import Listener, assert_sessions_valid, meta_of, partials, published_runs
 from .disks import Looped
 
 if TYPE_CHECKING:
@@ -40,6 +44,15 @@ def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:
     in_order = [meta_of(Path(path))["started_at"] for path in recorder.summary["sessions"]]
     assert in_order == sorted(in_order, reverse=True)
     assert in_order[0] != in_order[-1], "the clock did run backwards"
+
+
+def test_no_memory_to_share_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(WorkerStartError, match="memory to share with workers could be made: No space left"):
+        run(RecorderConfig(out_dir=str(root), player="random", workers=1, min_free_mb=0), Listener())
 
 
 @pytest.mark.root
