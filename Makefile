@@ -13,8 +13,9 @@ ARGS =
 MINUTES = 30
 # Formats that `make fuzz` fuzzes, MINUTES each.
 FORMATS = a2t1 a2run2 a2pack a2pack-index packdat dataset
-# Processes that run tests; the tests of a file stay in one, and share what they record.
-JOBS = 2
+# Processes that run tests, one more than a small machine has cores, as many tests wait for processes that they
+# watch. The tests of a file stay in one, and share what they record.
+JOBS = 3
 # Further arguments for pytest: make test PYTEST_ARGS="-k session -x"
 PYTEST_ARGS =
 
@@ -37,7 +38,7 @@ lint: $(VENV)/.installed-dev ## Check style and format (ruff).
 types: $(VENV)/.installed-dev ## Check types (mypy, strict).
 	$(BIN)/mypy
 
-unit: $(VENV)/.installed-dev ## Run the tests alone, two at a time (JOBS=2, PYTEST_ARGS=).
+unit: $(VENV)/.installed-dev ## Run the tests alone, three at a time (JOBS=3, PYTEST_ARGS=).
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
