@@ -8,19 +8,27 @@ named after the state of all our sources, and one such directory serves one stat
 Where: ``$NUMBA_CACHE_DIR`` if set, else ``$CACHE_DIRECTORY`` (systemd), else ``$XDG_CACHE_HOME`` or
 ``~/.cache``, each with a folder of ours in it. Numba's cache index is a pickle, so a directory that
 others can write (``/tmp``) is never used: where none of these works, each start compiles anew.
+
+Processes that start together, as a recorder's workers do, would all compile the same: one does, and the
+others wait for what it leaves in the cache.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = ["cache_dir", "kernel"]
 
@@ -104,4 +112,37 @@ def kernel(function: F) -> F:
             dispatcher.enable_caching()
         finally:
             config.CACHE_DIR = before
+        name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
+        dispatcher.compile = _one_at_a_time(dispatcher.compile, directory, name)
     return dispatcher  # type: ignore[no-any-return]
+
+
+def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -> Callable[[Any], Any]:
+    """``compile_``, which looks into the cache first, by one process at a time for each signature.
+
+    A kernel's lock is held while the kernels that it calls are compiled under theirs. None calls itself, so
+    nobody waits in a circle; and numba's lock among the threads of a process is taken first.
+    """
+
+    def compile_alone(signature: Any) -> Any:
+        digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:24]
+        with global_compiler_lock, _locked(directory / f"{digest}.lock"):
+            return compile_(signature)
+
+    return compile_alone
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that goes with the process; nothing where the file system has none."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(fd, fcntl.LOCK_EX)  # not flock: a forked child would hold it on
+        yield
+    finally:
+        os.close(fd)

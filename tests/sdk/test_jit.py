@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import itertools
 import os
@@ -219,13 +220,27 @@ INNER = (
     "from numba.extending import register_jitable\n\n\n@register_jitable\ndef inner(a):\n    return a + {}\n"
 )
 OUTER = """
+import os
+import time
+
+from numba.extending import overload
 from tape2048._jit import cache_dir, kernel
 from tape2048_recorder.inner import inner
 
 
+def nothing():
+    pass
+
+
+@overload(nothing)
+def _nothing():
+    time.sleep(float(os.environ.get("COMPILING_TAKES_S", "0")))
+    return lambda: 0
+
+
 @kernel
 def outer(a):
-    return inner(a)
+    return inner(a) + nothing()
 
 
 if __name__ == "__main__":
@@ -247,14 +262,22 @@ def copy(tmp_path: Path) -> Path:
     return root
 
 
-def run_copy(root: Path, cache: str) -> list[str]:
+def start_copy(root: Path, cache: str, **variables: str) -> subprocess.Popen[str]:
     env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    done = subprocess.run(
+    paths = f"{root}/sdk:{root}/recorder"
+    return subprocess.Popen(
         [sys.executable, "-m", "tape2048_recorder.outer"],
-        capture_output=True, text=True, check=True,
-        env={**env, "PYTHONPATH": f"{root}/sdk:{root}/recorder", "NUMBA_CACHE_DIR": cache},
-    )  # fmt: skip
-    return done.stdout.split()
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**env, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": cache, **variables},
+    )
+
+
+def run_copy(root: Path, cache: str) -> list[str]:
+    with start_copy(root, cache) as process:
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    return out.split()
 
 
 @pytest.mark.slow
@@ -272,3 +295,28 @@ def test_without_a_cache_it_compiles_and_works(copy: Path, tmp_path: Path) -> No
     blocked.write_text("in the way")
     for _ in range(2):
         assert run_copy(copy, str(blocked)) == ["1", "0", "False"]
+
+
+@pytest.mark.slow
+def test_processes_that_start_together_compile_once(copy: Path, tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    started = [start_copy(copy, cache, COMPILING_TAKES_S="1.5") for _ in range(3)]
+    said = [process.communicate()[0].split() for process in started]
+    assert sorted(said) == [["1", "0", "True"], ["1", "1", "True"], ["1", "1", "True"]]
+
+
+def test_a_directory_that_takes_no_locks_is_none(
+    checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(checkout)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(module.fcntl, "lockf", refuse)
+    dispatcher = module.kernel(double)
+    assert dispatcher(21) == 42
+
+
+def double(a: int) -> int:
+    return 2 * a
