@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # How long `make record` records, and further flags for it: make record SECONDS=600 ARGS="--player greedy"
-SECONDS = 60
+SECONDS = 90
 ARGS =
 MINUTES = 30
 # Formats that `make fuzz` fuzzes, MINUTES each.
@@ -25,7 +25,7 @@ PYTEST_ARGS =
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-record: $(VENV)/.installed ## Record for a minute with the default player (SECONDS=, ARGS=).
+record: $(VENV)/.installed ## Record for SECONDS=90 with the default player; 30 of them compile, the first time (ARGS=).
 	@# Two rotations and the end: a short try shows more than one session.
 	$(BIN)/tape2048 record --max-wall-s $(SECONDS) --rotate-s $$(( $(SECONDS) * 2 / 5 + 1 )) $(ARGS)
 

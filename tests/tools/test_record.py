@@ -198,7 +198,10 @@ NOTHING = Summary(
 
 
 def test_nothing_recorded_is_said_in_a_line() -> None:
-    assert summary_parts(NOTHING) == ["Nothing was recorded (SIGTERM was received)."]
+    late = msgspec.structs.replace(NOTHING, first_step_s=2.5)
+    assert summary_parts(late) == ["Nothing was recorded (SIGTERM was received)."]
+    (said,) = summary_parts(NOTHING)
+    assert str(said).startswith("Nothing was recorded (SIGTERM was received). No move was made yet: ")
 
 
 def test_what_was_recorded_is_played_again_only_where_that_runs_no_code_of_a_user() -> None:

@@ -214,7 +214,10 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     """What was recorded, where, and what to try next."""
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
-        return [f"Nothing was recorded ({printable(summary.reason)}){recovered}."]
+        said = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
+        if summary.first_step_s is None:
+            said += " No move was made yet: the first start of a version compiles, for half a minute or so."
+        return [said]
     steps_per_s = summary.steps / summary.elapsed_s
     facts: dict[str, object] = {
         "ended": summary.reason,
