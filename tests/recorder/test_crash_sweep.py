@@ -437,6 +437,8 @@ def test_a_real_recorder_killed_at_its_calls(servers: list[Server], fast_dir: Pa
     def kill_at(point: Point) -> str | None:
         root = fast_dir / str(point)
         killed = run_real_recorder(root, *point.strace) != 0
+        if killed and not root.exists():
+            return None  # while it was to make its directory
         try:
             assert_recovers_all_that_was_confirmed(root)
             assert killed or len(published_runs(root)) == 80
