@@ -21,6 +21,7 @@ import functools
 import hashlib
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["cache_dir", "kernel"]
 
 F = TypeVar("F")
+
+#: The longest to wait for what another process compiles.
+COMPILING_S_MAX = 120.0
 
 #: Directories of earlier source states that are left in place (a checkout that goes back finds its own).
 CACHE_STATES_KEPT_MAX = 4
@@ -134,15 +138,26 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that goes with the process; nothing where the file system has none."""
+    """Hold a lock that goes with the process; do without where the file system has none, or after a while.
+
+    Who holds it may have been stopped: to compile what another one compiles costs time, and no more.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         yield
         return
     try:
-        with contextlib.suppress(OSError):
-            fcntl.lockf(fd, fcntl.LOCK_EX)  # not flock: a forked child would hold it on
+        deadline = time.monotonic() + COMPILING_S_MAX
+        while time.monotonic() < deadline:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: a forked child would hold it on
+            except (BlockingIOError, PermissionError):
+                time.sleep(0.02)
+                continue
+            except OSError:
+                pass
+            break
         yield
     finally:
         os.close(fd)
