@@ -27,7 +27,7 @@ from .recording import memory_dir
 
 TARGET_S = 3.0
 TIMEOUT_S = 300.0
-PLAYERS = ("expectimax", "random")
+PLAYERS = ("ntuple", "expectimax", "random")
 
 #: What a session's file holds before the first row.
 _HEADER_BYTES = 192

@@ -49,7 +49,9 @@ def test_mapping_goes_with_the_last_array(file: Path) -> None:
 def resident_bytes(path: Path) -> int:
     """Bytes of the mapping of a file that stand in this process's page table."""
     _, _, after = Path("/proc/self/smaps").read_text().partition(f"{path}\n")
-    return 1024 * int(re.search(r"^Rss: +(\d+) kB", after, re.MULTILINE)[1])  # type: ignore[index]
+    found = re.search(r"^Rss: +(\d+) kB", after, re.MULTILINE)
+    assert found is not None, f"{path} is not mapped"
+    return 1024 * int(found[1])
 
 
 @pytest.mark.skipif(
