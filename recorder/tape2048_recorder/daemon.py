@@ -46,6 +46,7 @@ from tape2048_recorder.protocol import (
 )
 from tape2048_recorder.recording import MEGABYTE, Recording
 from tape2048_recorder.report import Reporter, State, Status, Tally
+from tape2048_recorder.rotations import Rotations
 from tape2048_recorder.shared import DRAIN, HURRY
 from tape2048_recorder.signals import ROTATE, STOP_NOW
 from tape2048_recorder.supervisor import DEATHS_MAX, Supervisor, Worker
@@ -126,12 +127,12 @@ class Daemon:
         self._next_limits = 0.0
         self.reason = ""
         self.tally = Tally()
+        self._rotations = Rotations(supervisor, recording)
         self._watch = Watch(supervisor, lambda what: reporter.event("warning", what))
         self.gauges = Gauges(
             begun=begun, supervisor=supervisor, recording=recording, tally=self.tally, watch=self._watch
         )
         self.sessions: list[Path] = []
-        self.bytes_published = 0
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
@@ -170,7 +171,7 @@ class Daemon:
     def _on_signal(self) -> None:
         for name in self._signals.take():
             if name == ROTATE.name:
-                self.gauges.rotations.ask(time.monotonic())
+                self._rotations.ask(time.monotonic())
             elif name == "SIGHUP" and self._reload is not None:
                 self._reload.ask()
             elif self._phase == "recording" and name != STOP_NOW.name:
@@ -337,7 +338,7 @@ class Daemon:
             self._attend(worker, now)
         self._watch.look(now, self.config.worker_silence_s)
         self._give_up(self._playing.attend(self._recording, now, look=self._phase == "recording"))
-        self.gauges.rotations.attend(now)
+        self._rotations.attend(now)
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
             self.first_step_s = now - self._begun
@@ -387,13 +388,12 @@ class Daemon:
         if now < self._next_limits:
             return
         self._next_limits = now + LIMITS_INTERVAL_S
-        processes = [worker.process.pid for worker in self._supervisor.workers if worker.process is not None]
         met = limit_met(
             self.config,
             rows=self.tally.rows,
             elapsed_s=now - self._begun,
             disk_bytes=self._recording.size_bytes(now),
-            pids=[os.getpid(), *processes],
+            pids=[os.getpid(), *self._supervisor.pids],
         )
         if met is not None:
             self.stop(met)
@@ -441,11 +441,11 @@ class Daemon:
 
     def _on_outcome(self, outcome: Outcome) -> None:
         self.gauges.on_outcome(outcome)
+        self._rotations.on_outcome(outcome)
         if outcome.published is not None:
             published = outcome.published
             if published.path is not None:
                 self.sessions.append(published.path)
-                self.bytes_published += published.bytes
                 self._reporter.event(
                     "info",
                     f"published {published.path.name}: {published.runs:,} games, {published.rows:,} rows, "
@@ -496,5 +496,5 @@ class Daemon:
             ending=self._phase != "recording",
             why=self._paused or (self.reason or None),
             sessions=self.sessions,
-            session_bytes=self.bytes_published,
+            rotation=self._rotations.state,
         )

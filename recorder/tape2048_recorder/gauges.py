@@ -7,8 +7,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
-from tape2048_recorder.report import REACH_TILES, Counts, State, Status, Tally
-from tape2048_recorder.rotations import Rotations
+from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +57,7 @@ class Gauges:
         self._paused_at: float | None = None
         self._publish_s = 0.0
         self._publish_last_s: float | None = None
-        self.rotations = Rotations(supervisor, recording)
+        self.session_bytes = 0
         self.blocks = 0
         self.worker_restarts = 0
         self.reloads = 0
@@ -82,10 +81,7 @@ class Gauges:
         self._publish_s += outcome.seconds
         if outcome.published is not None:
             self._publish_last_s = outcome.seconds
-        if outcome.final:
-            path = None if outcome.published is None else outcome.published.path
-            error = None if outcome.error is None else str(outcome.error)
-            self.rotations.published(outcome.session.serial, path, error)
+            self.session_bytes += outcome.published.bytes
 
     def _steps_per_s(self) -> tuple[int, float]:
         """Steps played so far, and the rate over the last seconds; called at even intervals."""
@@ -111,7 +107,7 @@ class Gauges:
         ending: bool,
         why: str | None,
         sessions: Sequence[Path],
-        session_bytes: int,
+        rotation: Rotation,
     ) -> Status:
         """How things stand.
 
@@ -121,7 +117,7 @@ class Gauges:
             ending: whether it has begun to end.
             why: for what reason, if there is one.
             sessions: what was published.
-            session_bytes: how much that was.
+            rotation: what became of requests to rotate.
         """
         workers = self._supervisor.workers
         ready = sum(worker.ready for worker in workers)
@@ -158,7 +154,7 @@ class Gauges:
             counts=Counts(
                 blocks=self.blocks,
                 sessions=len(sessions),
-                session_bytes=session_bytes,
+                session_bytes=self.session_bytes,
                 publish_s=self._publish_s,
                 publish_last_s=self._publish_last_s,
                 pauses=dict(self._pauses),
@@ -167,7 +163,7 @@ class Gauges:
                 workers_silent=self._watch.ended,
                 reloads=self.reloads,
             ),
-            rotation=self.rotations.state,
+            rotation=rotation,
         )
 
     def _disk_full_s(self, config: RecorderConfig, free: int | None, steps_per_s: float) -> float | None:

@@ -218,7 +218,7 @@ def _run(
         games=daemon.tally.games,
         steps=daemon.tally.steps,
         rows=daemon.tally.rows,
-        bytes=daemon.bytes_published,
+        bytes=daemon.gauges.session_bytes,
         elapsed_s=time.monotonic() - begun,
         mean_score=daemon.tally.mean_score,
         score_max=daemon.tally.score_max,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from tape2048_recorder.report import Rotation
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.supervisor import Supervisor
 
@@ -68,10 +67,13 @@ class Rotations:
         # With nothing open, what is on its way to be published is what the requests were for.
         self._waiting.extend([self._waiting[-1] if serial is None else serial] * count)
 
-    def published(self, serial: int, path: Path | None, error: str | None) -> None:
-        """It is over with this session."""
-        done = self._waiting.count(serial)
+    def on_outcome(self, outcome: Outcome) -> None:
+        """The publisher has tried a session; it may be over with it."""
+        serial = outcome.session.serial
+        done = self._waiting.count(serial) if outcome.final else 0
         if done:
+            path = None if outcome.published is None else outcome.published.path
+            error = None if outcome.error is None else str(outcome.error)
             self._waiting = deque(waiting for waiting in self._waiting if waiting != serial)
             found = None if path is None else str(path)
             self.state = Rotation(self.state.asked, self.state.done + done, found, error)

@@ -94,6 +94,11 @@ class Supervisor:
         #: Further descriptors that workers inherit.
         self.fds: tuple[int, ...] = ()
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run."""
+        return [worker.process.pid for worker in self.workers if worker.process is not None]
+
     def use(self, server: InferenceProcess) -> None:
         """Workers that start from now on ask this process."""
         self._spec = server.told(self._spec)
