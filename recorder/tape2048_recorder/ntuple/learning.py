@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from tape2048._bits import prefetch
 from tape2048._jit import kernel
 from tape2048.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
@@ -91,7 +92,7 @@ def new_lane(seed: np.uint64, tuples: int) -> Lane:
         np.empty(LENGTH_MAX, dtype=U64),
         np.empty(LENGTH_MAX, dtype=U64),
         np.empty(LENGTH_MAX, dtype=np.float32),
-        np.empty(SYMMETRIES * tuples, dtype=U64),
+        np.empty((2, SYMMETRIES * tuples), dtype=U64),
     )
 
 
@@ -111,6 +112,12 @@ def _sum(table: Any, places: Any) -> Any:
     return total
 
 
+@register_jitable
+def _places_of(tables: Any, board: Any, out: Any) -> None:
+    base = stage_of(tables.stage_exponents, board) * tables.stage_size
+    indices_of(tables.masks, tables.offsets, base, board, out)
+
+
 @kernel
 def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) -> Any:
     """Learn from the ``length`` moves of the game in ``lane``; returns the sum of ``|delta|``.
@@ -122,18 +129,26 @@ def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) 
         beta: the learning rate.
         decay: lambda.
     """
-    table, coherence, places = tables.table, tables.coherence, lane.places
-    rate = F32(beta) / F32(places.shape[0])
+    table, coherence = tables.table, tables.coherence
+    rate = F32(beta) / F32(lane.places.shape[1])
     decay = F32(decay)
     target = F32(0)
     next_value = F32(0)
     errors = 0.0
+    if length:
+        _places_of(tables, lane.afterstates[length - 1], lane.places[0])
     for j in range(length):
         i = length - 1 - j
         if j:
             target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
-        base = stage_of(tables.stage_exponents, lane.afterstates[i]) * tables.stage_size
-        indices_of(tables.masks, tables.offsets, base, lane.afterstates[i], places)
+        places = lane.places[j & 1]
+        if i:
+            # What the move before will want comes near while this one is learned from.
+            before = lane.places[~j & 1]
+            _places_of(tables, lane.afterstates[i - 1], before)
+            for k in range(before.shape[0]):
+                prefetch(U64(table.ctypes.data) + U64(4) * before[k])
+                prefetch(U64(coherence.ctypes.data) + U64(8) * before[k])
         delta = target - _sum(table, places)
         size = abs(delta)
         errors += size
@@ -155,7 +170,7 @@ def _best_move(tables: Any, board: Any) -> Any:
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
     row_score = F32(rows_merge_score(board))
-    best = F32(0)
+    best = F32(-np.inf)
     best_after = board
     reward = F32(0)
     for m in range(4):
@@ -165,12 +180,13 @@ def _best_move(tables: Any, board: Any) -> Any:
         if after == source:
             continue
         merged = column_score if vertical else row_score
-        # A board's value is that of its transpose, so only the best one is turned back.
+        # A board's value is that of its transpose, so only the best one is turned back. No branch on a value:
+        # it would wait for its look-ups, and those of the next move would wait with it.
         value = merged + _value(tables, after)
-        if best_after == board or value > best:
-            best = value
-            best_after = transpose(after) if vertical else after
-            reward = merged
+        is_better = value > best
+        best = value if is_better else best
+        best_after = (transpose(after) if vertical else after) if is_better else best_after
+        reward = merged if is_better else reward
     return best_after, reward
 
 

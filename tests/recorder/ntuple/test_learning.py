@@ -220,4 +220,4 @@ def test_a_lane_has_room_for_the_longest_game() -> None:
     assert LENGTH_MAX >= 16 * 32768 / 2 / 2
     lane = new_lane(np.uint64(0), 4)
     assert {len(lane.boards), len(lane.afterstates), len(lane.rewards)} == {LENGTH_MAX}
-    assert len(lane.places) == 32
+    assert lane.places.shape == (2, 32)
