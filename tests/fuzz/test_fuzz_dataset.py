@@ -24,8 +24,8 @@ from set_targets import GAMES
 from tape2048.errors import FormatError
 from tape2048.formats.dataset import Dataset
 
-#: Cases of the structured layer; ``make fuzz`` asks for more. Half of the others': one takes twice the time.
-CASES = int(os.environ.get("FUZZ_CASES", "200000")) // 2
+#: Cases of the structured layer; ``make fuzz`` asks for more.
+CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 
