@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 def test_a_bar_appears_on_a_terminal_for_what_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with progress.progress_bar("reading") as update:
-        assert update is None, "standard error is not a terminal here"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.progress_bar("reading", quiet=True) as update:
         assert update is None
@@ -44,3 +42,34 @@ def test_a_bar_over_work_that_is_timed_is_drawn_by_its_calls_alone(
         update(5, 10)
         assert threading.active_count() == threads
         assert "50%" in capsys.readouterr().err
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.progress_bar("reading", quiet=True) as update:
+        assert update is None
+    with progress.progress_bar("reading") as update:
+        assert update is not None
+        update(1, 10)
+    assert capsys.readouterr().err == "", "what is done at once needs no line"
+    now = iter([0.0, 29.0, 31.0, 31.0, 32.0, 60.0, 62.0, 62.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with progress.progress_bar("1/1 reading") as update:
+        assert update is not None
+        for done in (1, 2, 3, 4, 5):
+            update(done, 10)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" info ")[2] for line in lines] == ["1/1 reading: 20%", "1/1 reading: 50%"]
+
+
+def test_stages_have_lines_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", -1.0)
+    with progress.stages_bar() as update:
+        assert update is not None
+        update("reading", 1, 4)
+        update("asking", 0, 0)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" info ")[2] for line in lines] == ["reading: 25%", "asking: 0"]

@@ -1,4 +1,4 @@
-"""A bar on standard error for work that takes long, if a person is there to see it."""
+"""How far long work is, on standard error: a bar on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from tape2048_tools.display import share
+from tape2048_tools.log_lines import log_line
 from tape2048_tools.output import printable
 
 if TYPE_CHECKING:
@@ -17,17 +19,23 @@ __all__ = ["progress_bar", "stages_bar"]
 #: What is done sooner needs no bar: hundreds of small sessions would only flicker.
 _BAR_AFTER_S = 0.3
 
+#: Seconds from one line to the next where there is no terminal; what is done sooner has none.
+_LINE_EVERY_S = 30.0
+
 
 @contextlib.contextmanager
 def progress_bar(
     label: str, *, quiet: bool = False, timed: bool = False
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield what is to be called with the amount done and the whole amount; None where nobody looks.
+    """Yield what is to be called with the amount done and the whole amount; None where nobody wants it.
 
     With ``timed``, no thread draws the bar beside the work: it is drawn in these calls alone.
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines(label)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -47,10 +55,25 @@ def progress_bar(
         bar.stop()
 
 
+def _lines(label: str) -> Callable[[int, int], None]:
+    due = time.monotonic() + _LINE_EVERY_S
+
+    def update(done: int, total: int) -> None:
+        nonlocal due
+        if time.monotonic() < due:
+            return
+        due = time.monotonic() + _LINE_EVERY_S
+        line = log_line("info", f"{label}: {share(done / max(total, 1))}", form="text", journal=False)
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    return update
+
+
 @contextlib.contextmanager
 def stages_bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
     """As :func:`progress_bar`, for work of several stages: one bar after the other, each with its name."""
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield None
         return
     with contextlib.ExitStack() as stack:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +11,11 @@ from tape2048.errors import ConfigError
 from tape2048_tools._click import Command, Group
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import columns, print_human, print_json, table
+from tape2048_tools.progress import progress_bar
 from tape2048_tools.recording_view import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape2048_recorder.evaluation import Evaluation, Progress
+    from tape2048_recorder.evaluation import Evaluation
 
 __all__ = ["command"]
 
@@ -128,7 +125,7 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
         chosen.append((text, name, args or {}))
     found: dict[str, Evaluation] = {}
     for text, name, args in chosen:
-        with _progress(text) as progress:
+        with progress_bar(text) as progress:
             found[text] = evaluate(
                 make_player(name, args),
                 games=games,
@@ -168,22 +165,6 @@ def _table(found: dict[str, Evaluation]) -> Any:
             number(result.moves_per_s),
         )
     return made
-
-
-@contextlib.contextmanager
-def _progress(label: str) -> Iterator[Progress | None]:
-    """A bar on standard error, if a person is there to see it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    from tape2048_tools.output import printable
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(printable(label), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @command.command(
