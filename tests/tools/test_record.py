@@ -136,7 +136,8 @@ def test_durations_and_rates_read_well() -> None:
         "1 day 1 h",
         "2 days 7 h",
     ]
-    assert [rate(r) for r in (0, 312, 40_100, 1_420_000)] == ["0", "312", "40.1k", "1.42M"]
+    assert [rate(r) for r in (0, 312, 40_100, 1_420_000, 8e9)] == ["0", "312", "40.1k", "1.42M", "8G"]
+    assert [rate(r) for r in (999.4, 999.6, 999_499, 999_600, 9.996e8)] == ["999", "1k", "999k", "1M", "1G"]
 
 
 STATUS = Status(

@@ -6,10 +6,10 @@ import math
 import sys
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from tape2048_tools.display import number, share
+from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, printable
 from tape2048_tools.recording_view import duration, near, rate
 from tape2048_tools.training_view import sparkline
@@ -57,9 +57,7 @@ class _LogView(_Quiet):
         self._next = time.monotonic() + _LOG_INTERVAL_S / 3
 
     def event(self, message: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        sys.stderr.write(f"{now} info {printable(message)}\n")
-        sys.stderr.flush()
+        log(message)
 
     def progress(self, progress: Progress) -> None:
         if time.monotonic() < self._next:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.report import Level
 
-__all__ = ["log_line", "stderr_is_journal", "worth_saying"]
+__all__ = ["log", "log_line", "stderr_is_journal", "worth_saying"]
 
 #: syslog's numbers, which the journal takes from the beginning of a line: sd-daemon(3).
 _PRIORITIES: dict[Level, int] = {"error": 3, "warning": 4, "info": 6}
@@ -52,3 +52,9 @@ def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
         fields = {"time": now.isoformat(timespec="milliseconds"), "level": level, "message": text}
         return prefix + msgspec.json.encode(fields).decode()
     return prefix + text if journal else f"{now.strftime('%Y-%m-%dT%H:%M:%SZ')} {level} {text}"
+
+
+def log(message: str) -> None:
+    """Write a line for people to standard error, at once."""
+    sys.stderr.write(log_line("info", message, form="text", journal=False) + "\n")
+    sys.stderr.flush()

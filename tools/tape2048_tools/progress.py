@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tape2048_tools.display import share
-from tape2048_tools.log_lines import log_line
+from tape2048_tools.log_lines import log
 from tape2048_tools.output import printable
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def _lines(label: str) -> Callable[[int, int], None]:
         if time.monotonic() < due:
             return
         due = time.monotonic() + _LINE_EVERY_S
-        line = log_line("info", f"{label}: {share(done / max(total, 1))}", form="text", journal=False)
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        log(f"{label}: {share(done / max(total, 1))}")
 
     return update
 

@@ -44,9 +44,9 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_s: float) -> str:
-    """``1.42M``, ``40.1k`` or ``312`` a second."""
-    for factor, unit in ((1e6, "M"), (1e3, "k")):
-        if per_s >= factor:
+    """``8G``, ``1.42M``, ``40.1k`` or ``312`` a second."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_s >= 0.9995 * factor:  # so that three digits never round to a thousand
             return f"{per_s / factor:.3g}{unit}"
     return f"{per_s:.0f}"
 

@@ -6,10 +6,10 @@ import itertools
 import json
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from tape2048_tools.display import number, share
+from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, printable
 from tape2048_tools.recording_view import duration, near, rate
 
@@ -59,9 +59,7 @@ class _LogView:
         pass
 
     def event(self, message: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        sys.stderr.write(f"{now} info {printable(message)}\n")
-        sys.stderr.flush()
+        log(message)
 
     def progress(self, progress: Progress) -> None:
         if time.monotonic() < self._next or not progress.games:
@@ -122,7 +120,9 @@ class _LiveView:
             facts.add_row("games", f"{number(progress.games)}   mean score {number(progress.mean_score)}")
             facts.add_row("reach", _reach(progress))
             facts.add_row("score", sparkline(self._scores))
-        title = f"tape2048 train-player: {printable(self._out)}, {self._config.thread_count} threads"
+        count = self._config.thread_count
+        threads = "one thread" if count == 1 else f"{count} threads"
+        title = f"tape2048 train-player: {printable(self._out)}, {threads}"
         return Panel(facts, title=Text(title), title_align="left", width=88)
 
     def _speed(self, progress: Progress) -> str:

@@ -17,7 +17,7 @@ from tape2048_recorder.settings import Origin, about, read_value, settings_of, u
 __all__ = ["PRESETS", "TrainingConfig", "load_training_config", "preset_path"]
 
 #: Configurations that come with the package; ``default`` and ``fast`` made the networks of those names.
-PRESETS = ("default", "fast")
+PRESETS = ("default", "fast", "strong")
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
