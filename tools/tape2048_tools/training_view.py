@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
@@ -45,6 +46,11 @@ def _reach(progress: Progress) -> str:
     return "   ".join(f"{tile} {share(part)}" for tile, part in progress.reach.items())
 
 
+def _has_means(progress: Progress) -> bool:
+    """Whether a game has ended since training began or went on: before, there is nothing to take means of."""
+    return not math.isnan(progress.mean_score)
+
+
 class _LogView:
     """A line every half minute, and one for each event."""
 
@@ -62,7 +68,7 @@ class _LogView:
         log(message)
 
     def progress(self, progress: Progress) -> None:
-        if time.monotonic() < self._next or not progress.games:
+        if time.monotonic() < self._next or not _has_means(progress):
             return
         self._next = time.monotonic() + _LOG_INTERVAL_S
         self.event(
@@ -96,7 +102,7 @@ class _LiveView:
         self._console.print(printable(message))
 
     def progress(self, progress: Progress) -> None:
-        if progress.games:
+        if _has_means(progress):
             self._scores.append(progress.mean_score)
         self._live.update(self.panel(progress), refresh=True)
 
@@ -116,7 +122,7 @@ class _LiveView:
         )
         facts.add_row("learned", bar)
         facts.add_row("speed", Text(self._speed(progress), style="bold"))
-        if progress.games:
+        if _has_means(progress):
             facts.add_row("games", f"{number(progress.games)}   mean score {number(progress.mean_score)}")
             facts.add_row("reach", _reach(progress))
             facts.add_row("score", sparkline(self._scores))
@@ -146,8 +152,8 @@ def training_summary(
         "ended": "all moves are learned" if done else "stopped; the same command goes on",
         "moves": f"{number(progress.moves)} in {duration(progress.elapsed_s)}",
         "games": number(progress.games),
-        "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if progress.games else "-",
-        "reach": _reach(progress) if progress.games else "-",
+        "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if _has_means(progress) else "-",
+        "reach": _reach(progress) if _has_means(progress) else "-",
         "network": near(str(network)),
     }
     if curve is not None:

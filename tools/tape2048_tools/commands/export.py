@@ -44,7 +44,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     examples=[
         "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
         'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .seed',
-        "tape2048 export selfplay/20260101T000000Z_model=expectimax --format arrow --output rows.arrow",
+        "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
     ],
 )
 @click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)

@@ -25,7 +25,7 @@ _BAR_WIDTH = 40
 @click.command(
     cls=Command,
     examples=[
-        "tape2048 show selfplay/20260101T000000Z_model=expectimax",
+        "tape2048 show selfplay/20260101T000000Z_model=ntuple",
         'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
         "tape2048 show SESSION --json | jq .score.p50",
     ],

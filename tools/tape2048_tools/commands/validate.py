@@ -53,7 +53,7 @@ class Checked(msgspec.Struct, frozen=True):
     cls=Command,
     examples=[
         "tape2048 validate selfplay",
-        "tape2048 validate selfplay/20260101T000000Z_model=expectimax --replay",
+        "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
         "tape2048 validate selfplay --quarantine",
         "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
     ],

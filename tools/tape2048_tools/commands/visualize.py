@@ -26,7 +26,7 @@ __all__ = ["command"]
         "tape2048 visualize game.a2run2",
         "tape2048 visualize game.a2run --step 100",
         "tape2048 visualize runs.a2pack --index 5 --play --fps 20",
-        "tape2048 visualize selfplay/20260101T000000Z_model=expectimax --index 0 --step 10",
+        "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --index 0 --step 10",
         "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
     ],
 )
