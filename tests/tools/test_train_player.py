@@ -209,7 +209,8 @@ def progress(moves: int = 4_000_000, **changes: object) -> Progress:
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     with open_training_view(TrainingConfig(), "out") as view:
-        view.progress(progress(games=0))
+        view.progress(progress(games=0, mean_score=float("nan")))
+        view.progress(progress(games=800, mean_score=float("nan")))  # just gone on from a checkpoint
         view.progress(progress())
         view.progress(progress())
         view.event("checkpoint\x1b at")
