@@ -32,7 +32,7 @@ __all__ = ["command"]
 @click.option(
     "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with the training's settings."
 )
-@click.option("--preset", help="A configuration that comes with tape2048: default or fast.")
+@click.option("--preset", help="A configuration that comes with tape2048: default, fast or strong.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
