@@ -84,7 +84,6 @@ def test_the_same_command_goes_on(tape: Tape, config: Path) -> None:
             "train-player", "--config", config, "--out", "out", "--moves", moves_max, "--threads", "1"
         )
     assert "going on from 2" in done.err
-    assert "nan" not in done.err, "no game has ended yet, and nothing is said of means"
     moves = [json.loads(line)["moves"] for line in Path("out/metrics.jsonl").read_text().splitlines()]
     assert moves == sorted(moves)
     assert 20_000 <= moves[0] < 30_000

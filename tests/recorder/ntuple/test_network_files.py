@@ -74,6 +74,15 @@ def test_a_network_comes_back(tmp_path: Path, kind: str, compress: bool) -> None
     assert facts == {"bytes": written, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
+def test_a_large_network_is_compressed_for_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = NETWORKS["i16"]
+    small = save_network(network, tmp_path / "small")
+    monkeypatch.setattr(files, "_LARGE_BYTES", network.table.nbytes - 1)
+    large = save_network(network, tmp_path / "large")
+    assert large != small, "another level of xz"
+    assert same(load_network(str(tmp_path / "large")), network)
+
+
 def test_the_same_network_makes_the_same_file(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_network(NETWORKS["i16"], tmp_path / name)
