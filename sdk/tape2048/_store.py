@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048._directory import STEP_DTYPES
-from tape2048._ram import Part, ram_available, read_rows
+from tape2048._ram import Stretch, ram_available, read_rows
 from tape2048._reading import open_regular
 from tape2048._rowmap import Segments
 from tape2048.errors import MixedRowsError, RowsGoneError, StorageError
@@ -235,7 +235,7 @@ def _read(
         if owner not in data_offsets:
             with open_regular(path) as fd:
                 data_offsets[owner] = read_header(fd, path, STEP_DTYPES).data_offset
-        parts.append(Part(path, data_offsets[owner] + int(sorted_.place[at]) * item, length))
+        parts.append(Stretch(path, data_offsets[owner] + int(sorted_.place[at]) * item, length))
     total = int(offsets[-1])
     done = 0
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import _ram
-from tape2048._ram import HUGE_PAGE_BYTES, Part, allocate, ram_available, read_rows
+from tape2048._ram import HUGE_PAGE_BYTES, Stretch, allocate, ram_available, read_into, read_rows
 from tape2048.errors import StorageError, TruncatedError
 
 from .builders import open_files
@@ -25,8 +25,11 @@ GIB = 2**30
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ram, "CHUNK_BYTES", 1000)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many threads as are asked for, and many reads of small files."""
+    monkeypatch.setattr(_ram, "_LANE_BYTES_MIN", 1)
+    monkeypatch.setattr(_ram, "STEP_BYTES", 1000)
+    monkeypatch.setattr(_ram, "READ_BYTES", 300)
 
 
 def make(path: Path, count: int, seed: int = 0) -> Path:
@@ -34,13 +37,13 @@ def make(path: Path, count: int, seed: int = 0) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_steps")
 def test_stretches_stand_one_after_the_other(tmp_path: Path) -> None:
     a, b, c = (make(tmp_path / name, 10_000, i) for i, name in enumerate("abc"))
-    parts: list[Any] = [(a, 192, 5000), Part(b, 0, 10_000), (c, 10_000, 0), (str(a), 9999, 1), (c, 1, 28)]
+    parts: list[Any] = [(a, 192, 5000), (b, 0, 10_000), (c, 10_000, 0), (str(a), 9999, 1), (c, 1, 28)]
     expected = b"".join(Path(path).read_bytes()[offset : offset + count] for path, offset, count in parts)
     before = open_files()
-    for threads in (1, 2, 7, None):
+    for threads in (1, 2, 7, 100):
         rows = read_rows(parts, threads=threads)
         assert rows.tobytes() == expected
         assert rows.flags.c_contiguous
@@ -49,10 +52,11 @@ def test_stretches_stand_one_after_the_other(tmp_path: Path) -> None:
 
 
 @given(
-    stretches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(0, 5000)), max_size=8)
+    stretches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(0, 5000)), max_size=8),
+    threads=st.integers(1, 9),
 )
 def test_any_stretches(
-    tmp_path_factory: pytest.TempPathFactory, stretches: list[tuple[int, int, int]]
+    tmp_path_factory: pytest.TempPathFactory, stretches: list[tuple[int, int, int]], threads: int
 ) -> None:
     directory = tmp_path_factory.getbasetemp() / "stretches"
     directory.mkdir(exist_ok=True)
@@ -61,15 +65,58 @@ def test_any_stretches(
         for i, path in enumerate(files):
             make(path, 10_000, i)
     expected = b"".join(files[i].read_bytes()[first : first + count] for i, first, count in stretches)
-    assert read_rows([(files[i], first, count) for i, first, count in stretches]).tobytes() == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ram, "_LANE_BYTES_MIN", 1)
+        rows = read_rows([(files[i], first, count) for i, first, count in stretches], threads=threads)
+    assert rows.tobytes() == expected
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_steps")
+def test_each_thread_reads_one_piece_front_to_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [make(tmp_path / f"{i}", 9000, i) for i in range(2)]
+    descriptors: list[list[tuple[str, int]]] = []
+    current: dict[int, list[tuple[str, int]]] = {}
+    real = _ram.read_exactly
+
+    def opened(*_: int) -> None:
+        current[threading.get_ident()] = []
+        descriptors.append(current[threading.get_ident()])
+
+    def noted(fd: int, into: Any, offset: int, path: Any) -> None:
+        current[threading.get_ident()].append((Path(path).name, offset))
+        real(fd, into, offset, path)
+
+    monkeypatch.setattr(_ram, "read_exactly", noted)
+    monkeypatch.setattr(os, "posix_fadvise", opened)
+    read_rows([(path, 0, 9000) for path in paths], threads=4)
+    assert sorted(descriptors) == [
+        [(path.name, first + at) for at in steps_of(4500)] for path in paths for first in (0, 4500)
+    ]
+
+
+def steps_of(count: int) -> list[int]:
+    return [step + at for step in range(0, count, 1000) for at in range(0, min(1000, count - step), 300)]
+
+
+def test_a_file_that_is_held_open_is_read_although_another_has_its_name(tmp_path: Path) -> None:
+    path = make(tmp_path / "rows", 20_000_000)
+    expected = path.read_bytes()
+    into = np.zeros(20_000_000, np.uint8)
+    with path.open("rb") as held:
+        make(tmp_path / "other", 5, 1).replace(path)
+        read_into(into, [Stretch(path, 0, 10_000_000, held.fileno()), Stretch(path, 1, 4)])
+        assert into[:10_000_000].tobytes() == expected[:10_000_000]
+        with pytest.raises(TruncatedError) as caught:
+            read_into(into, [Stretch(path, 10_000_001, 10_000_000, held.fileno())])
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.usefixtures("small_steps")
 def test_progress_counts_every_byte_in_the_calling_thread(tmp_path: Path) -> None:
     parts = [(make(tmp_path / f"{i}", 3500, i), 100, 3400) for i in range(4)]
     seen: list[tuple[int, bool]] = []
     read_rows(parts, progress=lambda count: seen.append((count, threading.current_thread() is caller)))
-    assert [count for count, _ in seen] == [1000, 1000, 1000, 400] * 4
+    assert sorted(count for count, _ in seen) == [400] * 4 + [1000] * 12
     assert all(ours for _, ours in seen)
 
 
@@ -120,7 +167,7 @@ def test_no_memory_for_it() -> None:
         assert "mmap" in str(caught.value.hint)
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_steps")
 def test_files_that_are_not_what_they_were(tmp_path: Path) -> None:
     good, cut = make(tmp_path / "good", 5000), make(tmp_path / "cut", 5000)
     os.truncate(cut, 4999)
@@ -136,7 +183,7 @@ def test_files_that_are_not_what_they_were(tmp_path: Path) -> None:
         read_rows([(good, 0, 5000)], threads=0)
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("how", ["truncate", "unlink"])
 def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
     parts = [(make(tmp_path / f"{i}", 5000, i), 0, 5000) for i in range(20)]
@@ -148,30 +195,28 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
         else:
             lost.unlink(missing_ok=True)
 
-    # Chunks are handed out as their predecessors are done, so that the last file is still to come: a
-    # thread that holds up the first chunk makes sure of it.
     before = open_files()
     turn = threading.Event()
-    real = _ram._read_chunk
+    real = _ram._read_piece
 
-    def held(chunk: Any) -> int:
-        if Path(chunk.path) == lost:
+    def held(piece: Any, *rest: Any) -> None:
+        if Path(piece.part.path) == lost:
             turn.wait(30)
-        return real(chunk)
+        real(piece, *rest)
 
     def first_progress(count: int) -> None:
         lose(count)
         turn.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ram, "_read_chunk", held)
+        patch.setattr(_ram, "_read_piece", held)
         with pytest.raises(StorageError if how == "unlink" else TruncatedError) as caught:
             read_rows(parts, progress=first_progress)
     assert caught.value.path == str(lost)
     assert open_files() == before
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.usefixtures("small_steps")
 def test_an_error_in_progress_ends_the_reading(tmp_path: Path) -> None:
     path = make(tmp_path / "a", 1_000_000)
     threads = threading.active_count()

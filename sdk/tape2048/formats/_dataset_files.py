@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from tape2048._manifest import read_manifest_file
-from tape2048._parallel import map_ordered
-from tape2048._reading import open_regular, read_exactly, reading
+from tape2048._ram import Reading, Stretch
+from tape2048._reading import open_regular, reading
 from tape2048.errors import (
     BookkeepingError,
     ManifestError,
@@ -27,7 +27,7 @@ from tape2048.errors import (
 from tape2048.formats.dataset_db import Extras, read_runs_db
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import FileEntry
-from tape2048.formats.tablerows import ROW_BYTES
+from tape2048.formats.tablerows import ROW_BYTES, aligned_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +54,7 @@ __all__ = [
     "RowsFile",
     "SkippedRun",
     "SourceCount",
+    "begin_rows",
     "check_files",
     "check_run_ends",
     "check_whole",
@@ -61,7 +62,6 @@ __all__ = [
     "open_directory",
     "pinned",
     "read_manifest",
-    "read_rows",
     "read_rows_header",
 ]
 
@@ -92,11 +92,6 @@ MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
 #: How often a data set that is exchanged while it is opened is opened again.
 OPEN_TRIES = 5
-
-#: Bytes that one thread reads at a time, and threads that read: they wait for the disk more than they
-#: work. 16 MiB, or two threads, took longer on a cold file.
-_READ_BYTES = 4 * 1024 * 1024
-_READERS = 4
 
 
 class SourceCount(msgspec.Struct, frozen=True):
@@ -139,14 +134,22 @@ class RowsFile(NamedTuple):
     header: NpyHeader
 
 
+class Arriving(NamedTuple):
+    """Rows on their way into memory: the array, and what fills it."""
+
+    records: NDArray[np.uint8]
+    reading: Reading
+
+
 class Opened(NamedTuple):
-    """One data set whose files are open; no row has been read yet."""
+    """One data set whose files are open. ``rows``: where they are read at once; else none has been yet."""
 
     path: Path
     files: list[RowsFile]
     table: RunTable
     extras: Extras
     manifest: Manifest | None
+    rows: Arriving | None = None
 
 
 @contextlib.contextmanager
@@ -182,12 +185,13 @@ def pinned(directory: Path) -> Iterator[Callable[[], bool]]:
         os.close(fd)
 
 
-def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
+def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
     """Open a data set, and check all that costs time in proportion to its runs.
 
     Args:
         directory: absolute.
         stack: closes the files.
+        read_rows: have threads read the rows from now on; they do while the run table is read here.
 
     Raises:
         NotADatasetError: no data set stands there.
@@ -197,7 +201,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
     for _ in range(OPEN_TRIES):
         with pinned(directory) as same, contextlib.ExitStack() as files:
             try:
-                opened = _open_once(directory, files)
+                opened = _open_once(directory, files, read_rows=read_rows)
             except TapeError:
                 if same():
                     raise
@@ -212,18 +216,19 @@ def open_directory(directory: Path, stack: contextlib.ExitStack) -> Opened:
     )
 
 
-def _open_once(directory: Path, stack: contextlib.ExitStack) -> Opened:
+def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool) -> Opened:
     parts = find_parts(directory)
     manifest = read_manifest(directory)
     if manifest is not None:
         check_files(manifest, directory)
-    table, extras = read_runs_db(directory / METADATA_DB)
     files = []
     for part in parts:
         fd = stack.enter_context(open_regular(part))
         files.append(RowsFile(part, fd, read_rows_header(fd, part)))
+    rows = begin_rows(files, stack) if read_rows else None
+    table, extras = read_runs_db(directory / METADATA_DB)
     check_whole(manifest, sum(file.header.rows for file in files), table, directory)
-    return Opened(directory, files, table, extras, manifest)
+    return Opened(directory, files, table, extras, manifest, rows)
 
 
 def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
@@ -325,41 +330,18 @@ def read_rows_header(fd: int, path: Path) -> NpyHeader:
     return read_header(fd, path, [STEP_DTYPE])
 
 
-def read_rows(
-    files: Sequence[RowsFile], into: NDArray[np.uint8], progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Read the rows of several files, one after the other, into one array; on all cores.
+def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arriving:
+    """Begin to read the rows of several files, one after the other, into one new array.
 
     Args:
-        files: open.
-        into: ``u8[32 * rows of all]``.
-        progress: called with the bytes read and all bytes.
-
-    Raises:
-        TruncatedError: a file was cut since its length was checked.
-        StorageError: the operating system could not read one.
+        files: open, until ``stack`` is closed.
+        stack: ends the reading.
     """
-    pieces = []
-    begin = 0
-    for file in files:
-        size = file.header.rows * ROW_BYTES
-        with contextlib.suppress(OSError):  # advice, which some file systems do not take
-            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        for at in range(0, size, _READ_BYTES):
-            piece = into[begin + at : begin + min(at + _READ_BYTES, size)]
-            pieces.append((file, piece, file.header.data_offset + at))
-        begin += size
-
-    def read(work: tuple[RowsFile, NDArray[np.uint8], int]) -> int:
-        file, piece, offset = work
-        read_exactly(file.fd, piece, offset, file.path)
-        return len(piece)
-
-    done = 0
-    for count in map_ordered(read, pieces, _READERS):
-        done += count
-        if progress is not None:
-            progress(done, begin)
+    records = aligned_records(sum(file.header.rows for file in files))
+    parts = [
+        Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
+    ]
+    return Arriving(records, stack.enter_context(Reading(records, parts)))
 
 
 def _check_counts(manifest: Manifest | None, rows: int, runs: int, path: Path) -> None:

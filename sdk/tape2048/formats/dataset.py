@@ -61,22 +61,22 @@ from tape2048.formats._dataset_files import (
     Manifest,
     SkippedRun,
     SourceCount,
+    begin_rows,
     check_run_ends,
     open_directory,
-    read_rows,
 )
 from tape2048.formats.dataset_db import Extras
 from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run
 from tape2048.formats.runtable import RunTable
-from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
+from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.formats._dataset_files import Opened
+    from tape2048.formats._dataset_files import Arriving, Opened
     from tape2048.formats.npy import Load
 
 __all__ = [
@@ -138,9 +138,16 @@ class Dataset(TableRows):
         if not paths:
             raise ValueError("no data set was named; expected at least one path")
         with contextlib.ExitStack() as stack:
-            opened = [open_directory(Path(os.path.abspath(one)), stack) for one in paths]
+            # The rows of several go into one array, whose size is known when all are open.
+            at_once = load == "ram" and len(paths) == 1
+            opened = [open_directory(Path(os.path.abspath(one)), stack, read_rows=at_once) for one in paths]
             table, shifts = _joined_table(opened)
-            parts = [_in_memory(opened, shifts, progress)] if load == "ram" else _mapped(opened, shifts)
+            if load == "ram":
+                files = [file for one in opened for file in one.files]
+                arriving = opened[0].rows or begin_rows(files, stack)
+                parts = [_in_memory(arriving, opened, shifts, progress)]
+            else:
+                parts = _mapped(opened, shifts)
         runs = table.rows[table.rows["steps"] > 0]
         if load == "mmap" and len(runs) > _PROBED_RUNS:  # each costs two reads on a cold disk
             runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
@@ -297,12 +304,20 @@ def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
     return parts
 
 
-def _in_memory(opened: list[Opened], shifts: list[int], progress: Callable[[int, int], None] | None) -> Part:
+def _in_memory(
+    arriving: Arriving, opened: list[Opened], shifts: list[int], progress: Callable[[int, int], None] | None
+) -> Part:
     """All rows in one piece of memory, with the run ids that they have among all data sets."""
-    files = [file for one in opened for file in one.files]
-    rows = sum(file.header.rows for file in files)
-    records = aligned_records(rows)
-    read_rows(files, records, progress)
+    records = arriving.records
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, len(records))
+
+    arriving.reading.finish(advance)
     begin = 0
     for one, shift in zip(opened, shifts, strict=True):
         end = begin + sum(file.header.rows for file in one.files) * ROW_BYTES
@@ -312,4 +327,4 @@ def _in_memory(opened: list[Opened], shifts: list[int], progress: Callable[[int,
             shift_ids(records[begin:end], STEP_DTYPE.fields["run_id"][1], shift)  # type: ignore[index]
         begin = end
     records.flags.writeable = False
-    return Part(records, 0, rows)
+    return Part(records, 0, len(records) // ROW_BYTES)

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import msgspec
 import numpy as np
 
-from tape2048._reading import map_file, open_regular, read_exactly, reading
+from tape2048._ram import Stretch, read_into
+from tape2048._reading import map_file, open_regular, reading
 from tape2048.errors import (
     NpyDtypeError,
     NpyHeaderError,
@@ -244,7 +245,7 @@ def open_rows(
                 mapped = map_file(fd, header.end_offset)
             return mapped[header.data_offset :].view(header.dtype)
         rows = np.empty(header.rows, header.dtype)
-        read_exactly(fd, rows, header.data_offset, path)
+        read_into(rows.view(np.uint8), [Stretch(path, header.data_offset, rows.nbytes, fd)])
     rows.flags.writeable = False
     return rows
 
@@ -273,11 +274,13 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dty
             headers.append(read_header(fd, path, accepted))
         accepted = [headers[0].dtype]
     rows = np.empty(sum(header.rows for header in headers), headers[0].dtype)
-    end = 0
-    for path, header in zip(paths, headers, strict=True):
-        begin, end = end, end + header.rows
-        with open_regular(path) as fd:
-            read_exactly(fd, rows[begin:end], header.data_offset, path)
+    read_into(
+        rows.view(np.uint8),
+        [
+            Stretch(path, header.data_offset, header.rows * header.dtype.itemsize)
+            for path, header in zip(paths, headers, strict=True)
+        ],
+    )
     rows.flags.writeable = False
     return rows
 

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tape2048._durable import new_file, write_all
+from tape2048._ram import Stretch, read_into
 from tape2048._reading import map_file, open_regular, read_exactly, reading
 from tape2048.formats._packdat_file import (
     CHUNK_BYTES,
@@ -111,7 +112,7 @@ class DataPack(TableRows):
                 records = mapped[HEADER_BYTES : header.metadata_offset]
             else:
                 records = aligned_records(header.steps)
-                read_exactly(fd, records, HEADER_BYTES, path)
+                read_into(records, [Stretch(path, HEADER_BYTES, len(records), fd)])
                 records.flags.writeable = False
             tail = np.empty(size - header.metadata_offset, np.uint8)
             read_exactly(fd, tail, header.metadata_offset, path)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sqlite3
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tape2048 import _ram
 from tape2048._staging import lock_directory
 from tape2048.errors import (
     BookkeepingError,
@@ -32,6 +34,7 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
+from tape2048.formats import _dataset_files
 from tape2048.formats import dataset_build as build_module
 from tape2048.formats.dataset import STEP_DTYPE, Dataset
 from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
@@ -762,3 +765,30 @@ def test_the_database_of_a_copy_that_was_changed(tmp_path: Path, built: Path) ->
     shutil.copytree(built, tmp_path / "copy")
     change_database(tmp_path / "copy/metadata.db", "UPDATE runs SET max_score = 5")
     assert {found.error for found in verify_dataset(tmp_path / "copy").findings} == {"ChecksumError"}
+
+
+def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_database(built / "metadata.db", "DROP TABLE runs")
+    begun = threading.Event()
+    may_open = threading.Event()
+    real = _ram._read_piece
+
+    def held(*args: Any) -> None:
+        begun.set()
+        assert may_open.wait(30)
+        real(*args)
+
+    def refuse(path: Path) -> Any:
+        assert begun.wait(30)  # the rows are under way while the table is read
+        may_open.set()
+        return read_runs_db(path)
+
+    monkeypatch.setattr(_ram, "_read_piece", held)
+    monkeypatch.setattr(_dataset_files, "read_runs_db", refuse)
+    before, threads = open_files(), threading.active_count()
+    with pytest.raises(SchemaError):
+        Dataset(built)
+    assert begun.is_set()
+    assert (open_files(), threading.active_count()) == (before, threads)
