@@ -60,9 +60,9 @@ def open_sessions(
         raise EmptyCorpusError(
             "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
         )
-    real = [os.path.realpath(path) for path in paths]
-    if len(set(real)) != len(real):
-        twice = next(path for path, name in zip(paths, real, strict=True) if real.count(name) > 1)
+    places = [_place(path) for path in paths]
+    if len(set(places)) != len(places):
+        twice = next(path for path, place in zip(paths, places, strict=True) if places.count(place) > 1)
         raise CorpusError("this session is named twice", path=twice, hint="its rows would count twice")
     opened, skipped = [], []
     for path in paths:
@@ -75,6 +75,15 @@ def open_sessions(
     if not opened:
         raise EmptyCorpusError(f"all {len(skipped)} sessions are damaged; the first: {skipped[0][1]}")
     return tuple(opened), skipped
+
+
+def _place(path: Path) -> object:
+    """What is the same of two names of one directory."""
+    try:
+        status = path.stat()
+    except OSError:
+        return path  # opening it says what is wrong
+    return status.st_dev, status.st_ino
 
 
 def _session_paths(path: Path) -> list[Path]:

@@ -119,7 +119,8 @@ def hold_to_read(directory: Path) -> Hold | None:
     Raises:
         NotASessionError: it is being removed at this moment, or has been.
     """
-    root = Path(os.path.realpath(directory)).parent
+    # Of links, only one in the directory's own place matters: it stands among other sessions than its target.
+    root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
     with _mutex:
         _settle()
         try:

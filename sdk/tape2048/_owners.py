@@ -93,24 +93,33 @@ def from_run_table(
     Raises:
         BookkeepingError: a gap, an overlap, or ranges that do not end at N.
     """
-    # A run without rows comes before the run that begins at the same row.
-    runs = runs[np.lexsort((runs["rows"], runs["first_row"]))]
-    first = runs["first_row"].astype(np.int64)
-    counts = runs["rows"].astype(np.int64)
-    expected = np.concatenate(([0], (first + counts)))
-    wrong = np.flatnonzero(first != expected[:-1])
+    first, counts, wrong = _tiling(runs)
+    if wrong.size:
+        # A run without rows comes before the run that begins at the same row.
+        runs = runs[np.lexsort((runs["rows"], runs["first_row"]))]
+        first, counts, wrong = _tiling(runs)
     if wrong.size:
         at = wrong[0]
+        end = first[at - 1] + counts[at - 1] if at else 0
         raise BookkeepingError(
-            f"run {runs['id'][at]} begins at row {first[at]}; the runs before it end at row {expected[at]}",
-            path=path,
+            f"run {runs['id'][at]} begins at row {first[at]}; the runs before it end at row {end}", path=path
         )
-    if expected[-1] != rows:
+    total = int(first[-1] + counts[-1]) if len(runs) else 0
+    if total != rows:
         raise BookkeepingError(
-            f"the {len(runs)} runs have {expected[-1]} rows together; the steps have {rows}", path=path
+            f"the {len(runs)} runs have {total} rows together; the steps have {rows}", path=path
         )
     filled = np.flatnonzero(counts)
     return runs, Owners(first[filled], filled, rows, contiguous=True)
+
+
+def _tiling(runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """First rows and numbers of rows of runs, and which of them do not begin where the one before ends."""
+    first = runs["first_row"].astype(np.int64)
+    counts = runs["rows"].astype(np.int64)
+    wrong = first.copy()
+    wrong[1:] -= first[:-1] + counts[:-1]
+    return first, counts, np.flatnonzero(wrong)
 
 
 def from_scan(

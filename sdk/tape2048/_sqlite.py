@@ -13,6 +13,7 @@ import re
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from urllib.parse import quote_from_bytes
 
 from tape2048._durable import storage_error
 from tape2048._reading import open_regular, reading
@@ -49,7 +50,7 @@ class WorkLimit(NamedTuple):
 @contextlib.contextmanager
 def open_untrusted(
     path: str | os.PathLike[str], names: Collection[str], limit: WorkLimit
-) -> Iterator[tuple[sqlite3.Connection, set[str]]]:
+) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
     """Open a file that somebody else may have written; nothing on the disk is changed.
 
     Args:
@@ -58,7 +59,7 @@ def open_untrusted(
         limit: an end to the work.
 
     Yields:
-        The database, and the names of its real tables in lower case.
+        The database, and its real tables: names in lower case, and the statement that made each.
 
     Raises:
         NotSqliteError: not SQLite, damaged, being written, or with a journal that is not yet merged;
@@ -124,7 +125,7 @@ def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
     """Open a file by SQLite's mode, ``ro`` or ``rw``; it has to exist, and no lock is waited for."""
     # A URI in every case: many builds take a name that begins with "file:" for one anyway, and only
     # a URI can say that a file must not be created. Bytes that are special in it are escaped.
-    uri = f"{Path(path).absolute().as_uri()}?mode={mode}"
+    uri = f"file://{quote_from_bytes(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
 
 
@@ -154,12 +155,14 @@ def _restrict(database: sqlite3.Connection, operations_max: int) -> None:
     database.execute("PRAGMA query_only = ON")
 
 
-def _tables(database: sqlite3.Connection, names: Collection[str], path: str | os.PathLike[str]) -> set[str]:
-    """Names of the real tables, in lower case; SchemaError where one of ours is something else."""
-    tables = set()
+def _tables(
+    database: sqlite3.Connection, names: Collection[str], path: str | os.PathLike[str]
+) -> dict[str, str]:
+    """The real tables as :func:`open_untrusted` has them; SchemaError where one of ours is something else."""
+    tables = {}
     for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
         if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
-            tables.add(str(name).lower())
+            tables[str(name).lower()] = sql
         elif kind in {"table", "view"} and str(name).lower() in names:
             raise SchemaError(
                 f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",

@@ -309,7 +309,7 @@ def _assign(
     runs, owners = from_run_table(metadata.runs, len(steps), path)
     probed = np.flatnonzero(runs["rows"])
     if load == "mmap" and len(probed) > _PROBED_RUNS:
-        probed = probed[np.linspace(0, len(probed) - 1, _PROBED_RUNS).astype(np.int64)]
+        probed = probed[np.arange(_PROBED_RUNS) * (len(probed) - 1) // (_PROBED_RUNS - 1)]
     first = runs["first_row"][probed].astype(np.int64)
     last = first + runs["rows"][probed].astype(np.int64) - 1
     ids = runs["id"][probed]

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tape2048.errors import (
@@ -19,6 +20,7 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
+from tape2048.formats import npy
 from tape2048.formats.npy import open_rows, open_shards, parse_header, session_header
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 
@@ -40,6 +42,14 @@ LOADS = ("mmap", "ram")
 def text(descr: object = None, order: object = False, shape: object = (3,)) -> bytes:
     descr = STEP_DTYPE.descr if descr is None else descr
     return f"{{'descr': {descr!r}, 'fortran_order': {order!r}, 'shape': {shape!r}, }}\n".encode()
+
+
+def parsed(head: bytes) -> Any:
+    """What comes of a header: its content, or the error."""
+    try:
+        return parse_header(head, "x")
+    except FormatError as error:
+        return type(error), str(error)
 
 
 @pytest.fixture
@@ -207,6 +217,16 @@ class TestParseHeader:
         bad = text().replace(b"(3,)", b"(0x" + b"f" * 9_000 + b",)")
         with pytest.raises(NpyHeaderError, match="64 characters"):
             parse_header(header_bytes(bad), "x")
+
+    @example(noise=b"0", at=GOLDEN_HEADER.index(b"3,)"), cut=0)  # no count begins with 0
+    @example(noise=b"\xc3", at=GOLDEN_HEADER.index(b"run_id"), cut=1)
+    @given(noise=st.binary(max_size=2), at=st.integers(0, len(GOLDEN_HEADER) - 1), cut=st.integers(0, 2))
+    def test_the_short_way_is_the_long_one(self, noise: bytes, at: int, cut: int) -> None:
+        head = GOLDEN_HEADER[:at] + noise + GOLDEN_HEADER[at + cut :]
+        with pytest.MonkeyPatch.context() as patch:
+            short = parsed(head)
+            patch.setattr(npy, "_USUAL_TEXT", re.compile(rb"(?!)"))
+            assert short == parsed(head)
 
     @given(st.binary(max_size=60), st.integers(0, 200))
     def test_noise_in_the_text(self, noise: bytes, at: int) -> None:

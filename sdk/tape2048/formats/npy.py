@@ -21,6 +21,7 @@ Specification: NEP 1 and ``numpy.lib.format``.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -78,6 +79,13 @@ _LONG_WORD = re.compile(rb"\w{65}")
 # Numbers that run into words, and escapes: Python's parser prints warnings of them, and no header has them.
 _STRING = re.compile(rb"'[^']*'|\"[^\"]*\"")
 _WARNED_OF = re.compile(rb"[0-9][A-Za-z_]")
+
+
+# The text as NumPy and this package write it. Parsing it as a literal takes 0.2 ms, which counts where a
+# thousand files are opened.
+_USUAL_TEXT = re.compile(
+    rb"\{'descr': (\[[ -\\^-~]*\]), 'fortran_order': False, 'shape': \((0|[1-9]\d{0,17}),\), \} *\n"
+)
 
 
 class NpyHeader(msgspec.Struct, frozen=True):
@@ -154,7 +162,13 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         )
     if len(head) < begin + length:
         raise _short_header(head, begin + length, path)
-    fields = _literal(head[begin : begin + length], "utf-8" if version == (3, 0) else "latin-1", path, begin)
+    text = head[begin : begin + length]
+    usual = _USUAL_TEXT.fullmatch(text)
+    if usual is not None:
+        dtype = _known_type(usual[1])
+        if dtype is not None:
+            return NpyHeader(dtype, int(usual[2]), begin + length)
+    fields = _literal(text, "utf-8" if version == (3, 0) else "latin-1", path, begin)
     rows = _row_count(fields, path, begin)
     return NpyHeader(_row_type(fields["descr"], path, begin), rows, begin + length)
 
@@ -289,6 +303,16 @@ def check_load(load: str) -> None:
     """Raise ValueError unless ``load`` is one of :data:`Load`."""
     if load not in get_args(Load):
         raise ValueError(f"load={load!r}; expected one of {get_args(Load)}")
+
+
+@functools.lru_cache
+def _known_type(descr: bytes) -> np.dtype[Any] | None:
+    """The row type that ASCII text describes; None where it describes none, and the error is to be told."""
+    text = b"{'descr': %b, 'fortran_order': False, 'shape': ()}" % descr
+    try:
+        return _row_type(_literal(text, "ascii", "", 0)["descr"], "", 0)
+    except (NpyHeaderError, ObjectDtypeError):
+        return None
 
 
 def _literal(text: bytes, encoding: str, path: str | os.PathLike[str], offset: int) -> dict[str, Any]:
