@@ -218,9 +218,9 @@ class TestParseHeader:
         with pytest.raises(NpyHeaderError, match="64 characters"):
             parse_header(header_bytes(bad), "x")
 
-    @example(noise=b"0", at=GOLDEN_HEADER.index(b"3,)"), cut=0)  # no count begins with 0
+    @example(noise=b"03,), }", at=GOLDEN_HEADER.index(b"3,)"), cut=7)  # no count begins with 0
     @example(noise=b"\xc3", at=GOLDEN_HEADER.index(b"run_id"), cut=1)
-    @given(noise=st.binary(max_size=2), at=st.integers(0, len(GOLDEN_HEADER) - 1), cut=st.integers(0, 2))
+    @given(noise=st.binary(max_size=2), at=st.integers(0, len(GOLDEN_HEADER) - 1), cut=st.integers(0, 8))
     def test_the_short_way_is_the_long_one(self, noise: bytes, at: int, cut: int) -> None:
         head = GOLDEN_HEADER[:at] + noise + GOLDEN_HEADER[at + cut :]
         with pytest.MonkeyPatch.context() as patch:
