@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import TYPE_CHECKING, Any
@@ -450,6 +451,27 @@ def weights(tmp_path: Path) -> str:
 def test_it_is_made_from_a_file(weights: str) -> None:
     player = players.make_player("ntuple", {"weights": weights, "look_below": 0})
     assert np.array_equal(played(player, seeds_of(20)), played(make("i16", look_below=0), seeds_of(20)))
+
+
+@pytest.mark.parametrize(
+    ("training", "asked", "exponent"),
+    [
+        ({"downgrade": 32768}, {}, 15),
+        ({"downgrade": 0}, {}, 0),
+        ({"downgrade": 32768}, {"downgrade": 8192}, 13),
+        ({"downgrade": 32768}, {"downgrade": 0}, 0),
+        ({}, {}, 14),
+        ({"downgrade": 5}, {}, 14),
+        (None, {}, 14),
+    ],
+)
+def test_a_network_says_which_boards_it_knows_too_little(
+    tmp_path: Path, training: object, asked: dict[str, Any], exponent: int
+) -> None:
+    facts = {} if training is None else {"training": training}
+    save_network(dataclasses.replace(network("i16"), facts=facts), tmp_path / "a.ntuple")
+    player = players.make_player("ntuple", {"weights": str(tmp_path / "a.ntuple"), **asked})
+    assert player.downgrade_exponent == exponent
 
 
 def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_what_a_network_plays_is_recorded_and_played_again(
         "look_below": 3,
         "look_twice_below": 0,
         "look_margin": 6400.0,
-        "downgrade": 16384,
+        "downgrade": -1,
         "mix": "0:1+2:1",
         "epsilon": 0.0,
         "temperature": 0.0,

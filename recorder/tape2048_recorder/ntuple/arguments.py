@@ -14,7 +14,10 @@ from tape2048.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SHIPPED", "check", "network_path", "parse_mix"]
+__all__ = ["OF_NETWORK", "SHIPPED", "TILES", "check", "network_path", "parse_mix"]
+
+#: The ``downgrade`` that leaves it to the network.
+OF_NETWORK = -1
 
 #: Highest tiles from which boards may be downgraded: below the first, no tile can be missing.
 TILES = [1 << exponent for exponent in range(2, 16)]
@@ -33,10 +36,10 @@ def check(args: Mapping[str, Any]) -> None:
     if args["mix"]:
         parse_mix(args["mix"])
     downgrade = args["downgrade"]
-    if downgrade and downgrade not in TILES:
+    if downgrade not in {OF_NETWORK, 0, *TILES}:
         raise ConfigError(
             f"found downgrade = {downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
-            hint="0 takes all boards as they are",
+            hint=f"0 takes all boards as they are; {OF_NETWORK}, the default, asks the network",
         )
 
 

@@ -17,16 +17,20 @@ import numpy.typing as npt
 
 from tape2048._jit import kernel
 from tape2048.errors import ConfigError
+from tape2048_recorder.ntuple.arguments import TILES
 from tape2048_recorder.ntuple.lookup import stage_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Layout", "Network", "parse_tuple", "tuple_text"]
+__all__ = ["DOWNGRADE", "Layout", "Network", "parse_tuple", "tuple_text"]
 
 U64 = np.uint64
 
 CELLS_MIN, CELLS_MAX = 4, 6
+
+#: Of networks that do not say from which highest tile on they know boards too little.
+DOWNGRADE = 16384
 _DIGITS = "0123456789abcdef"
 
 
@@ -145,6 +149,13 @@ class Network:
     table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
     scales: npt.NDArray[np.float32]
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def downgrade(self) -> int:
+        """From which highest tile on it knows boards too little, as its training says; 0: it knows all."""
+        training = self.facts.get("training")
+        found = training.get("downgrade") if isinstance(training, dict) else None
+        return found if found in {0, *TILES} else DOWNGRADE
 
     @classmethod
     def empty(cls, layout: Layout, *, initial_value: float = 0.0) -> Network:

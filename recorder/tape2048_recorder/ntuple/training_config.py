@@ -11,7 +11,8 @@ import msgspec
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder._toml import read_toml
-from tape2048_recorder.ntuple.network import Layout
+from tape2048_recorder.ntuple.arguments import TILES
+from tape2048_recorder.ntuple.network import DOWNGRADE, Layout
 from tape2048_recorder.settings import Origin, about, read_value, settings_of, unknown_key
 
 __all__ = ["PRESETS", "TrainingConfig", "load_training_config", "preset_path"]
@@ -97,6 +98,14 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[int, msgspec.Meta(ge=0)],
         about("64 bits that decide the games of one thread alone", why="a run can be repeated", le=2**64 - 1),
     ] = 2048
+    downgrade: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)],
+        about(
+            "the highest tile from which on the player takes boards for smaller ones, unless told; 0: never",
+            why="an hour shows a network few boards with a 16384, and it values them badly",
+            form="a tile, or 0",
+        ),
+    ] = DOWNGRADE
     checkpoint_s: Annotated[
         Annotated[float, msgspec.Meta(gt=0)],
         about("seconds from one checkpoint to the next", why="what a crash may cost"),
@@ -161,4 +170,7 @@ def load_training_config(path: Path, flags: dict[str, object] | None = None) -> 
         _ = config.layout
     except ConfigError as error:
         raise ConfigError(error.message, path=path, hint=error.hint) from error
+    if config.downgrade not in {0, *TILES}:
+        found = f"found downgrade = {config.downgrade}"
+        raise ConfigError(f"{found}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}", path=path)
     return config

@@ -117,7 +117,10 @@ REGISTRY: dict[str, PlayerKind] = {
                     6400.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
                 ),
                 "downgrade": Parameter(
-                    16384, 0, 32768, "from this highest tile on, boards are valued as smaller ones; 0: never"
+                    -1,
+                    -1,
+                    32768,
+                    "take boards from this highest tile on for smaller ones; 0: no; -1: as its network says",
                 ),
                 "mix": Parameter(
                     "", 0, 0, "look_below by game, drawn with weights: `0:2+3:1` is never in 2 games of 3"

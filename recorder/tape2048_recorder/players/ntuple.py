@@ -18,7 +18,8 @@ looks far worse seldom turns out better, and each left out saves its spawns.
 Of boards with the largest tiles a network has seen few, and values them badly. From a highest tile of
 ``downgrade`` on, moves are chosen on a board in their place whose tiles above its largest missing one are
 halved: it has the same moves and is a usual one (tile downgrading; Guei, Chen and Wu, "Optimistic temporal
-difference learning for 2048", IEEE Transactions on Games 2021, section IV).
+difference learning for 2048", IEEE Transactions on Games 2021, section IV). Unless told, that is the tile
+that the network's training names.
 
 For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
 score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
@@ -42,7 +43,7 @@ from tape2048._bits import float_bits, popcount, select_bit
 from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
-from tape2048_recorder.ntuple.arguments import parse_mix
+from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
 from tape2048_recorder.ntuple.lookup import highest_at_least, stage_of, value_of
 from tape2048_recorder.players._api import NO_MOVE, choose, is_player
 
@@ -104,12 +105,13 @@ def make(
     """
     from tape2048_recorder.ntuple.files import load_network
 
+    network = load_network(weights)
     return of_network(
-        load_network(weights),
+        network,
         look_below=look_below,
         look_twice_below=look_twice_below,
         look_margin=look_margin,
-        downgrade=downgrade,
+        downgrade=network.downgrade if downgrade == OF_NETWORK else downgrade,
         mix=mix,
         epsilon=epsilon,
         temperature=temperature,

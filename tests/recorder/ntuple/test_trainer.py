@@ -335,7 +335,7 @@ def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
     view = Seen()
     out = tmp_path / "a/b"
-    trainer = run_training(small(), out, view, threading.Event())
+    trainer = run_training(small(downgrade=4096), out, view, threading.Event())
     assert trainer.done
     names = {path.name for path in out.iterdir()}
     assert names == {".lock", CHECKPOINT, METRICS, NETWORK, NETWORK_F32}
@@ -345,6 +345,7 @@ def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert exact.facts["training"]["tuples"] == SMALL["tuples"]
     shipped = load_network(str(out / NETWORK))
     assert np.array_equal(shipped.table, exact.quantised(16.0).table)
+    assert shipped.downgrade == 4096
     lines = [json.loads(line) for line in (out / METRICS).read_text().splitlines()]
     assert [line["moves"] for line in lines] == sorted(line["moves"] for line in lines)
     assert lines[-1]["moves"] == trainer.moves
@@ -533,6 +534,8 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ("seed = 1.5", ConfigError, "seed"),
         ("checkpoint_s = 0", ConfigError, "above 0"),
         ("initial_value = inf", ConfigError, "initial_value"),
+        ("downgrade = 5", ConfigError, "found downgrade = 5, expected 0 or a tile from 4 to 32768"),
+        ("downgrade = -1", ConfigError, "downgrade"),
         ("a = [", ConfigError, "malformed TOML"),
     ],
 )
