@@ -39,7 +39,7 @@ types: $(VENV)/.installed-dev ## Check types (mypy, strict).
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-dev ## Run the tests alone, three at a time (JOBS=3, PYTEST_ARGS=).
-	$(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/ (PYTEST_ARGS=).
 	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)

@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import pytest
 
 # A kernel compiles at its first call, which no deadline for a single example allows for.
 settings.register_profile("tape2048", settings(), deadline=None)
 settings.load_profile("tape2048")
+
+#: Files that take from 20 s to minutes. They come first: one that began last would be waited for alone.
+_LONG_FILES = (
+    "recorder/test_ntuple_player.py",
+    "fuzz/test_fuzz_dataset.py",
+    "tools/test_train_player.py",
+    "fuzz/test_fuzz_runs.py",
+    "recorder/lanes/test_table.py",
+    "fuzz/test_fuzz_packdat.py",
+    "recorder/test_faults.py",
+    "recorder/test_crash_sweep.py",
+    "tools/test_player_command.py",
+    "bench/test_training_speed.py",
+    "sdk/test_critic_training.py",
+    "recorder/lanes/test_batch_recording.py",
+    "recorder/test_worker_sweep.py",
+    "sdk/test_example.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take long first; the order within a file stays."""
+    here = Path(__file__).parent
+    place = {here / name: place for place, name in enumerate(_LONG_FILES)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))

@@ -189,8 +189,9 @@ def open_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
         with Path(os.devnull).open("wb") as null:
             subprocess.run(["cat", str(path)], stdout=null, check=True)
 
+    # Twice as many rounds: they are short, and a disk varies more than a processor.
     opens, cats, ratios = alternate(
-        lambda: cold(lambda: Dataset.open(path.parent)), lambda: cold(cat), rounds
+        lambda: cold(lambda: Dataset.open(path.parent)), lambda: cold(cat), 2 * rounds
     )
     group = f"opening {size / 1e6:,.0f} MB, cold"
     return [
