@@ -462,6 +462,8 @@ def test_it_is_made_from_a_file(weights: str) -> None:
         ({"downgrade": 32768}, {"downgrade": 0}, 0),
         ({}, {}, 14),
         ({"downgrade": 5}, {}, 14),
+        ({"downgrade": 32768.0}, {}, 14),
+        ({"downgrade": [32768]}, {}, 14),
         (None, {}, 14),
     ],
 )

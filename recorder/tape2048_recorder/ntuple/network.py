@@ -155,7 +155,7 @@ class Network:
         """From which highest tile on it knows boards too little, as its training says; 0: it knows all."""
         training = self.facts.get("training")
         found = training.get("downgrade") if isinstance(training, dict) else None
-        return found if found in {0, *TILES} else DOWNGRADE
+        return found if type(found) is int and found in {0, *TILES} else DOWNGRADE
 
     @classmethod
     def empty(cls, layout: Layout, *, initial_value: float = 0.0) -> Network:
