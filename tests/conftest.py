@@ -18,7 +18,6 @@ settings.load_profile("tape2048")
 _LONG_FILES = (
     "recorder/test_ntuple_player.py",
     "fuzz/test_fuzz_dataset.py",
-    "tools/test_train_player.py",
     "fuzz/test_fuzz_runs.py",
     "recorder/lanes/test_table.py",
     "fuzz/test_fuzz_packdat.py",
@@ -26,6 +25,7 @@ _LONG_FILES = (
     "recorder/test_crash_sweep.py",
     "tools/test_player_command.py",
     "bench/test_training_speed.py",
+    "tools/test_train_player.py",
     "sdk/test_critic_training.py",
     "recorder/lanes/test_batch_recording.py",
     "recorder/test_worker_sweep.py",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Process = Callable[..., subprocess.CompletedProcess[str]]
 
 CONFIG = """\
-tuples = "0123 0145"
+tuples = "0123 4567 0145 4589"
 stages = "128"
 split_moves = 20_000
 moves = 60_000
@@ -72,7 +72,7 @@ def test_a_training_says_what_it_left_and_what_comes_next(tape: Tape, config: Pa
     )
     assert "\x1b" not in done.out + done.err
     facts = load_network("runs/mine/network.ntuple").facts
-    assert facts["training"]["tuples"] == "0123 0145"
+    assert facts["training"]["tuples"] == "0123 4567 0145 4589"
     # The commands that are suggested work.
     assert tape("player", "eval", "ntuple:weights=runs/mine/network.ntuple", "--games", "5").code == 0
     assert tape("player", "info", "runs/mine/network.ntuple").code == 0
@@ -102,7 +102,7 @@ def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Pat
     assert done.code == 0
     values = tomllib.loads(done.out)
     assert set(values) == set(TrainingConfig.__struct_fields__)
-    assert (values["tuples"], values["moves"], values["seed"]) == ("0123 0145", 60_000, 99)
+    assert (values["tuples"], values["moves"], values["seed"]) == ("0123 4567 0145 4589", 60_000, 99)
     assert "# The learning rate" in done.out
     (tmp_path / "again.toml").write_text(done.out)
     assert tape("train-player", "--config", "again.toml", "--print-config").out == done.out
@@ -137,10 +137,10 @@ def test_what_cannot_be_is_refused(tape: Tape, config: Path, args: list[str], co
 
 def test_a_checkpoint_of_another_network_is_refused(tape: Tape, config: Path) -> None:
     tape("train-player", "--config", config, "--out", "out", "--moves", "1000")
-    config.write_text(CONFIG.replace("0145", "4567"))
+    config.write_text(CONFIG.replace("0145", "0146"))
     done = tape("train-player", "--config", config, "--out", "out")
     assert done.code == errors.ConfigError.exit_code
-    assert "found a checkpoint with tuples = '0123 0145'" in done.err
+    assert "found a checkpoint with tuples = '0123 4567 0145 4589'" in done.err
 
 
 def test_too_little_memory_is_refused_with_the_number(
