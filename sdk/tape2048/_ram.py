@@ -5,15 +5,15 @@ miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times 
 straight into it, several at a time. Nothing is mapped: a file that is cut or removed while it is read is an
 error here, where a mapping would end the process with SIGBUS.
 
-What all is read in parts that follow one another, one for each thread, front to back, each file through a
-descriptor that no other thread reads from: the system then sees a few sequential readers and reads ahead of
-each in large folios. Asking it for the next bytes (``POSIX_FADV_WILLNEED``), or reading pieces of one file by
-turns, makes it fill its cache page by page, at three times the CPU time and two thirds of the speed; past
-the cache (``O_DIRECT``), a virtual disk was slower still.
+All bytes are cut into equal shares, one for each thread, which reads its share front to back through
+descriptors of its own: the system sees a few sequential readers, and reads ahead of each in large folios.
+Asking it for the next bytes (``POSIX_FADV_WILLNEED``), or reading pieces of one file by turns, makes it fill
+its cache page by page, at three times the CPU time and two thirds of the speed.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import mmap
@@ -208,19 +208,22 @@ def _lanes(parts: Sequence[Stretch], into: NDArray[np.uint8], count: int) -> Ite
     bounds = [len(into) * i // count for i in range(count + 1)]
     for first, last in itertools.pairwise(bounds):
         lane = []
-        for part, end in zip(parts, ends, strict=True):
-            begin = end - part.bytes
-            low, high = max(first, begin), min(last, end)
+        low = first
+        for index in range(bisect.bisect_right(ends, first), len(parts)):
+            if low == last:
+                break
+            part, high = parts[index], min(last, ends[index])
+            offset = part.offset + part.bytes - (ends[index] - low)
             if low < high:
-                rest = part._replace(offset=part.offset + low - begin, bytes=high - low)
-                lane.append(_Piece(rest, into[low:high]))
+                lane.append(_Piece(part._replace(offset=offset, bytes=high - low), into[low:high]))
+            low = high
         yield lane
 
 
 def _read_lane(lane: list[_Piece], steps: SimpleQueue[int | None], stop: threading.Event) -> None:
     try:
-        for stretch in lane:
-            _read_piece(stretch, steps, stop)
+        for piece in lane:
+            _read_piece(piece, steps, stop)
     except BaseException:
         stop.set()  # the others need not go on
         raise
@@ -228,8 +231,8 @@ def _read_lane(lane: list[_Piece], steps: SimpleQueue[int | None], stop: threadi
         steps.put(None)
 
 
-def _read_piece(stretch: _Piece, steps: SimpleQueue[int | None], stop: threading.Event) -> None:
-    part, into = stretch
+def _read_piece(piece: _Piece, steps: SimpleQueue[int | None], stop: threading.Event) -> None:
+    part, into = piece
     # The file again where it is open already: the system keeps where it reads ahead with the descriptor.
     opened = part.path if part.fd is None else f"/proc/self/fd/{part.fd}"
     with open_regular(opened) as fd:

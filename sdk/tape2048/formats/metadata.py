@@ -49,13 +49,16 @@ _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
 _BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
 _FACT_COLUMNS = ("meta_key", "meta_value")
-_TABLES = frozenset({"runs", "session", "blocks"})
-# What a table has whose statement is one of ours, which spares asking.
+# Tables in the order of the schema: columns that they need, and those that they may have.
+_TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "runs": (_SEED_COLUMNS, _ROW_COLUMNS),
+    "session": (_FACT_COLUMNS, ()),
+    "blocks": (_BLOCK_COLUMNS, ()),
+}
+# The columns of our own tables, by the statements that make them.
 _OWN_COLUMNS = {
-    statement.strip(): set(columns)
-    for statement, columns in zip(
-        SCHEMA.split(";"), ((*_SEED_COLUMNS, *_ROW_COLUMNS), _FACT_COLUMNS, _BLOCK_COLUMNS), strict=False
-    )
+    statement.strip(): {*required, *optional}
+    for statement, (required, optional) in zip(SCHEMA.split(";")[:-1], _TABLES.values(), strict=True)
 }
 # Kept as bit patterns; every other column is a count.
 _BIT_PATTERNS = frozenset({"id", "seed"})
@@ -140,23 +143,19 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     with open_untrusted(path, _TABLES, limit) as (database, tables):
         if "runs" not in tables:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
-        columns = _OWN_COLUMNS.get(tables["runs"]) or columns_of(
-            database, "runs", _SEED_COLUMNS, _ROW_COLUMNS, path
-        )
+        columns = _columns(database, tables, "runs", path)
         has_rows = columns.issuperset(_ROW_COLUMNS)
         runs = _read_table(
             database, "runs", (*_SEED_COLUMNS, *_ROW_COLUMNS) if has_rows else _SEED_COLUMNS, RUN_DTYPE, path
         )
         blocks = None
         if "blocks" in tables:
-            if tables["blocks"] not in _OWN_COLUMNS:
-                columns_of(database, "blocks", _BLOCK_COLUMNS, (), path)
+            _columns(database, tables, "blocks", path)
             blocks = _read_table(database, "blocks", _BLOCK_COLUMNS, BLOCK_DTYPE, path)
             blocks = blocks[np.argsort(blocks["first_row"], kind="stable")]
         session = {}
         if "session" in tables:
-            if tables["session"] not in _OWN_COLUMNS:
-                columns_of(database, "session", _FACT_COLUMNS, (), path)
+            _columns(database, tables, "session", path)
             session = _read_facts(database, path, lenient=not has_rows)
     _check_ids(runs["id"], path)
     return Metadata(runs, blocks, session, has_rows)
@@ -199,6 +198,13 @@ def _insert(
 
 
 # ---------------------------------------------------------------------------------------- reading
+
+
+def _columns(
+    database: sqlite3.Connection, tables: Mapping[str, str], table: str, path: str | os.PathLike[str]
+) -> set[str]:
+    """As :func:`columns_of`, without asking where the table was made by our own statement."""
+    return _OWN_COLUMNS.get(tables[table]) or columns_of(database, table, *_TABLES[table], path)
 
 
 def _read_table(

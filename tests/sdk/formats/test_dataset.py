@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -771,18 +772,19 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_database(built / "metadata.db", "DROP TABLE runs")
-    begun = threading.Event()
-    may_open = threading.Event()
+    begun, refused, ended = (threading.Event() for _ in range(3))
     real = _ram._read_piece
 
     def held(*args: Any) -> None:
         begun.set()
-        assert may_open.wait(30)
+        refused.wait(30)
+        time.sleep(0.2)  # whoever does not wait for the reading is gone by now
         real(*args)
+        ended.set()
 
     def refuse(path: Path) -> Any:
         assert begun.wait(30)  # the rows are under way while the table is read
-        may_open.set()
+        refused.set()
         return read_runs_db(path)
 
     monkeypatch.setattr(_ram, "_read_piece", held)
@@ -790,5 +792,5 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
     before, threads = open_files(), threading.active_count()
     with pytest.raises(SchemaError):
         Dataset(built)
-    assert begun.is_set()
+    assert ended.is_set()
     assert (open_files(), threading.active_count()) == (before, threads)
