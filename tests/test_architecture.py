@@ -35,6 +35,7 @@ HEAVY = {
         "sdk/tape2048/_bits.py",
         "sdk/tape2048/_gather.py",
         "sdk/tape2048/_jit.py",
+        "sdk/tape2048/_lookup.py",
         "sdk/tape2048/moves.py",
         "sdk/tape2048/formats/_records.py",
         "sdk/tape2048/formats/dataset_verify.py",
