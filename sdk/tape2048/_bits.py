@@ -43,6 +43,7 @@ __all__ = [
     "store32_at",
     "store64",
     "store64_at",
+    "unpack_symmetry",
 ]
 
 # AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
@@ -258,29 +259,60 @@ _FLIP = [4 * (3 - cell // 4) + cell % 4 for cell in range(16)]
 _TRANSPOSE = [4 * (cell % 4) + cell // 4 for cell in range(16)]
 
 
-@_intrinsic
-def copy_symmetry(typing_context: Any, source: Any, target: Any, k: Any) -> Any:
-    """Copy a board of 16 bytes from one address to another, turned by ``tape2048.rules.symmetry(board, k)``.
+_BYTE = ir.IntType(8)
+_CELLS = ir.VectorType(_BYTE, 16)
+
+
+def _shuffled(builder: Any, cells: Any, order: list[int]) -> Any:
+    """The bytes of a vector in an order that is known when it is compiled."""
+    lanes = ir.VectorType(ir.IntType(32), len(order))
+    return builder.shuffle_vector(cells, ir.Constant(cells.type, ir.Undefined), ir.Constant(lanes, order))
+
+
+def _turned(builder: Any, cells: Any, k: Any) -> Any:
+    """A board of 16 bytes, turned by ``tape2048.rules.symmetry(board, k)``.
 
     Three shuffles with constant masks, each blended in or not by a bit of ``k``: no table, and no branch,
     which on a random ``k`` the processor would guess wrong every other time.
     """
-    byte = ir.IntType(8)
-    board = ir.VectorType(byte, 16)
-    lanes = ir.VectorType(ir.IntType(32), 16)
-    undefined = ir.Constant(board, ir.Undefined)
+    undefined = ir.Constant(_CELLS, ir.Undefined)
+    for bit, order in enumerate((_MIRROR, _FLIP, _TRANSPOSE)):
+        chosen = builder.trunc(builder.lshr(k, ir.Constant(_I64, bit)), ir.IntType(1))
+        first = builder.insert_element(undefined, builder.sext(chosen, _BYTE), ir.Constant(ir.IntType(32), 0))
+        mask = _shuffled(builder, first, [0] * 16)
+        cells = builder.xor(cells, builder.and_(builder.xor(cells, _shuffled(builder, cells, order)), mask))
+    return cells
+
+
+@_intrinsic
+def copy_symmetry(typing_context: Any, source: Any, target: Any, k: Any) -> Any:
+    """Copy a board of 16 bytes from one address to another, turned by ``tape2048.rules.symmetry``."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        cells = builder.load(builder.inttoptr(args[0], board.as_pointer()), align=1)
-        for bit, order in enumerate((_MIRROR, _FLIP, _TRANSPOSE)):
-            chosen = builder.trunc(builder.lshr(args[2], ir.Constant(_I64, bit)), ir.IntType(1))
-            first = builder.insert_element(
-                undefined, builder.sext(chosen, byte), ir.Constant(ir.IntType(32), 0)
-            )
-            mask = builder.shuffle_vector(first, undefined, ir.Constant(lanes, [0] * 16))
-            turned = builder.shuffle_vector(cells, undefined, ir.Constant(lanes, order))
-            cells = builder.xor(cells, builder.and_(builder.xor(cells, turned), mask))
-        builder.store(cells, builder.inttoptr(args[1], board.as_pointer()), align=1)
+        cells = builder.load(builder.inttoptr(args[0], _CELLS.as_pointer()), align=1)
+        cells = _turned(builder, cells, args[2])
+        builder.store(cells, builder.inttoptr(args[1], _CELLS.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), codegen
+
+
+# A board's bytes as they lie in memory have cells 14 and 15 first, the higher one of two in the lower nibble.
+_FROM_NIBBLES = [7 - cell // 2 + (8 if cell % 2 == 0 else 0) for cell in range(16)]
+
+
+@_intrinsic
+def unpack_symmetry(typing_context: Any, board: Any, target: Any, k: Any) -> Any:
+    """Write a board of 4 bits a cell as 16 bytes, turned as by :func:`copy_symmetry`."""
+    half = ir.VectorType(_BYTE, 8)
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        pairs = builder.bitcast(args[0], half)
+        low = builder.and_(pairs, ir.Constant(half, [15] * 8))
+        high = builder.lshr(pairs, ir.Constant(half, [4] * 8))
+        order = ir.Constant(ir.VectorType(ir.IntType(32), 16), _FROM_NIBBLES)
+        cells = _turned(builder, builder.shuffle_vector(low, high, order), args[2])
+        builder.store(cells, builder.inttoptr(args[1], _CELLS.as_pointer()), align=1)
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.uint64), codegen

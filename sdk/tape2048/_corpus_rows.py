@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tape2048._fields import LabelDtype
     from tape2048._phase import Phase
+    from tape2048._store import HeldLoad
     from tape2048.corpus import Corpus
 
 
@@ -124,9 +125,7 @@ def progress_bar(
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def reopen(
-    paths: list[str], load: Literal["mmap", "ram"], ids: NDArray[np.void], phase: Phase, identity: str
-) -> Corpus:
+def reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str) -> Corpus:
     """A corpus that was pickled: the same runs of the same sessions, opened here.
 
     Raises:

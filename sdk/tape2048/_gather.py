@@ -27,16 +27,28 @@ from tape2048._bits import (
     store8_at,
     store32_at,
     store64_at,
+    unpack_symmetry,
 )
 from tape2048._jit import kernel
-from tape2048._lookup import CHUNK, Chunk, ask_for, find, keep, look_up, mix, run_of, word
+from tape2048._lookup import (
+    CHUNK,
+    Chunk,
+    Wants,
+    ask_for,
+    find,
+    keep,
+    look_up,
+    mix,
+    run_of,
+    word,
+)
 from tape2048._plan import Order, Outputs, Tables
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.moves import UNKNOWN, recover_move
 from tape2048.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.shuffle import fill_permuted
 
-__all__ = ["LISTED", "SHUFFLED", "STRAIGHT", "copy_records", "copy_rows", "fill"]
+__all__ = ["LISTED", "SHUFFLED", "STRAIGHT", "board_of", "copy_records", "copy_rows", "fill"]
 
 U64 = np.uint64
 
@@ -77,7 +89,22 @@ def _chunk(scratch: Any, ordinal: Any) -> Any:
     base = number + table
     segment = base + table
     exponent = segment + table
-    return Chunk(number, base, segment, exponent, exponent + table)
+    row = exponent + table
+    return Chunk(number, base, segment, exponent, row, row + table)
+
+
+@register_jitable
+def _wants(tables: Any, out: Any) -> Any:
+    """What the outputs need of a row."""
+    of_board = out.tokens or out.legal
+    boards = of_board and tables.packed
+    rows = out.records or out.step or out.action or (of_board and not tables.packed)
+    away = (rows and not tables.line) or (boards and not tables.board_line)
+    segments = away or out.run or out.segment
+    labels = out.flags or out.targets
+    # A row's first twelve bytes are mostly not asked for, and may be in a line of their own.
+    lead = U64(0) if out.records or out.step else _EXPS
+    return Wants(segments, labels, rows, lead, _EXPS_LAST, boards)
 
 
 # ------------------------------------------------------------------------------- rows to outputs
@@ -93,7 +120,8 @@ def _pack(address: Any) -> Any:
 
 
 @register_jitable
-def _board(row: Any) -> Any:
+def board_of(row: Any) -> Any:
+    """The board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
     return _pack(row + _EXPS) << U64(32) | _pack(row + _EXPS + U64(8))
 
 
@@ -126,14 +154,23 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
 
 
 @register_jitable
-def _write_tokens(chunk: Any, count: Any, key: Any, target: Any) -> None:
-    if key:
+def _write_tokens(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
+    """Boards as bytes; a loop for each case, since a symmetry of 0 is no work where it is known."""
+    nothing = U64(0)
+    if packed and key:
         for k in range(count):
-            turn = mix(key + word(chunk.base, k)) & U64(7)
-            copy_symmetry(word(chunk.row, k) + _EXPS, target + (k << U64(4)), turn)
+            board = load64(word(chunk.board, k))
+            unpack_symmetry(board, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
+    elif packed:
+        for k in range(count):
+            unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
+    elif key:
+        for k in range(count):
+            source = word(chunk.row, k) + _EXPS
+            copy_symmetry(source, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     else:
         for k in range(count):
-            copy_symmetry(word(chunk.row, k) + _EXPS, target + (k << U64(4)), U64(0))
+            copy_symmetry(word(chunk.row, k) + _EXPS, target + (k << U64(4)), nothing)
 
 
 @register_jitable
@@ -186,25 +223,26 @@ def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> 
         base = word(chunk.base, k)
         # Not the chunk's own address: a pool has the row, but not what follows it.
         address, there = _following(base, tables)
-        move = recover_move(_board(address), _board(there)) if there else U64(UNKNOWN)
+        move = recover_move(board_of(address), board_of(there)) if there else U64(UNKNOWN)
         if move < U64(4):
             move = U64(SYMMETRY_MOVES[_turn(key, base), move])
         store8_at(target + k, move)
 
 
 @register_jitable
-def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
-    """What is read from the row itself, beside its board."""
+def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, packed: Any, out: Any) -> None:  # noqa: PLR0917
+    """What is read from the row itself, or follows from its board."""
     for k in range(count):
-        row = word(chunk.row, k)
         turn = _turn(key, word(chunk.base, k))
         at = first + k
         if out.step:
-            store32_at(out.step + (at << U64(2)), load32(row + _STEP))
+            store32_at(out.step + (at << U64(2)), load32(word(chunk.row, k) + _STEP))
         if out.action:
-            store8_at(out.action + at, U64(SYMMETRY_MOVES[turn, load8(row + _ACTION) & U64(3)]))
+            action = load8(word(chunk.row, k) + _ACTION) & U64(3)
+            store8_at(out.action + at, U64(SYMMETRY_MOVES[turn, action]))
         if out.legal:
-            store8_at(out.legal + at, _turned_mask(legal_mask(_board(row)), turn))
+            board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
+            store8_at(out.legal + at, _turned_mask(legal_mask(board), turn))
         if out.symmetry:
             store8_at(out.symmetry + at, turn)
 
@@ -228,7 +266,7 @@ def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) ->
 def _write(chunk: Any, count: Any, first: Any, tables: Any, key: Any, out: Any) -> None:  # noqa: PLR0917
     """Write the outputs of some rows, the first of them at index ``first``."""
     if out.tokens:
-        _write_tokens(chunk, count, key, out.tokens + (first << U64(4)))
+        _write_tokens(chunk, count, key, tables.packed, out.tokens + (first << U64(4)))
     if out.flags:
         _write_labels(chunk, count, tables, out.flags + first * tables.threshold_count)
     if out.targets:
@@ -238,7 +276,7 @@ def _write(chunk: Any, count: Any, first: Any, tables: Any, key: Any, out: Any) 
     if out.row or out.base or out.run or out.segment:
         _write_numbers(chunk, count, first, tables, out)
     if out.step or out.action or out.legal or out.symmetry:
-        _write_by_row(chunk, count, first, key, out)
+        _write_by_row(chunk, count, first, key, tables.packed, out)
     if out.move:
         _write_moves(chunk, count, tables, key, out.move + first)
 
@@ -268,9 +306,7 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
     order = Order(*_entries(order_words, _ORDER_ENTRIES))
     out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
     key = order.symmetry_key
-    # A row's first twelve bytes are mostly not asked for, and may be in a line of their own.
-    lead = U64(0) if out.records or out.step else _EXPS
-    with_segments = not tables.line or out.flags or out.targets or out.run or out.segment
+    wants = _wants(tables, out)
     memory = np.empty(_CHUNKS * _CHUNK_WORDS, np.uint64)
     scratch = U64(memory.ctypes.data)
     looked_up = U64(0)  # rows of the chunk before
@@ -283,8 +319,8 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
             fill_permuted(order.first + begin, keys, memory[at : at + np.int64(wanted)])
         else:
             _number(order, begin, chunk.number, wanted)
-        count = look_up(chunk, wanted, tables, order.cap_key, with_segments)
-        ask_for(chunk, count, lead, _EXPS_LAST)
+        count = look_up(chunk, wanted, tables, order.cap_key, wants)
+        ask_for(chunk, count, wants)
         if count < wanted:
             total = begin + count
         if looked_up:

@@ -35,6 +35,10 @@ _RECORD_WORDS = np.array(Outputs(), np.uint64)
 _RECORDS = Outputs._fields.index("records")
 
 
+#: Fields that packed boards do not have.
+_OF_ROWS = frozenset({"step", "action", "move"})
+
+
 class Gatherer:
     """A view with all that the kernel needs for some fields of its rows; holds the rows alive.
 
@@ -46,6 +50,7 @@ class Gatherer:
 
     Attributes:
         plan: of the view.
+        reads_rows: whether any field is read from the rows themselves, and not from packed boards.
         embedding_width: D; 0 without embeddings.
 
     Raises:
@@ -65,6 +70,7 @@ class Gatherer:
             )
         self._corpus = corpus
         self._cap = cap
+        self.reads_rows = corpus.store.boards is None or bool(_OF_ROWS & set(fields))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
         self._exponents = _exponents(corpus.runs["highest_tile"])
         self._thresholds = _exponents(thresholds)
@@ -126,7 +132,7 @@ class Gatherer:
             self._embeddings.append(found.values)
         # With rows in memory, embeddings that would fit as well are at least in the page cache.
         bytes_of_all = sum(values.nbytes for values in self._embeddings)
-        if self._corpus.store.load == "ram" and bytes_of_all <= ram_available() // 2:
+        if self._corpus.store.load != "mmap" and bytes_of_all <= ram_available() // 2:
             for values in self._embeddings:
                 populate(values)
         self.embedding_width = made.pop()[2]

@@ -15,8 +15,10 @@ from numba.extending import register_jitable
 
 from tape2048._bits import high64, load8, load32, load64, popcount, prefetch, select_bit, store64_at
 from tape2048._mix import mix64
+from tape2048._plan import LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
+from tape2048._rowmap import BOARD_BYTES
 
-__all__ = ["CHUNK", "Chunk", "ask_for", "find", "keep", "look_up", "mix", "run_of", "word"]
+__all__ = ["CHUNK", "Chunk", "Wants", "ask_for", "find", "keep", "look_up", "mix", "run_of", "word"]
 
 U64 = np.uint64
 
@@ -25,6 +27,7 @@ CHUNK = 128
 
 _LOW32 = U64(0xFFFFFFFF)
 _BOUNDARY = U64(0x7FFFFFFF)
+_BOARD_BYTES = U64(BOARD_BYTES)
 
 mix: Any = register_jitable(mix64)
 
@@ -33,8 +36,8 @@ class Chunk(NamedTuple):
     """Addresses of tables of CHUNK ``u64`` each.
 
     ``number`` has each row's place in the view, and once it is looked up, its number in the view; ``base``
-    its number in the map, ``segment`` its segment, ``exponent`` that of its game's highest tile, and ``row``
-    its address.
+    its number in the map, ``segment`` its segment, ``exponent`` that of its game's highest tile, ``row`` its
+    address, and ``board`` that of its packed board.
     """
 
     number: Any
@@ -42,6 +45,18 @@ class Chunk(NamedTuple):
     segment: Any
     exponent: Any
     row: Any
+    board: Any
+
+
+class Wants(NamedTuple):
+    """What of a row the outputs need: segment, label, bytes ``lead`` to ``last``, packed board."""
+
+    segments: Any
+    labels: Any
+    rows: Any
+    lead: Any
+    last: Any
+    boards: Any
 
 
 @register_jitable
@@ -145,20 +160,47 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
 
 
 @register_jitable
-def _take_from_view(chunk: Any, count: Any, tables: Any) -> None:
-    """Rows by their numbers in the map, and where these do not stand in one line, by their segments."""
-    if tables.line:
+def _locate(chunk: Any, count: Any, line: Any, origins: Any, size: Any, out: Any) -> None:  # noqa: PLR0917
+    """Addresses by numbers in the map: of what stands in one line, else by the rows' segments."""
+    if line:
         for k in range(count):
-            keep(chunk.row, k, tables.line + word(chunk.base, k) * tables.row_bytes)
+            keep(out, k, line + word(chunk.base, k) * size)
         return
     for k in range(count):
-        origin = word(tables.address, word(chunk.segment, k))
-        keep(chunk.row, k, origin + word(chunk.base, k) * tables.row_bytes)
+        keep(out, k, word(origins, word(chunk.segment, k)) + word(chunk.base, k) * size)
 
 
 @register_jitable
-def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, with_segments: Any) -> Any:
-    """Fill the tables of a chunk from its places; returns how many of them are within the view."""
+def _exponent(base: Any, tables: Any) -> Any:
+    """The exponent of the highest tile of a row's game, by the row's segment."""
+    return load8(tables.exponents + find(base, tables.entries, tables.starts, tables.shift))
+
+
+@register_jitable
+def _label(chunk: Any, count: Any, tables: Any) -> None:
+    """The exponents of the rows' games; see ``_plan`` for the table of them."""
+    shift = tables.shift
+    if not tables.labels:
+        for k in range(count):
+            keep(chunk.exponent, k, _exponent(word(chunk.base, k), tables))
+        return
+    for k in range(count):
+        base = word(chunk.base, k)
+        entry = load32(tables.labels + ((base >> shift) << U64(2)))
+        later = base & ((U64(1) << shift) - U64(1)) >= entry >> LABEL_BOUNDARY
+        exponent = (entry >> LABEL_LATER if later else entry) & LABEL_EXPONENT_MAX
+        if (entry >> LABEL_WALK) & U64(1):
+            exponent = _exponent(base, tables)
+        keep(chunk.exponent, k, exponent)
+
+
+@register_jitable
+def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> Any:
+    """Fill the tables of a chunk from its places, as far as they are wanted.
+
+    Returns:
+        How many of the places are within the view.
+    """
     if tables.pool:
         count = _take_from_pool(chunk, count, tables)
     count = _within(chunk.number, count, tables.limit)
@@ -168,20 +210,27 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, with_segments: An
     for k in range(count):
         number = word(chunk.number, k)
         keep(chunk.base, k, _unmask(number, tables) if tables.words else number)
-    if with_segments:
+    if wants.segments:
         for k in range(count):
             segment = find(word(chunk.base, k), tables.entries, tables.starts, tables.shift)
             keep(chunk.segment, k, segment)
-            keep(chunk.exponent, k, load8(tables.exponents + segment))
-    if not tables.pool:
-        _take_from_view(chunk, count, tables)
+    if wants.labels:
+        _label(chunk, count, tables)
+    if wants.rows and not tables.pool:
+        _locate(chunk, count, tables.line, tables.address, tables.row_bytes, chunk.row)
+    if wants.boards:
+        _locate(chunk, count, tables.board_line, tables.board, _BOARD_BYTES, chunk.board)
     return count
 
 
 @register_jitable
-def ask_for(chunk: Any, count: Any, lead: Any, last: Any) -> None:
-    """Ask for the cache lines of a chunk's rows that have byte ``lead`` and byte ``last`` of each."""
-    for k in range(count):
-        row = word(chunk.row, k)
-        prefetch(row + lead)
-        prefetch(row + last)
+def ask_for(chunk: Any, count: Any, wants: Any) -> None:
+    """Ask for the cache lines of what is wanted of a chunk's rows."""
+    if wants.rows:
+        for k in range(count):
+            row = word(chunk.row, k)
+            prefetch(row + wants.lead)
+            prefetch(row + wants.last)
+    if wants.boards:
+        for k in range(count):
+            prefetch(word(chunk.board, k))

@@ -10,6 +10,7 @@ from tape2048._bits import load64, popcount
 from tape2048._jit import kernel
 from tape2048._rowmap import RowMask
 from tape2048.formats.session import STEP_DTYPE
+from tape2048.rules import count_empty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,14 +43,28 @@ def _mark(address: Any, starts: Any, row_bytes: Any, low: Any, high: Any, words:
             words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
 
 
+@kernel
+def _mark_packed(address: Any, starts: Any, low: Any, high: Any, words: Any) -> None:
+    """As :func:`_mark`, of packed boards."""
+    for segment in range(address.shape[0]):
+        for row in range(starts[segment], starts[segment + 1]):
+            empty = count_empty(load64(address[segment] + (row << U64(3))))
+            words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
+
+
 def mask_empties(rows: RowMap, low: int, high: int) -> RowMap:
     """The map with those rows alone whose board has ``low <= empty cells < high``.
 
-    Reads the board of every row of the map once, in order: 1e9 rows take as long as 28 GB take to be read.
+    Reads the board of every row of the map once, in order: 1e9 rows take as long as 28 GB take to be read, or
+    8 GB of memory where boards are packed.
     """
     blocks = -(-rows.rows // (64 * BLOCK_WORDS))
     words = np.zeros(blocks * BLOCK_WORDS, np.uint64)
-    _mark(rows.address, rows.guide.starts, U64(rows.row_bytes), U64(max(0, low)), U64(max(0, high)), words)
+    starts, bounds = rows.guide.starts, (U64(max(0, low)), U64(max(0, high)))
+    if len(rows.board):
+        _mark_packed(rows.board, starts, *bounds, words)
+    else:
+        _mark(rows.address, starts, U64(rows.row_bytes), *bounds, words)
     counts = np.bitwise_count(words).astype(np.int64)
     before = np.zeros(len(words) + 1, np.int64)
     np.cumsum(counts, out=before[1:])

@@ -18,7 +18,21 @@ if TYPE_CHECKING:
 
     from tape2048._rowmap import RowMap
 
-__all__ = ["NO_CAP", "NO_POOL", "Cap", "Order", "Outputs", "Plan", "Pool", "Tables", "address_of"]
+__all__ = [
+    "LABEL_BOUNDARY",
+    "LABEL_EXPONENT_MAX",
+    "LABEL_LATER",
+    "LABEL_WALK",
+    "NO_CAP",
+    "NO_POOL",
+    "Cap",
+    "Order",
+    "Outputs",
+    "Plan",
+    "Pool",
+    "Tables",
+    "address_of",
+]
 
 
 class Cap(NamedTuple):
@@ -54,7 +68,9 @@ NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 class Tables(NamedTuple):
     """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
 
-    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``exponents`` has the exponent
+    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` says that there are
+    packed boards, whose addresses are in ``board``, or follow from ``board_line``. ``labels`` is a guide of
+    its own (see :func:`_label_guide`); 0 where buckets are too large for one. ``exponents`` has the exponent
     of the highest tile for each segment, not for each run: that spares most batches the run.
     """
 
@@ -64,6 +80,9 @@ class Tables(NamedTuple):
     shift: Any
     line: Any
     address: Any
+    packed: Any
+    board_line: Any
+    board: Any
     run: Any
     end: Any
     rows: Any
@@ -80,6 +99,7 @@ class Tables(NamedTuple):
     pool_firsts: Any
     pool_shift: Any
     pool_rows: Any
+    labels: Any
     exponents: Any
     thresholds: Any
     threshold_count: Any
@@ -125,6 +145,37 @@ class Outputs(NamedTuple):
     base: Any = 0
 
 
+# The parts of a label guide's entry: from bit 0 on the exponent of the bucket's first segment, from
+# LABEL_LATER on that of the next one, at LABEL_WALK whether a walk has to follow, and from LABEL_BOUNDARY on
+# where in the bucket the next segment begins.
+LABEL_LATER, LABEL_WALK, LABEL_BOUNDARY = np.uint64(5), np.uint64(10), np.uint64(11)
+LABEL_EXPONENT_MAX = np.uint64(31)
+#: Buckets of at most ``2**20`` rows: a boundary of 21 bits.
+LABEL_SHIFT_MAX = 20
+
+
+def _label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """What a row's label takes, at half the size of the guide and without the segment: ``u32[G]``.
+
+    Of 200M rows, the guide is 3 MB, and a random entry of it is mostly in no cache of the core's own.
+
+    Args:
+        guide: over the segments.
+        exponents: of each segment's game, ``u8[S]``.
+
+    Returns:
+        An entry for each bucket; none where buckets are too large.
+    """
+    if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
+        return np.empty(0, np.uint32)
+    place = (guide.entries & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    small = np.minimum(exponents, LABEL_EXPONENT_MAX).astype(np.uint64)
+    labels = small[place] | small[np.minimum(place + 1, len(small) - 1)] << LABEL_LATER
+    labels |= guide.entries >> np.uint64(63) << LABEL_WALK
+    labels |= (guide.entries >> np.uint64(32) & np.uint64(0x7FFFFFFF)) << LABEL_BOUNDARY
+    return labels.astype(np.uint32)
+
+
 def address_of(array: NDArray[Any]) -> int:
     """Address of the first element; 0 for an array without any."""
     return int(array.__array_interface__["data"][0]) if array.size else 0
@@ -157,6 +208,8 @@ class Plan:
         pool: Pool = NO_POOL,
     ) -> None:
         by_segment = exponents[rows.run]
+        labels = _label_guide(rows.guide, by_segment)
+        packed = len(rows.board) > 0 and len(pool.rows) == 0
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
         tables = Tables(
             limit=numbers[-1],
@@ -165,6 +218,9 @@ class Plan:
             shift=rows.guide.shift,
             line=rows.line,
             address=address_of(rows.address),
+            packed=int(packed),
+            board_line=rows.board_line if packed else 0,
+            board=address_of(rows.board) if packed else 0,
             run=address_of(rows.run),
             end=address_of(rows.end),
             rows=rows.rows,
@@ -181,6 +237,7 @@ class Plan:
             pool_firsts=address_of(pool.firsts),
             pool_shift=pool.shift,
             pool_rows=len(pool.rows),
+            labels=address_of(labels),
             exponents=address_of(by_segment),
             thresholds=address_of(thresholds),
             threshold_count=len(thresholds),
@@ -189,4 +246,4 @@ class Plan:
         is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
         line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
         self.line = line if is_line else None
-        self._kept = (rows, by_segment, thresholds, cap, pool)
+        self._kept = (rows, by_segment, labels, thresholds, cap, pool)

@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Reading", "Stretch", "allocate", "ram_available", "read_into", "read_rows"]
+__all__ = [
+    "READ_BYTES",
+    "THREADS",
+    "Reading",
+    "Stretch",
+    "allocate",
+    "check_lengths",
+    "ram_available",
+    "read_into",
+    "read_rows",
+]
 
 #: Bytes of a huge page, on every processor that has transparent ones of this kind.
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
@@ -88,8 +98,7 @@ def read_rows(
         ValueError: ``threads`` below 1.
     """
     stretches = [Stretch(*part) for part in parts]
-    for stretch in stretches:
-        _check_length(stretch)
+    check_lengths(stretches)
     rows = allocate(sum(stretch.bytes for stretch in stretches))
     read_into(rows, stretches, threads=threads, progress=progress)
     rows.flags.writeable = False
@@ -127,17 +136,19 @@ class Reading:
     as of :func:`read_into`; the array is whole once :meth:`finish` has returned.
     """
 
-    def __init__(self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS) -> None:
+    def __init__(
+        self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1
+    ) -> None:
+        """Begin to read; ``unit`` bytes, of which each part has a multiple, stay together in one step."""
         if threads < 1:
             raise ValueError(f"threads={threads}; expected at least 1")
-        lanes = max(1, min(threads, len(into) // _LANE_BYTES_MIN))
+        self._into = into
+        self._step_bytes = STEP_BYTES // unit * unit
+        lanes = max(1, min(threads, sum(part.bytes for part in parts) // _LANE_BYTES_MIN))
         self._stop = threading.Event()
         self._steps: SimpleQueue[int | None] = SimpleQueue()  # bytes done; None: a lane has ended
         self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="tape2048-read")
-        self._lanes = [
-            self._pool.submit(_read_lane, lane, self._steps, self._stop)
-            for lane in _lanes(parts, into, lanes)
-        ]
+        self._lanes = [self._pool.submit(self._read_lane, lane) for lane in _lanes(parts, lanes, unit)]
 
     def finish(self, progress: Callable[[int], object] | None = None) -> None:
         """Wait for all bytes; arguments and errors as of :func:`read_into`."""
@@ -150,6 +161,35 @@ class Reading:
                 progress(done)
         for lane in self._lanes:
             lane.result()
+
+    def _read_lane(self, lane: list[_Piece]) -> None:
+        try:
+            for piece in lane:
+                self._read_piece(piece.part, piece.begin)
+        except BaseException:
+            self._stop.set()  # the others need not go on
+            raise
+        finally:
+            self._steps.put(None)
+
+    def _read_piece(self, part: Stretch, begin: int) -> None:
+        # The file again where it is open already: the system keeps where it reads ahead with the descriptor.
+        opened = part.path if part.fd is None else f"/proc/self/fd/{part.fd}"
+        with open_regular(opened) as fd:
+            with contextlib.suppress(OSError):  # a file system that takes no advice
+                os.posix_fadvise(fd, part.offset, part.bytes, os.POSIX_FADV_SEQUENTIAL)
+            for done in range(0, part.bytes, self._step_bytes):
+                if self._stop.is_set():
+                    return
+                size = min(self._step_bytes, part.bytes - done)
+                self._read_step(fd, part._replace(offset=part.offset + done, bytes=size), begin + done)
+                self._steps.put(size)
+
+    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
+        """Read a part of one file, whose first byte is number ``begin`` of all."""
+        step = self._into[begin : begin + part.bytes]
+        for at in range(0, len(step), READ_BYTES):
+            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
 
     def __enter__(self) -> Self:
         return self
@@ -185,27 +225,30 @@ def allocate(count: int) -> NDArray[np.uint8]:
     return whole[begin : begin + count]
 
 
-def _check_length(part: Stretch) -> None:
-    with reading(part.path):
-        found = Path(part.path).stat().st_size
-    if found < part.offset + part.bytes:
-        raise TruncatedError(
-            f"has {found} bytes; {part.offset + part.bytes} when it was opened",
-            path=part.path,
-            offset=found,
-            hint="something wrote to it; restore the file from a copy, and open it again",
-        )
+def check_lengths(parts: Sequence[Stretch]) -> None:
+    """Raise TruncatedError for a file that is shorter than its stretch, StorageError where there is none."""
+    for part in parts:
+        with reading(part.path):
+            found = Path(part.path).stat().st_size
+        if found < part.offset + part.bytes:
+            raise TruncatedError(
+                f"has {found} bytes; {part.offset + part.bytes} when it was opened",
+                path=part.path,
+                offset=found,
+                hint="something wrote to it; restore the file from a copy, and open it again",
+            )
 
 
 class _Piece(NamedTuple):
     part: Stretch
-    into: NDArray[np.uint8]
+    begin: int
 
 
-def _lanes(parts: Sequence[Stretch], into: NDArray[np.uint8], count: int) -> Iterator[list[_Piece]]:
+def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[_Piece]]:
     """What each thread reads: an equal share of the bytes, as stretches of files."""
     ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
-    bounds = [len(into) * i // count for i in range(count + 1)]
+    units = (ends[-1] if ends else 0) // unit
+    bounds = [units * i // count * unit for i in range(count + 1)]
     for first, last in itertools.pairwise(bounds):
         lane = []
         low = first
@@ -215,36 +258,9 @@ def _lanes(parts: Sequence[Stretch], into: NDArray[np.uint8], count: int) -> Ite
             part, high = parts[index], min(last, ends[index])
             offset = part.offset + part.bytes - (ends[index] - low)
             if low < high:
-                lane.append(_Piece(part._replace(offset=offset, bytes=high - low), into[low:high]))
+                lane.append(_Piece(part._replace(offset=offset, bytes=high - low), low))
             low = high
         yield lane
-
-
-def _read_lane(lane: list[_Piece], steps: SimpleQueue[int | None], stop: threading.Event) -> None:
-    try:
-        for piece in lane:
-            _read_piece(piece, steps, stop)
-    except BaseException:
-        stop.set()  # the others need not go on
-        raise
-    finally:
-        steps.put(None)
-
-
-def _read_piece(piece: _Piece, steps: SimpleQueue[int | None], stop: threading.Event) -> None:
-    part, into = piece
-    # The file again where it is open already: the system keeps where it reads ahead with the descriptor.
-    opened = part.path if part.fd is None else f"/proc/self/fd/{part.fd}"
-    with open_regular(opened) as fd:
-        with contextlib.suppress(OSError):  # a file system that takes no advice
-            os.posix_fadvise(fd, part.offset, part.bytes, os.POSIX_FADV_SEQUENTIAL)
-        for begin in range(0, len(into), STEP_BYTES):
-            if stop.is_set():
-                return
-            step = into[begin : begin + STEP_BYTES]
-            for at in range(0, len(step), READ_BYTES):
-                read_exactly(fd, step[at : at + READ_BYTES], part.offset + begin + at, part.path)
-            steps.put(len(step))
 
 
 def ram_available(root: Path = Path("/")) -> int:

@@ -28,10 +28,13 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NO_GUIDE", "NO_MASK", "Guide", "RowMap", "RowMask", "Segments", "make_guide"]
+__all__ = ["BOARD_BYTES", "NO_GUIDE", "NO_MASK", "Guide", "RowMap", "RowMask", "Segments", "make_guide"]
 
 _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)
+
+#: A packed board: 4 bits a cell.
+BOARD_BYTES = 8
 
 #: A guide has at least so many buckets for each segment, and at most twice as many. 20M rows in runs of 2,500
 #: have 312 KB of them; most have no boundary inside, few have two, and only those need the walk.
@@ -113,6 +116,7 @@ class RowMap(NamedTuple):
         end: ``Segments.end``.
         run_starts: first row of each run among the rows of the view, and their number: ``u64[R + 1]``.
         mask: the rows that are in the view.
+        board: address of each segment's (imagined) packed board 0, ``u64[S]``; empty where none are packed.
     """
 
     rows: int
@@ -123,10 +127,20 @@ class RowMap(NamedTuple):
     end: NDArray[np.uint64]
     run_starts: NDArray[np.uint64]
     mask: RowMask
+    board: NDArray[np.uint64] = _NONE
 
     @classmethod
-    def of(cls, segments: Segments, runs: int, row_bytes: int) -> RowMap:
-        """The map of all rows of some segments; ``runs`` counts the view's runs, also those without rows."""
+    def of(
+        cls, segments: Segments, runs: int, row_bytes: int, boards: NDArray[np.uint64] | None = None
+    ) -> RowMap:
+        """The map of all rows of some segments.
+
+        Args:
+            segments: by run.
+            runs: of the view, also those without rows.
+            row_bytes: 28 or 29.
+            boards: address of the packed board of each segment's first row, ``u64[S]``.
+        """
         starts = np.zeros(len(segments.rows) + 1, np.int64)
         np.cumsum(segments.rows, out=starts[1:])
         # Modulo 2**64, as the kernel adds it again.
@@ -134,18 +148,29 @@ class RowMap(NamedTuple):
         run_starts = starts[np.searchsorted(segments.run, np.arange(runs + 1))].astype(np.uint64)
         run = segments.run.astype(np.uint32)
         guide = make_guide(starts)
-        return cls(int(starts[-1]), row_bytes, guide, address, run, segments.end, run_starts, NO_MASK)
+        board = _NONE if boards is None else boards - starts[:-1].astype(np.uint64) * _U64(BOARD_BYTES)
+        rows = int(starts[-1])
+        return cls(rows, row_bytes, guide, address, run, segments.end, run_starts, NO_MASK, board)
 
     @property
     def line(self) -> int:
         """Address of row 0 where all rows stand in one line in memory, else 0: no look-up is needed then."""
-        in_line = len(self.address) > 0 and bool((self.address == self.address[0]).all())
-        return int(self.address[0]) if in_line else 0
+        return _line(self.address)
+
+    @property
+    def board_line(self) -> int:
+        """As :attr:`line`, of packed boards."""
+        return _line(self.board)
 
     @property
     def view_rows(self) -> int:
         """Number of rows in the view, behind the mask."""
         return int(self.run_starts[-1])
+
+
+def _line(addresses: NDArray[np.uint64]) -> int:
+    in_line = len(addresses) > 0 and bool((addresses == addresses[0]).all())
+    return int(addresses[0]) if in_line else 0
 
 
 def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:

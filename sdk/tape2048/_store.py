@@ -14,7 +14,7 @@ import numpy as np
 from tape2048._directory import STEP_DTYPES
 from tape2048._ram import Stretch, ram_available, read_rows
 from tape2048._reading import open_regular
-from tape2048._rowmap import Segments
+from tape2048._rowmap import BOARD_BYTES, Segments
 from tape2048.errors import MixedRowsError, RowsGoneError, StorageError
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEPS_NPY
@@ -27,12 +27,25 @@ if TYPE_CHECKING:
 
     from tape2048.session import Session
 
-__all__ = ["CORPUS_RUN_DTYPE", "CorpusLoad", "Store", "check_corpus_load", "gather_runs", "open_store"]
+__all__ = [
+    "CORPUS_RUN_DTYPE",
+    "CorpusLoad",
+    "HeldLoad",
+    "PackedBoards",
+    "Store",
+    "check_corpus_load",
+    "gather_runs",
+    "open_store",
+]
 
 _U64 = np.uint64
 
-#: How a corpus holds its rows: mapped, read into memory, or whichever fits.
-CorpusLoad: TypeAlias = Literal["mmap", "ram", "auto"]
+#: How a corpus holds its rows: mapped, mapped with their boards packed in memory, read into memory, or
+#: whichever fits.
+CorpusLoad: TypeAlias = Literal["mmap", "packed", "ram", "auto"]
+
+#: How it holds them once it is open.
+HeldLoad: TypeAlias = Literal["mmap", "packed", "ram"]
 
 #: One run of a corpus: the ordinal of its session, and the run as the session has it.
 CORPUS_RUN_DTYPE = np.dtype([("session", "<u4"), *RUN_DTYPE.descr])
@@ -48,6 +61,18 @@ class _FileState(NamedTuple):
     size: int
 
 
+class PackedBoards(NamedTuple):
+    """The boards of a store's rows, packed.
+
+    Attributes:
+        memory: arrays of boards, which the addresses lie in.
+        addresses: of the board of the first row of each of the store's segments, ``u64[S]``.
+    """
+
+    memory: tuple[NDArray[np.uint64], ...]
+    addresses: NDArray[np.uint64]
+
+
 class Store:
     """Sessions, runs and rows that views share.
 
@@ -56,8 +81,9 @@ class Store:
         runs: ``CORPUS_RUN_DTYPE[R]``, by session and then as the session has them; read-only.
         segments: the stretches of rows of these runs, by run.
         row_dtype: the type of a row.
-        load: ``"mmap"`` or ``"ram"``.
+        load: ``"mmap"``, ``"packed"`` or ``"ram"``.
         memory: what keeps the rows alive.
+        boards: the packed boards, with ``"packed"``.
     """
 
     def __init__(
@@ -66,7 +92,9 @@ class Store:
         runs: NDArray[np.void],
         segments: Segments,
         memory: tuple[NDArray[Any], ...],
-        load: Literal["mmap", "ram"],
+        load: HeldLoad,
+        *,
+        boards: PackedBoards | None = None,
     ) -> None:
         self.sessions = sessions
         self.runs = runs
@@ -75,10 +103,11 @@ class Store:
         self.row_dtype = sessions[0].steps.dtype
         self.memory = tuple(array for array in memory if array.size)
         self.load = load
+        self.boards = boards
         begins = np.array([_address(array) for array in self.memory], _U64)
         self._memory_order = np.argsort(begins)
         self._begins = begins[self._memory_order]
-        self._files = [_file_state(session) for session in sessions] if load == "mmap" else []
+        self._files = [_file_state(session) for session in sessions] if load != "ram" else []
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
         """A read-only view of ``count`` bytes that begin at the address of a row."""
@@ -88,6 +117,20 @@ class Store:
         found: NDArray[np.uint8] = memory.view(np.uint8).reshape(-1)[first : first + count]
         assert len(found) == count, "rows beyond the memory that they lie in"
         return found
+
+    def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
+        """Where the packed boards of some segments begin, ``u64[n]``; None where none are packed.
+
+        Args:
+            segments: of these rows, whole ones or parts.
+        """
+        if self.boards is None:
+            return None
+        mine = _places(self.segments)
+        order = np.argsort(mine)
+        whole = order[np.searchsorted(mine[order], _places(segments), "right") - 1]
+        within = (segments.place - self.segments.place[whole]).astype(_U64)
+        return self.boards.addresses[whole] + within * _U64(BOARD_BYTES)
 
     def check_files(self) -> None:
         """Make sure that mapped files are as long as they were: a lost page ends the process when touched.
@@ -145,13 +188,15 @@ def open_store(
         runs: of all of them, from :func:`gather_runs`.
         chosen: the runs that count, ``bool[R]``; None for all. Rows of other runs are not read.
         load: where to.
-        ram_budget: bytes that ``"auto"`` may take; None for half of what is free.
+        ram_budget: bytes that ``"auto"`` may take; None for half of what is free. Rows that do not fit may
+            as packed boards.
         progress: called with bytes read and bytes in all.
 
     Raises:
         MixedRowsError: rows of different types.
         TruncatedError: a file became shorter since it was opened.
         StorageError: a file cannot be read, or memory does not suffice.
+        CorpusError: with ``"packed"``, a board that 4 bits a cell do not hold.
     """
     _check_types(sessions)
     segments = _segments(sessions, runs)
@@ -162,13 +207,17 @@ def open_store(
         runs = runs[chosen]
     memory = tuple(session.steps for session in sessions)
     item = sessions[0].steps.dtype.itemsize
-    wanted = int(segments.rows.sum()) * item
     if load == "auto":
         budget = ram_available() // 2 if ram_budget is None else ram_budget
-        load = "ram" if wanted <= budget else "mmap"
+        rows_count = int(segments.rows.sum())
+        fits = [rows_count * item <= budget, rows_count * BOARD_BYTES <= budget]
+        load = "ram" if fits[0] else "packed" if fits[1] else "mmap"
     if load == "mmap":
         return Store(sessions, runs, segments, memory, "mmap")
-    in_files = np.array([session.load == "mmap" for session in sessions])[segments.session]
+    if load == "packed":
+        boards = _pack(sessions, segments, progress)
+        return Store(sessions, runs, segments, memory, "packed", boards=boards)
+    in_files = _in_files(sessions, segments)
     array, addresses = _read(sessions, segments.take(in_files), progress)
     segments.address[in_files] = addresses
     segments.end[in_files] = array.__array_interface__["data"][0] + array.size
@@ -211,22 +260,45 @@ def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _read(
-    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
-) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Read segments into one array, in the order of the files: the array, and each one's address."""
+def _places(segments: Segments) -> NDArray[np.int64]:
+    """A number for each segment, in the order of the sessions and of their rows."""
+    places: NDArray[np.int64] = (segments.session << 40) + segments.place
+    return places
+
+
+def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
+    """Which segments are still to be read: rows in shards were, by their session."""
+    found: NDArray[np.bool_] = np.array([session.load == "mmap" for session in sessions])[segments.session]
+    return found
+
+
+class _Stretches(NamedTuple):
+    """Segments as stretches of files, in the order of the files.
+
+    Attributes:
+        parts: what to read.
+        firsts: where each segment's first row comes among all that are read, ``i64[S]``.
+        bytes: of all.
+    """
+
+    parts: list[Stretch]
+    firsts: NDArray[np.int64]
+    bytes: int
+
+
+def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
     item = sessions[0].steps.dtype.itemsize
-    order = np.lexsort((segments.place, segments.session))
+    order = np.argsort(_places(segments), kind="stable")
     sorted_ = segments.take(order)
-    offsets = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(sorted_.rows * item, out=offsets[1:])
+    rows = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(sorted_.rows, out=rows[1:])
     # Segments that follow one another in a file are one stretch of it.
     new = np.ones(len(order), np.bool_)
     new[1:] = (sorted_.session[1:] != sorted_.session[:-1]) | (
         sorted_.place[1:] != sorted_.place[:-1] + sorted_.rows[:-1]
     )
     begins = np.flatnonzero(new)
-    lengths = np.diff(offsets[:-1][begins], append=offsets[-1])
+    lengths = np.diff(rows[:-1][begins], append=rows[-1]) * item
     data_offsets: dict[int, int] = {}
     parts = []
     for at, length in zip(begins.tolist(), lengths.tolist(), strict=True):
@@ -236,7 +308,13 @@ def _read(
             with open_regular(path) as fd:
                 data_offsets[owner] = read_header(fd, path, STEP_DTYPES).data_offset
         parts.append(Stretch(path, data_offsets[owner] + int(sorted_.place[at]) * item, length))
-    total = int(offsets[-1])
+    firsts = np.empty(len(order), np.int64)
+    firsts[order] = rows[:-1]
+    return _Stretches(parts, firsts, int(rows[-1]) * item)
+
+
+def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
+    """A function of the bytes done since its last call, for ``progress`` of bytes done and in all."""
     done = 0
 
     def advance(count: int) -> None:
@@ -245,10 +323,40 @@ def _read(
         if progress is not None:
             progress(done, total)
 
-    array = read_rows(parts, progress=advance)
-    addresses = np.empty(len(order), _U64)
-    addresses[order] = offsets[:-1].astype(_U64) + _U64(_address(array) if array.size else 0)
-    return array, addresses
+    return advance
+
+
+def _read(
+    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """Read segments into one array: the array, and each one's address."""
+    wanted = _stretches(sessions, segments)
+    array = read_rows(wanted.parts, progress=_counter(progress, wanted.bytes))
+    item = sessions[0].steps.dtype.itemsize
+    return array, _U64(_address(array)) + wanted.firsts.astype(_U64) * _U64(item)
+
+
+def _pack(
+    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
+) -> PackedBoards:
+    """Read the boards of segments, or pack them where the rows are in memory already."""
+    from tape2048._boards import pack_rows, read_boards  # loads the compiler
+
+    item = sessions[0].steps.dtype.itemsize
+    addresses = np.empty(len(segments.rows), _U64)
+    in_files = _in_files(sessions, segments)
+    wanted = _stretches(sessions, segments.take(in_files))
+    boards = read_boards(wanted.parts, item, progress=_counter(progress, wanted.bytes))
+    addresses[in_files] = _U64(_address(boards)) + wanted.firsts.astype(_U64) * _U64(BOARD_BYTES)
+    memory = [boards]
+    for owner in np.unique(segments.session[~in_files]).tolist():
+        session = sessions[owner]
+        boards = np.empty(len(session), _U64)
+        pack_rows(session.steps.view(np.uint8).reshape(-1, item), boards, session.path)
+        mine = segments.session == owner
+        addresses[mine] = _U64(_address(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
+        memory.append(boards)
+    return PackedBoards(tuple(memory), addresses)
 
 
 def _file_state(session: Session) -> _FileState | None:

@@ -317,7 +317,7 @@ class Batches:
         Raises:
             RowsGoneError: mapped rows were truncated since the corpus was opened.
         """
-        self.corpus.store.check_files()
+        self.check_files()
         batch = batch or self.buffer()
         while self.position < len(self):
             self.fill(batch, epoch=self.epoch, index=self.position)
@@ -325,6 +325,15 @@ class Batches:
             self.advance()
             yield batch
         self.next_epoch()
+
+    def check_files(self) -> None:
+        """Make sure that the files that batches are read from are as long as they were.
+
+        Raises:
+            RowsGoneError: mapped rows were truncated since the corpus was opened.
+        """
+        if self._gatherer.reads_rows or self._pool is not None:
+            self.corpus.store.check_files()
 
     def advance(self, count: int = 1) -> None:
         """Count batches of this epoch as consumed."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tape2048._fields import LabelDtype
     from tape2048._gathering import Gatherer
     from tape2048._rowmap import Segments
-    from tape2048._store import CorpusLoad, Store
+    from tape2048._store import CorpusLoad, HeldLoad, Store
     from tape2048.batches import Batches
     from tape2048.errors import TapeError
     from tape2048.session import Rows, Session
@@ -96,8 +96,9 @@ class Corpus:
         Args:
             root: a directory of sessions, one session, or several of either.
             where: as for :meth:`where`; with ``load="ram"`` only rows of the chosen runs are read.
-            load: ``"mmap"`` leaves rows in the page cache; ``"ram"`` reads them into one array; ``"auto"``
-                does so where they fit ``ram_budget``.
+            load: ``"ram"`` reads rows into one array; ``"packed"`` maps them, and reads their boards into
+                memory at 8 bytes a row, from which boards, labels and legal masks are served; ``"mmap"``
+                leaves rows in the page cache. ``"auto"`` takes the first of these that fits ``ram_budget``.
             ram_budget: bytes that ``"auto"`` may take; by default half of what the machine or its
                 cgroup has free.
             damaged: what to do with a session that cannot be opened: raise its error, or leave it out and
@@ -113,6 +114,7 @@ class Corpus:
             CorpusError: one session is named twice.
             FormatError: one of the classes below it, for a damaged session.
             StorageError: the operating system could not read something.
+            CorpusError: with ``"packed"``, a board with an exponent above 15.
             ValueError: a wrong argument.
         """
         check_corpus_load(load)
@@ -137,7 +139,7 @@ class Corpus:
         return self.store.sessions
 
     @property
-    def load(self) -> Literal["mmap", "ram"]:
+    def load(self) -> HeldLoad:
         """How the rows are held."""
         return self.store.load
 
@@ -174,7 +176,9 @@ class Corpus:
     @cached_property
     def rowmap(self) -> RowMap:
         """Where the view's rows are; for the kernels."""
-        rows = RowMap.of(self.segments, len(self.runs), self.dtype.itemsize)
+        segments = self.segments
+        boards = self.store.board_addresses(segments)
+        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards)
         if self.game_phase.empties is not None:
             from tape2048._masks import mask_empties
 

@@ -223,11 +223,12 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         _about("threads that make batches ahead", why="one makes 20 million rows a second"),
     ] = 1
     load: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(auto|ram|mmap)$")],
+        Annotated[str, msgspec.Meta(pattern=r"^(auto|ram|packed|mmap)$")],
         _about(
-            "rows in memory (ram), mapped (mmap), or in memory where they fit half of what is free (auto)",
+            "rows in memory (ram), their boards alone (packed), mapped (mmap), or the first of these that "
+            "fits half of what is free (auto)",
             why="memory is fastest",
-            form="auto, ram or mmap",
+            form="auto, ram, packed or mmap",
         ),
     ] = "auto"
     bf16: Annotated[

@@ -5,7 +5,7 @@
     python -m tests.bench.batches [--rows 20000000] [--large 200000000] [--batch 4096] [--rounds 9]
 
 Everything takes turns in one process and one thread, with rows that no call has touched before; a sample is
-the median of 32 calls. ``--large 0`` leaves out the second corpus, which needs 6 GB. Rows are noise made in
+the median of 32 calls. ``--large 0`` leaves out the second corpus, which needs 8 GB. Rows are noise made in
 memory; the 1,000 sessions are written to a directory in memory and opened with a warm cache.
 """
 
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tape2048 import Corpus, Session
+from tape2048._boards import pack_rows
 from tape2048._gathering import Gatherer, gather
 from tape2048._ram import allocate
-from tape2048._rowmap import Segments
-from tape2048._store import CORPUS_RUN_DTYPE, Store
+from tape2048._rowmap import BOARD_BYTES, Segments
+from tape2048._store import CORPUS_RUN_DTYPE, PackedBoards, Store
 from tape2048.formats.session import STEP_DTYPE
 
 from . import corpora
@@ -45,6 +46,10 @@ LABEL_ROWS = 1_000_000_000
 SESSIONS = 1_000
 SESSION_GAMES = 800
 THRESHOLDS = (8192, 16384, 32768)
+
+#: The whole batch, out of rows; and out of packed boards.
+FUSED = "tokens, labels, shuffled"
+PACKED = f"{FUSED}, packed"
 
 _FILL_ROWS = 1 << 20
 
@@ -86,6 +91,18 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
     return Corpus(Store((session,), runs, segments, (memory,), "ram"))
 
 
+def packed(corpus: Corpus) -> Corpus:
+    """A corpus in memory with its boards packed, as ``load="packed"`` has them."""
+    store = corpus.store
+    boards = allocate(len(corpus) * BOARD_BYTES).view(np.uint64)
+    pack_rows(corpus[:].view(np.uint8).reshape(-1, STEP_DTYPE.itemsize), boards, "memory")
+    addresses = np.uint64(boards.ctypes.data) + store.segments.place.astype(np.uint64) * np.uint64(
+        BOARD_BYTES
+    )
+    held = PackedBoards((boards,), addresses)
+    return Corpus(Store(store.sessions, store.runs, store.segments, store.memory, "packed", boards=held))
+
+
 def _fill(steps: NDArray[np.void]) -> None:
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 12, (_FILL_ROWS, 28), dtype=np.uint8).view(STEP_DTYPE).reshape(-1)
@@ -117,11 +134,12 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
         "rows": lambda numbers: gather(corpus, numbers.view(np.int64), records=records, gatherer=gatherer),
         "rows, structured array, a[indices]": lambda numbers: steps[numbers],
-        "tokens, labels, shuffled": fills(corpus, batch),
+        FUSED: fills(corpus, batch),
         "tokens, labels, shuffled, d4": fills(corpus, batch, augment="d4"),
         "tokens, labels of half the runs, shuffled": fills(corpus.where("id % 2 = 0"), batch),
         "tokens, labels, at most 512 a run": fills(cast("Corpus", corpus.capped(512)), batch),
         "tokens, labels, in order": fills(corpus, batch, shuffle=False),
+        PACKED: fills(packed(corpus), batch),
     }
     if load_floor() is not None:
         floor, out = Floor(steps.view("V28")), np.empty(batch * 28, np.uint8)
@@ -135,13 +153,15 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
             samples = [a / b for a, b in zip(found[one], found[other], strict=True)]
             figures.append(median_of(samples, group=group, name=name, unit="ratio", **target))
 
-    fused, c_loop = "tokens, labels, shuffled", "C loop with prefetch"
+    fused, c_loop = FUSED, "C loop with prefetch"
     ratio("a[indices], of rows", "rows, structured array, a[indices]", "rows", target=10.0)
     ratio("rows, of the C loop", "rows", c_loop, target=1.5, at_least=False)
     ratio(f"{fused}, of the C loop", fused, c_loop, target=2.0, at_least=False)
     ratio("d4, of without", f"{fused}, d4", fused, target=1.3, at_least=False)
-    rates = [batch / ms / 1e3 for ms in found[fused]]
-    figures.append(median_of(rates, group=group, name=f"{fused}, a core", unit="M rows/s", target=40.0))
+    ratio(f"{PACKED}, of the C loop", PACKED, c_loop, target=2.0, at_least=False)
+    for each in (fused, PACKED):
+        rates = [batch / ms / 1e3 for ms in found[each]]
+        figures.append(median_of(rates, group=group, name=f"{each}, a core", unit="M rows/s", target=40.0))
     if large:
         figures += _large_figures(corpus, corpus_in_memory(large, GAME_ROWS), batch, rounds)
     return figures
@@ -150,8 +170,10 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
 def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> list[Figure]:
     """The same batches of a corpus past all caches and most of the TLB; and what that does to the floor."""
     group = f"{batch} rows of {len(large):,}"
-    name = "tokens, labels, shuffled"
-    pairs = {name: (fills(corpus, batch), fills(large, batch))}
+    pairs = {
+        FUSED: (fills(corpus, batch), fills(large, batch)),
+        PACKED: (fills(packed(corpus), batch), fills(packed(large), batch)),
+    }
     if load_floor() is not None:
         out = np.empty(batch * 28, np.uint8)
         floors = [Floor(each[:].view("V28")) for each in (corpus, large)]
@@ -168,7 +190,7 @@ def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> li
     for each in pairs:
         small, more = (found[cast("str", (each, i))] for i in (0, 1))
         ratios = [b / a for a, b in zip(small, more, strict=True)]
-        target = 1.6 if each == name else None
+        target = 1.6 if each in {FUSED, PACKED} else None
         figures += [
             median_of(more, group=group, name=each, unit="ms"),
             median_of(

@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("batches"))
 
 
-@pytest.fixture(scope="module", params=["mmap", "ram"])
+@pytest.fixture(scope="module", params=["mmap", "packed", "ram"])
 def corpus(built: Built, request: pytest.FixtureRequest) -> Corpus:
     return Corpus.open(built.root, load=request.param)
 

@@ -91,6 +91,11 @@ def _turn(source: Any, target: Any, k: Any) -> None:
 
 
 @kernel
+def _unpack(board: Any, target: Any, k: Any) -> None:
+    _bits.unpack_symmetry(board, target, k)
+
+
+@kernel
 def _prefetch(address: Any) -> None:
     _bits.prefetch(address)
 
@@ -178,6 +183,15 @@ def test_a_board_is_copied_turned(cells: bytes, k: int, ignored: int) -> None:
     board = board[::-1] if k & 2 else board
     board = board.T if k & 4 else board
     assert target.tolist() == [200, *board.reshape(-1).tolist(), 200]
+
+
+@given(st.lists(st.integers(0, 15), min_size=16, max_size=16), st.integers(0, 7))
+def test_a_packed_board_is_written_turned(cells: list[int], k: int) -> None:
+    """Cell 0 is in the highest four bits."""
+    target, copied = np.full(18, 200, np.uint8), np.full(18, 200, np.uint8)
+    _unpack(np.uint64(int("".join(f"{cell:x}" for cell in cells), 16)), address(target, 1), np.uint64(k))
+    _turn(address(np.array(cells, np.uint8)), address(copied, 1), np.uint64(k))
+    assert target.tolist() == copied.tolist()
 
 
 @pytest.mark.parametrize("place", [0, 1, 2**47, 2**64 - 1])

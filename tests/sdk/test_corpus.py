@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-LOADS = ("mmap", "ram")
+LOADS = ("mmap", "packed", "ram")
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +128,15 @@ class TestOpen:
         ours = [built.root / name for name in OURS]
         rows = sum(len(Session.open(path)) for path in ours)
         assert Corpus.open(ours, ram_budget=28 * rows).load == "ram"
-        assert Corpus.open(ours, ram_budget=28 * rows - 1).load == "mmap"
+        assert Corpus.open(ours, ram_budget=28 * rows - 1).load == "packed"
+        assert Corpus.open(ours, ram_budget=8 * rows).load == "packed"
+        assert Corpus.open(ours, ram_budget=8 * rows - 1).load == "mmap"
         assert Corpus.open(ours, ram_budget=28 * rows - 28, max_steps=80).load == "ram"
 
-    def test_progress(self, built: Built) -> None:
+    @pytest.mark.parametrize("load", ["packed", "ram"])
+    def test_progress(self, built: Built, load: Any) -> None:
         seen: list[tuple[int, int]] = []
-        Corpus.open(built.root, load="ram", progress=lambda done, total: seen.append((done, total)))
+        Corpus.open(built.root, load=load, progress=lambda done, total: seen.append((done, total)))
         in_files = 28 * sum(len(Session.open(built.root / name)) for name in OURS)
         assert seen[-1] == (in_files, in_files)
 
@@ -222,6 +225,49 @@ class TestBadInput:
         np.testing.assert_array_equal(corpus[:], built.rows)
         assert sum(len(rows) for rows in ([*corpus.batches(100)][:1], [0])) == 2
 
+    def test_packed_boards_of_a_session_that_is_truncated(self, tmp_path: Path) -> None:
+        """They are in memory; what is read from the rows, and pools of them, end with an error."""
+        built = build(tmp_path)
+        corpus = Corpus.open(tmp_path, load="packed")
+        damage(tmp_path / OURS[0], "truncate")
+        for batch in corpus.batches(1000, fields=("tokens", "row", "run", "legal", "labels")):
+            np.testing.assert_array_equal(batch.tokens, built.rows["exps"][batch.row])
+        for options in ({"fields": ("tokens", "step")}, {"fields": ("move",)}, {"pool_rows": 256}):
+            with pytest.raises(errors.RowsGoneError):
+                next(iter(corpus.batches(100, **options)))
+
+    @pytest.mark.parametrize("theirs", [False, True])
+    def test_exponent_that_four_bits_do_not_hold(self, tmp_path: Path, *, theirs: bool) -> None:
+        def spoil(rows: NDArray[np.void]) -> None:
+            rows["exps"][-1, 15] = 16
+
+        spec = Spec(games=[Game(1, 30)], change_rows=spoil)
+        if theirs:  # in shards, which their session reads at once
+            write_foreign(tmp_path / OURS[0], spec, shard_rows=20)
+        else:
+            write_ours(tmp_path / OURS[0], spec)
+        assert Corpus.open(tmp_path, load="ram").tokens([29]).max() == 16
+        with pytest.raises(errors.CorpusError, match=r"16\]; 4 bits a cell hold at most 15") as caught:
+            Corpus.open(tmp_path, load="packed")
+        assert caught.value.path is not None
+        assert caught.value.path.startswith(str(tmp_path / OURS[0]))
+
+    @pytest.mark.parametrize("load", ["packed", "ram"])
+    def test_file_that_is_cut_after_it_was_opened(
+        self, tmp_path: Path, load: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        build(tmp_path)
+        from tape2048 import corpus as module
+
+        def cut_first(*args: Any, **kwargs: Any) -> Any:
+            damage(tmp_path / OURS[0], "truncate")
+            return original(*args, **kwargs)
+
+        original = module.open_store
+        monkeypatch.setattr(module, "open_store", cut_first)
+        with pytest.raises(errors.TruncatedError):
+            Corpus.open(tmp_path, load=load)
+
     def test_mapped_session_that_is_truncated(self, tmp_path: Path) -> None:
         build(tmp_path)
         corpus = Corpus.open(tmp_path, load="mmap")
@@ -239,21 +285,6 @@ class TestBadInput:
         damage(tmp_path / OURS[0], change)
         for batch in corpus.batches(1000, fields=("row", "tokens")):
             np.testing.assert_array_equal(batch.tokens, built.rows["exps"][batch.row])
-
-    def test_session_that_is_cut_between_opening_and_reading(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        build(tmp_path)
-        from tape2048 import corpus as module
-
-        def cut_first(*args: Any, **kwargs: Any) -> Any:
-            damage(tmp_path / OURS[0], "truncate")
-            return original(*args, **kwargs)
-
-        original = module.open_store
-        monkeypatch.setattr(module, "open_store", cut_first)
-        with pytest.raises(errors.TruncatedError):
-            Corpus.open(tmp_path, load="ram")
 
 
 def damage(session: Path, change: str) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048 import _ram
+from tape2048 import _boards, _ram
+from tape2048._boards import read_boards
 from tape2048._ram import HUGE_PAGE_BYTES, Stretch, allocate, ram_available, read_into, read_rows
 from tape2048.errors import StorageError, TruncatedError
 
@@ -69,6 +70,37 @@ def test_any_stretches(
         patch.setattr(_ram, "_LANE_BYTES_MIN", 1)
         rows = read_rows([(files[i], first, count) for i, first, count in stretches], threads=threads)
     assert rows.tobytes() == expected
+
+
+@settings(max_examples=50)
+@given(
+    stretches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 60)), max_size=8),
+    threads=st.integers(1, 7),
+    row_bytes=st.sampled_from([28, 29]),
+)
+def test_packed_boards_are_those_of_any_stretches(
+    tmp_path_factory: pytest.TempPathFactory,
+    stretches: list[tuple[int, int, int]],
+    threads: int,
+    row_bytes: int,
+) -> None:
+    """No row is parted between two threads, or between two reads."""
+    directory = tmp_path_factory.getbasetemp() / "rows"
+    directory.mkdir(exist_ok=True)
+    rng = np.random.default_rng(5)
+    files = [directory / f"{row_bytes}-{i}" for i in range(3)]
+    rows = [rng.integers(0, 16, (100, row_bytes), dtype=np.uint8) for _ in files]
+    for path, content in zip(files, rows, strict=True):
+        path.write_bytes(b"head" + content.tobytes())
+    parts = [Stretch(files[i], 4 + first * row_bytes, count * row_bytes) for i, first, count in stretches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ram, "_LANE_BYTES_MIN", 1)
+        patch.setattr(_ram, "STEP_BYTES", 1000)
+        patch.setattr(_boards, "READ_BYTES", 100)
+        boards = read_boards(parts, row_bytes, threads=threads)
+    wanted = [rows[i][first : first + count, 12:28] for i, first, count in stretches]
+    expected = [int("".join(f"{cell:x}" for cell in cells), 16) for part in wanted for cells in part.tolist()]
+    assert boards.tolist() == expected
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -197,19 +229,19 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
 
     before = open_files()
     turn = threading.Event()
-    real = _ram._read_piece
+    real = _ram.Reading._read_piece
 
-    def held(piece: Any, *rest: Any) -> None:
-        if Path(piece.part.path) == lost:
+    def held(reading: _ram.Reading, part: _ram.Stretch, begin: int) -> None:
+        if Path(part.path) == lost:
             turn.wait(30)
-        real(piece, *rest)
+        real(reading, part, begin)
 
     def first_progress(count: int) -> None:
         lose(count)
         turn.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ram, "_read_piece", held)
+        patch.setattr(_ram.Reading, "_read_piece", held)
         with pytest.raises(StorageError if how == "unlink" else TruncatedError) as caught:
             read_rows(parts, progress=first_progress)
     assert caught.value.path == str(lost)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tape2048 import _gather
 from tape2048._gather import find
 from tape2048._jit import kernel
-from tape2048._plan import Order, Outputs, Plan, address_of
+from tape2048._plan import Order, Outputs, Plan, Tables, address_of
 from tape2048._rowmap import RowMap, Segments, make_guide
 
 
@@ -68,6 +68,35 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     target = np.array(Outputs(run=address_of(run)), np.uint64)
     assert _gather.fill(plan.words, order, np.empty(0, np.uint64), target) == len(numbers)
     np.testing.assert_array_equal(run, np.searchsorted(np.cumsum(rows), numbers, "right"))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "guided"),
+    [([5], True), ([1] * 300, True), ([1000, *[1] * 20, 7, 900], True), ([2**36, 1, 2**35, 9], False)],
+)
+def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None:
+    """Of rows that do not exist: many runs in a bucket, and buckets too large for a guide of labels."""
+    rng = np.random.default_rng(1)
+    exponents = rng.integers(10, 18, len(lengths)).astype(np.uint8)
+    rows, nothing = np.array(lengths), np.zeros(len(lengths), np.int64)
+    address = np.zeros(len(lengths), np.uint64)
+    rowmap = RowMap.of(
+        Segments(address, rows, np.arange(len(rows)), address, nothing, nothing), len(rows), 28
+    )
+    thresholds = np.array([13, 15, 17], np.uint8)
+    plan = Plan(rowmap, exponents, thresholds)
+    assert bool(Tables(*plan.words).labels) == guided
+    ends = np.cumsum(rows)
+    near = np.concatenate([ends - rows, ends - 1, ends - rows // 2 - 1])
+    numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])
+    flags = np.zeros((len(numbers), 3), np.bool_)
+    targets = np.zeros((len(numbers), 3), np.float32)
+    order = np.array(Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0), np.uint64)
+    target = np.array(Outputs(flags=address_of(flags), targets=address_of(targets)), np.uint64)
+    assert _gather.fill(plan.words, order, np.empty(0, np.uint64), target) == len(numbers)
+    expected = exponents[np.searchsorted(ends, numbers, "right")][:, None] >= thresholds
+    np.testing.assert_array_equal(flags, expected)
+    np.testing.assert_array_equal(targets, expected)
 
 
 def test_rows_in_one_line_need_no_look_up() -> None:

@@ -161,7 +161,7 @@ class CriticLoader(IterableDataset[Tensors]):
     def _iterate(self) -> Iterator[Tensors]:
         self._end_iteration()
         batches = self.batches
-        batches.corpus.store.check_files()
+        batches.check_files()
         size = self.keep + self.prefetch if self.threads else self.keep
         self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
         ahead = Ahead(

@@ -773,7 +773,7 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
 ) -> None:
     change_database(built / "metadata.db", "DROP TABLE runs")
     begun, refused, ended = (threading.Event() for _ in range(3))
-    real = _ram._read_piece
+    real = _ram.Reading._read_piece
 
     def held(*args: Any) -> None:
         begun.set()
@@ -787,7 +787,7 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
         refused.set()
         return read_runs_db(path)
 
-    monkeypatch.setattr(_ram, "_read_piece", held)
+    monkeypatch.setattr(_ram.Reading, "_read_piece", held)
     monkeypatch.setattr(_dataset_files, "read_runs_db", refuse)
     before, threads = open_files(), threading.active_count()
     with pytest.raises(SchemaError):

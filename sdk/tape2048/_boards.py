@@ -1,0 +1,121 @@
+"""The boards of many rows alone, at 4 bits a cell: 8 bytes a row instead of 28.
+
+Batches of boards and labels need nothing else of a row, so that 1e9 rows take 8 GB; and a random board is one
+cache line, where a row of 28 bytes is mostly in two.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048._bits import load64
+from tape2048._gather import board_of
+from tape2048._jit import kernel
+from tape2048._ram import READ_BYTES, THREADS, Reading, Stretch, allocate, check_lengths
+from tape2048._reading import read_exactly
+from tape2048._rowmap import BOARD_BYTES
+from tape2048.errors import CorpusError
+from tape2048.formats.session import STEP_DTYPE
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["pack_rows", "read_boards"]
+
+U64 = np.uint64
+_EXPS = U64(STEP_DTYPE.fields["exps"][1])  # type: ignore[index]
+_TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
+
+
+@kernel
+def _pack(rows: Any, row_bytes: Any, boards: Any) -> Any:
+    """Pack each row's board; returns the first row with an exponent above 15, or -1."""
+    address = U64(rows.ctypes.data)
+    for i in range(boards.shape[0]):
+        row = address + U64(i) * row_bytes
+        if (load64(row + _EXPS) | load64(row + _EXPS + U64(8))) & _TOO_LARGE:
+            return i
+        boards[i] = board_of(row)
+    return -1
+
+
+def pack_rows(rows: NDArray[np.uint8], boards: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
+    """Pack the boards of rows that are in memory.
+
+    Args:
+        rows: ``u8[n, row_bytes]``, contiguous.
+        boards: ``u64[n]``, what is written: cell 0 in the highest 4 bits.
+        path: where the rows come from.
+
+    Raises:
+        CorpusError: an exponent above 15, which takes more than 4 bits.
+    """
+    bad = int(_pack(rows, U64(rows.shape[1]), boards))
+    if bad >= 0:
+        start = int(_EXPS)
+        raise CorpusError(
+            f"a row has exponents {rows[bad, start : start + 16].tolist()}; 4 bits a cell hold at most 15",
+            path=path,
+            hint='load="ram" or "mmap" takes any exponents; tape2048 validate says which rows have them',
+        )
+
+
+def read_boards(
+    parts: Sequence[Stretch],
+    row_bytes: int,
+    *,
+    threads: int = THREADS,
+    progress: Callable[[int], object] | None = None,
+) -> NDArray[np.uint64]:
+    """Read stretches of whole rows, and keep their boards, in the order given.
+
+    Args:
+        parts: where the rows are.
+        row_bytes: of a row.
+        threads: reads at a time, >= 1.
+        progress: called with the number of bytes of each step that is read, by the calling thread.
+
+    Returns:
+        ``u64[rows]`` on huge pages, read-only.
+
+    Raises:
+        CorpusError: see :func:`pack_rows`.
+        TruncatedError: a file is shorter than its stretch.
+        StorageError: a file cannot be read, or there is no memory for the boards.
+    """
+    check_lengths(parts)
+    rows = sum(part.bytes for part in parts) // row_bytes
+    boards = allocate(rows * BOARD_BYTES).view(np.uint64)
+    with _Packing(boards, parts, row_bytes, threads) as under_way:
+        under_way.finish(progress)
+    boards.flags.writeable = False
+    return boards
+
+
+class _Packing(Reading):
+    """Reading rows of which only the packed boards are kept."""
+
+    def __init__(
+        self, boards: NDArray[np.uint64], parts: Sequence[Stretch], row_bytes: int, threads: int
+    ) -> None:
+        self._boards = boards
+        self._row_bytes = row_bytes
+        self._scratch = threading.local()
+        super().__init__(np.empty(0, np.uint8), parts, threads=threads, unit=row_bytes)
+
+    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
+        size = self._row_bytes
+        piece_rows = READ_BYTES // size
+        if not hasattr(self._scratch, "rows"):
+            self._scratch.rows = np.empty((piece_rows, size), np.uint8)
+        for first in range(0, part.bytes // size, piece_rows):
+            rows = self._scratch.rows[: min(piece_rows, part.bytes // size - first)]
+            read_exactly(fd, rows.reshape(-1), part.offset + first * size, part.path)
+            at = begin // size + first
+            pack_rows(rows, self._boards[at : at + len(rows)], part.path)
