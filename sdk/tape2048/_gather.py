@@ -98,7 +98,7 @@ def _wants(tables: Any, out: Any) -> Any:
     """What the outputs need of a row."""
     of_board = out.tokens or out.legal
     boards = of_board and tables.packed
-    rows = out.records or out.step or out.action or (of_board and not tables.packed)
+    rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
     away = (rows and not tables.line) or (boards and not tables.board_line)
     segments = away or out.run or out.segment
     labels = out.flags or out.targets

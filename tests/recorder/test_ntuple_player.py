@@ -54,14 +54,14 @@ def _count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
         counts[move] += 1
 
 
-#: The second has as many tuples as the network that ships: what is compiled for one serves the other.
-TUPLES = {"f32": ("0145", "1256"), "i16": ("0145", "1256", "0123", "4567")}
+#: As many tuples as the networks that ship have: what is compiled for one serves the other.
+TUPLES = ("0145", "1256", "0123", "4567")
 
 
 @functools.cache
 def network(kind: str = "f32", seed: int = 1, spread: int = 500) -> Network:
     dtype = DTYPES[kind]
-    return slow.random_network(*TUPLES[kind], stages=(64,), dtype=dtype, seed=seed, spread=spread)
+    return slow.random_network(*TUPLES, stages=(64,), dtype=dtype, seed=seed, spread=spread)
 
 
 @functools.cache
