@@ -72,7 +72,13 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "guided"),
-    [([5], True), ([1] * 300, True), ([1000, *[1] * 20, 7, 900], True), ([2**36, 1, 2**35, 9], False)],
+    [
+        ([5], True),
+        ([1] * 300, True),
+        ([37, 61, 53, 100] * 40, True),
+        ([1000, *[1] * 20, 7, 900], True),
+        ([2**36, 1, 2**35, 9], False),
+    ],
 )
 def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None:
     """Of rows that do not exist: many runs in a bucket, and buckets too large for a guide of labels."""
