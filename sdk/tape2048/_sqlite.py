@@ -153,6 +153,8 @@ def _restrict(database: sqlite3.Connection, operations_max: int) -> None:
     database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
     database.execute("PRAGMA trusted_schema = OFF")
     database.execute("PRAGMA query_only = ON")
+    # One reading of one state of the file, for whose locks the system is asked once and not at each query.
+    database.execute("BEGIN")
 
 
 def _tables(

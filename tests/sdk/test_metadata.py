@@ -471,6 +471,25 @@ class TestJournals:
         assert names(copy) == ["metadata.db", "metadata.db-wal"]
 
 
+def test_nobody_writes_between_two_tables(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_metadata(path, runs=some_runs(3), blocks=some_blocks(2), session=FACTS)
+    refused = []
+    real = module._read_table
+
+    def read_table(database: Any, table: str, *rest: Any) -> Any:
+        if table == "blocks":
+            with closing(sqlite3.connect(path, timeout=0)) as other:
+                other.execute("UPDATE runs SET steps = 1")
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    other.commit()
+                refused.append(table)
+        return real(database, table, *rest)
+
+    monkeypatch.setattr(module, "_read_table", read_table)
+    assert len(read_metadata(path).runs) == 3
+    assert refused
+
+
 def test_nothing_stays_open(path: Path) -> None:
     write_metadata(path, runs=some_runs(10), blocks=some_blocks(1), session={})
     change_database(path, "UPDATE runs SET steps = NULL")
