@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tape2048._boards import read_boards
 from tape2048._ram import Stretch, read_rows
+from tape2048._rowmap import BOARD_BYTES
+from tape2048.formats.session import STEP_DTYPE
 
 from .figures import ROUNDS_MIN, Figure, alternate, claim_memory, machine, median_of, report
 
@@ -29,16 +32,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TARGET = 0.9
+ROW_BYTES = STEP_DTYPE.itemsize
 FILES = 4
 MEGABYTES = 280  # a session of ten million rows
 
 
 def make_files(directory: Path, count: int, size: int) -> list[Path]:
-    """Files of noise, on the disk."""
+    """Files of noise, on the disk: bytes below 16, as exponents are."""
     paths = [directory / f"rows-{i}" for i in range(count)]
     rng = np.random.default_rng(3)
     for path in paths:
-        path.write_bytes(rng.bytes(size))
+        path.write_bytes((np.frombuffer(rng.bytes(size), np.uint8) & 15).data)
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     return paths
@@ -60,33 +64,41 @@ def cat_s(paths: Sequence[Path]) -> float:
     return time.perf_counter() - begin
 
 
-def read_s(paths: Sequence[Path], size: int) -> float:
-    """Seconds that reading them into one array takes."""
+def read_s(paths: Sequence[Path], size: int, *, packed: bool) -> float:
+    """Seconds that reading them into one array takes, or their boards alone."""
     make_cold(paths)
+    parts = [Stretch(path, 0, size) for path in paths]
     begin = time.perf_counter()
-    rows = read_rows([Stretch(path, 0, size) for path in paths])
+    rows = read_boards(parts, ROW_BYTES) if packed else read_rows(parts)
     found = time.perf_counter() - begin
-    assert len(rows) == size * len(paths)
+    assert rows.nbytes == size * len(paths) * (BOARD_BYTES if packed else ROW_BYTES) // ROW_BYTES
     return found
 
 
 def loading_figures(*, files: int, size: int, rounds: int, directory: Path) -> list[Figure]:
-    """Both speeds, and ours of cat's."""
+    """Both speeds, and ours of cat's: of whole rows, and of boards alone."""
+    size -= size % ROW_BYTES
     paths = make_files(directory, files, size)
     total = files * size / 1e9
+    group = f"{total:.2g} GB of cold files"
+    figures = []
+    read_boards([Stretch(paths[0], 0, ROW_BYTES)], ROW_BYTES)  # compiles
     try:
-        ours, cats, ratios = alternate(
-            lambda: total / read_s(paths, size), lambda: total / cat_s(paths), rounds
-        )
+        for packed, name in ((False, "rows into one array"), (True, "boards alone, packed")):
+            ours, cats, ratios = alternate(
+                lambda packed=packed: total / read_s(paths, size, packed=packed),
+                lambda: total / cat_s(paths),
+                rounds,
+            )
+            figures += [
+                median_of(ours, group=group, name=name, unit="GB/s"),
+                median_of(cats, group=group, name=f"`cat`, beside {name}", unit="GB/s"),
+                median_of(ratios, group=group, name=f"{name}, of `cat`", unit="ratio", target=TARGET),
+            ]
     finally:
         for path in paths:
             path.unlink()
-    group = f"{total:.2g} GB of cold files"
-    return [
-        median_of(ours, group=group, name="into one array in memory", unit="GB/s"),
-        median_of(cats, group=group, name="`cat`", unit="GB/s"),
-        median_of(ratios, group=group, name="into memory, of `cat`", unit="ratio", target=TARGET),
-    ]
+    return figures
 
 
 def main() -> None:
