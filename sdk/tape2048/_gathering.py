@@ -11,7 +11,7 @@ import numpy as np
 
 from tape2048 import _gather
 from tape2048._embeddings import EMBEDDINGS_NPY, open_embeddings
-from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
+from tape2048._plan import NO_CAP, NO_LABELS, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048._ram import ram_available
 from tape2048._reading import populate
 from tape2048.errors import CorpusError, MixedRowsError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tape2048._plan import Cap, Pool
     from tape2048.corpus import Corpus
 
-__all__ = ["Gatherer", "gather"]
+__all__ = ["Gatherer", "exponents_of", "gather", "record_gatherer"]
 
 _NO_KEYS = np.empty(0, np.uint64)
 _NO_THRESHOLDS = np.empty(0, np.int64)
@@ -72,8 +72,9 @@ class Gatherer:
         self._cap = cap
         self.reads_rows = corpus.store.boards is None or bool(_OF_ROWS & set(fields))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
-        self._exponents = _exponents(corpus.runs["highest_tile"])
-        self._thresholds = _exponents(thresholds)
+        self._exponents = exponents_of(corpus.runs["highest_tile"])
+        self._thresholds = exponents_of(thresholds)
+        self._labels = corpus.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
         self._embeddings: list[NDArray[np.uint16]] = []
         self._embedding_addresses = _NO_KEYS
@@ -83,7 +84,9 @@ class Gatherer:
 
     def plan_of(self, pool: Pool) -> Plan:
         """The plan with rows that were copied out of the view."""
-        return Plan(self._corpus.rowmap, self._exponents, self._thresholds, self._cap, pool)
+        return Plan(
+            self._corpus.rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels
+        )
 
     def fill(self, order: Order, batch: Batch, keys: NDArray[np.uint64] = _NO_KEYS) -> int:
         """Fill a batch from its first row on; returns how many places were within the view.
@@ -183,7 +186,7 @@ def record_gatherer(corpus: Corpus) -> Gatherer:
     return Gatherer(corpus, (), _NO_THRESHOLDS)
 
 
-def _exponents(tiles: NDArray[Any]) -> NDArray[np.uint8]:
+def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
     """``floor(log2(tile))`` of each tile, 0 for none; exact, since a double holds a tile's leading bit."""
     exponents: NDArray[np.uint8] = np.maximum(np.frexp(tiles.astype(np.float64))[1] - 1, 0).astype(np.uint8)
     return exponents

@@ -24,6 +24,7 @@ __all__ = [
     "LABEL_LATER",
     "LABEL_WALK",
     "NO_CAP",
+    "NO_LABELS",
     "NO_POOL",
     "Cap",
     "Order",
@@ -32,6 +33,7 @@ __all__ = [
     "Pool",
     "Tables",
     "address_of",
+    "make_label_guide",
 ]
 
 
@@ -62,6 +64,7 @@ class Pool(NamedTuple):
 
 
 NO_CAP = Cap(NO_GUIDE, evenly=False)
+NO_LABELS = np.empty(0, np.uint32)
 NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
 
@@ -70,7 +73,7 @@ class Tables(NamedTuple):
 
     ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` says that there are
     packed boards, whose addresses are in ``board``, or follow from ``board_line``. ``labels`` is a guide of
-    its own (see :func:`_label_guide`); 0 where buckets are too large for one. ``exponents`` has the exponent
+    its own (see :func:`make_label_guide`); 0 where there is none. ``exponents`` has the exponent
     of the highest tile for each segment, not for each run: that spares most batches the run.
     """
 
@@ -154,7 +157,7 @@ LABEL_EXPONENT_MAX = np.uint64(31)
 LABEL_SHIFT_MAX = 20
 
 
-def _label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
+def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """What a row's label takes, at half the size of the guide and without the segment: ``u32[G]``.
 
     Of 200M rows, the guide is 3 MB, and a random entry of it is mostly in no cache of the core's own.
@@ -167,7 +170,7 @@ def _label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint3
         An entry for each bucket; none where buckets are too large.
     """
     if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
-        return np.empty(0, np.uint32)
+        return NO_LABELS
     place = (guide.entries & np.uint64(0xFFFFFFFF)).astype(np.int64)
     small = np.minimum(exponents, LABEL_EXPONENT_MAX).astype(np.uint64)
     labels = small[place] | small[np.minimum(place + 1, len(small) - 1)] << LABEL_LATER
@@ -190,6 +193,7 @@ class Plan:
         pool: rows copied out of it.
         exponents: exponent of the highest tile of each run, ``u8[R]``.
         thresholds: exponents to compare with, ``u8[T]``.
+        labels: from :func:`make_label_guide`; without, labels take a look-up more.
 
     Attributes:
         words: what the kernel takes, ``u64``.
@@ -206,9 +210,10 @@ class Plan:
         thresholds: NDArray[np.uint8],
         cap: Cap = NO_CAP,
         pool: Pool = NO_POOL,
+        *,
+        labels: NDArray[np.uint32] = NO_LABELS,
     ) -> None:
         by_segment = exponents[rows.run]
-        labels = _label_guide(rows.guide, by_segment)
         packed = len(rows.board) > 0 and len(pool.rows) == 0
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
         tables = Tables(

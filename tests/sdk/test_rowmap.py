@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tape2048 import _gather
 from tape2048._gather import find
 from tape2048._jit import kernel
-from tape2048._plan import Order, Outputs, Plan, Tables, address_of
+from tape2048._plan import Order, Outputs, Plan, address_of, make_label_guide
 from tape2048._rowmap import RowMap, Segments, make_guide
 
 
@@ -90,8 +90,9 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
         Segments(address, rows, np.arange(len(rows)), address, nothing, nothing), len(rows), 28
     )
     thresholds = np.array([13, 15, 17], np.uint8)
-    plan = Plan(rowmap, exponents, thresholds)
-    assert bool(Tables(*plan.words).labels) == guided
+    labels = make_label_guide(rowmap.guide, exponents)
+    assert bool(len(labels)) == guided
+    plan = Plan(rowmap, exponents, thresholds, labels=labels)
     ends = np.cumsum(rows)
     near = np.concatenate([ends - rows, ends - 1, ends - rows // 2 - 1])
     numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])
