@@ -15,7 +15,7 @@ from tape2048._directory import STEP_DTYPES
 from tape2048._ram import Stretch, ram_available, read_rows
 from tape2048._reading import open_regular
 from tape2048._rowmap import BOARD_BYTES, Segments
-from tape2048.errors import MixedRowsError, RowsGoneError, StorageError
+from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEPS_NPY
 
@@ -207,16 +207,22 @@ def open_store(
         runs = runs[chosen]
     memory = tuple(session.steps for session in sessions)
     item = sessions[0].steps.dtype.itemsize
+    asked = load
     if load == "auto":
         budget = ram_available() // 2 if ram_budget is None else ram_budget
         rows_count = int(segments.rows.sum())
         fits = [rows_count * item <= budget, rows_count * BOARD_BYTES <= budget]
         load = "ram" if fits[0] else "packed" if fits[1] else "mmap"
+    if load == "packed":
+        try:
+            boards = _pack(sessions, segments, progress)
+            return Store(sessions, runs, segments, memory, "packed", boards=boards)
+        except CorpusError:
+            if asked == "packed":
+                raise
+            load = "mmap"
     if load == "mmap":
         return Store(sessions, runs, segments, memory, "mmap")
-    if load == "packed":
-        boards = _pack(sessions, segments, progress)
-        return Store(sessions, runs, segments, memory, "packed", boards=boards)
     in_files = _in_files(sessions, segments)
     array, addresses = _read(sessions, segments.take(in_files), progress)
     segments.address[in_files] = addresses

@@ -251,6 +251,7 @@ class TestBadInput:
             Corpus.open(tmp_path, load="packed")
         assert caught.value.path is not None
         assert caught.value.path.startswith(str(tmp_path / OURS[0]))
+        assert Corpus.open(tmp_path, ram_budget=28 * 30 - 1).load == "mmap"  # nobody asked for packing
 
     @pytest.mark.parametrize("load", ["packed", "ram"])
     def test_file_that_is_cut_after_it_was_opened(
