@@ -14,11 +14,11 @@ import numpy as np
 from tape2048._bits import load64
 from tape2048._gather import board_of
 from tape2048._jit import kernel
-from tape2048._ram import READ_BYTES, THREADS, Reading, Stretch, allocate, check_lengths
+from tape2048._ram import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
 from tape2048._reading import read_exactly
 from tape2048._rowmap import BOARD_BYTES
 from tape2048.errors import CorpusError
-from tape2048.formats.session import STEP_DTYPE
+from tape2048.formats.session import EXPS_OFFSET
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["pack_rows", "read_boards"]
 
 U64 = np.uint64
-_EXPS = U64(STEP_DTYPE.fields["exps"][1])  # type: ignore[index]
+_EXPS = U64(EXPS_OFFSET)
 _TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
 
 
@@ -45,23 +45,30 @@ def _pack(rows: Any, row_bytes: Any, boards: Any) -> Any:
     return -1
 
 
-def pack_rows(rows: NDArray[np.uint8], boards: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
+def pack_rows(
+    rows: NDArray[np.uint8],
+    boards: NDArray[np.uint64],
+    path: str | os.PathLike[str],
+    offset: int | None = None,
+) -> None:
     """Pack the boards of rows that are in memory.
 
     Args:
         rows: ``u8[n, row_bytes]``, contiguous.
         boards: ``u64[n]``, what is written: cell 0 in the highest 4 bits.
         path: where the rows come from.
+        offset: of the first row in that file, where it is one.
 
     Raises:
         CorpusError: an exponent above 15, which takes more than 4 bits.
     """
     bad = int(_pack(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
-        start = int(_EXPS)
+        exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()
         raise CorpusError(
-            f"a row has exponents {rows[bad, start : start + 16].tolist()}; 4 bits a cell hold at most 15",
+            f"a row has exponents {exps}; 4 bits a cell hold at most 15",
             path=path,
+            offset=None if offset is None else offset + bad * rows.shape[1] + EXPS_OFFSET,
             hint='load="ram" or "mmap" takes any exponents; tape2048 validate says which rows have them',
         )
 
@@ -98,8 +105,8 @@ def read_boards(
     return boards
 
 
-class _Packing(Reading):
-    """Reading rows of which only the packed boards are kept."""
+class _Packing(Reader):
+    """Rows on their way, of which only the packed boards are kept."""
 
     def __init__(
         self, boards: NDArray[np.uint64], parts: Sequence[Stretch], row_bytes: int, threads: int
@@ -107,7 +114,7 @@ class _Packing(Reading):
         self._boards = boards
         self._row_bytes = row_bytes
         self._scratch = threading.local()
-        super().__init__(np.empty(0, np.uint8), parts, threads=threads, unit=row_bytes)
+        super().__init__(parts, threads=threads, unit=row_bytes)
 
     def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
         size = self._row_bytes
@@ -116,6 +123,7 @@ class _Packing(Reading):
             self._scratch.rows = np.empty((piece_rows, size), np.uint8)
         for first in range(0, part.bytes // size, piece_rows):
             rows = self._scratch.rows[: min(piece_rows, part.bytes // size - first)]
-            read_exactly(fd, rows.reshape(-1), part.offset + first * size, part.path)
+            offset = part.offset + first * size
+            read_exactly(fd, rows.reshape(-1), offset, part.path)
             at = begin // size + first
-            pack_rows(rows, self._boards[at : at + len(rows)], part.path)
+            pack_rows(rows, self._boards[at : at + len(rows)], part.path, offset)

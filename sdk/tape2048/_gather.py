@@ -43,7 +43,7 @@ from tape2048._lookup import (
     word,
 )
 from tape2048._plan import Order, Outputs, Tables
-from tape2048.formats.session import STEP_DTYPE
+from tape2048.formats.session import EXPS_OFFSET, STEP_DTYPE
 from tape2048.moves import UNKNOWN, recover_move
 from tape2048.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.shuffle import fill_permuted
@@ -60,7 +60,7 @@ SHUFFLED = U64(1)
 LISTED = U64(2)
 
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
-_EXPS = U64(STEP_DTYPE.fields["exps"][1])  # type: ignore[index]
+_EXPS = U64(EXPS_OFFSET)
 _ACTION = U64(STEP_DTYPE.itemsize)
 _EXPS_LAST = _EXPS + U64(15)
 _LOW32 = U64(0xFFFFFFFF)
@@ -99,7 +99,7 @@ def _wants(tables: Any, out: Any) -> Any:
     of_board = out.tokens or out.legal
     boards = of_board and tables.packed
     rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
-    away = (rows and not tables.line) or (boards and not tables.board_line)
+    away = (rows and not (tables.line or tables.pool)) or (boards and not tables.board_line)
     segments = away or out.run or out.segment
     labels = out.flags or out.targets
     # A row's first twelve bytes are mostly not asked for, and may be in a line of their own.
@@ -230,8 +230,16 @@ def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> 
 
 
 @register_jitable
-def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, packed: Any, out: Any) -> None:  # noqa: PLR0917
-    """What is read from the row itself, or follows from its board."""
+def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
+    """A mask of legal moves for each board."""
+    for k in range(count):
+        board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
+        store8_at(target + k, _turned_mask(legal_mask(board), _turn(key, word(chunk.base, k))))
+
+
+@register_jitable
+def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
+    """What is read from the row itself, beside its board."""
     for k in range(count):
         turn = _turn(key, word(chunk.base, k))
         at = first + k
@@ -240,9 +248,6 @@ def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, packed: Any, out
         if out.action:
             action = load8(word(chunk.row, k) + _ACTION) & U64(3)
             store8_at(out.action + at, U64(SYMMETRY_MOVES[turn, action]))
-        if out.legal:
-            board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
-            store8_at(out.legal + at, _turned_mask(legal_mask(board), turn))
         if out.symmetry:
             store8_at(out.symmetry + at, turn)
 
@@ -275,8 +280,10 @@ def _write(chunk: Any, count: Any, first: Any, tables: Any, key: Any, out: Any) 
         _write_records(chunk, count, tables.row_bytes, out.records + first * tables.row_bytes)
     if out.row or out.base or out.run or out.segment:
         _write_numbers(chunk, count, first, tables, out)
-    if out.step or out.action or out.legal or out.symmetry:
-        _write_by_row(chunk, count, first, key, tables.packed, out)
+    if out.legal:
+        _write_legal(chunk, count, key, tables.packed, out.legal + first)
+    if out.step or out.action or out.symmetry:
+        _write_by_row(chunk, count, first, key, out)
     if out.move:
         _write_moves(chunk, count, tables, key, out.move + first)
 

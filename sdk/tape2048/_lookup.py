@@ -160,8 +160,13 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
 
 
 @register_jitable
-def _locate(chunk: Any, count: Any, line: Any, origins: Any, size: Any, out: Any) -> None:  # noqa: PLR0917
-    """Addresses by numbers in the map: of what stands in one line, else by the rows' segments."""
+def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
+    """Addresses by numbers in the map.
+
+    ``where``: address of number 0 where all stand in one line, else 0 and a table of it for each segment; and
+    bytes of one.
+    """
+    line, origins, size = where
     if line:
         for k in range(count):
             keep(out, k, line + word(chunk.base, k) * size)
@@ -217,9 +222,9 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
     if wants.labels:
         _label(chunk, count, tables)
     if wants.rows and not tables.pool:
-        _locate(chunk, count, tables.line, tables.address, tables.row_bytes, chunk.row)
+        _locate(chunk, count, (tables.line, tables.address, tables.row_bytes), chunk.row)
     if wants.boards:
-        _locate(chunk, count, tables.board_line, tables.board, _BOARD_BYTES, chunk.board)
+        _locate(chunk, count, (tables.board_line, tables.board, _BOARD_BYTES), chunk.board)
     return count
 
 

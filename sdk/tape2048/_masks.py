@@ -9,7 +9,7 @@ import numpy as np
 from tape2048._bits import load64, popcount
 from tape2048._jit import kernel
 from tape2048._rowmap import RowMask
-from tape2048.formats.session import STEP_DTYPE
+from tape2048.formats.session import EXPS_OFFSET
 from tape2048.rules import count_empty
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["mask_empties"]
 
 U64 = np.uint64
-_EXPS = U64(STEP_DTYPE.fields["exps"][1])  # type: ignore[index]
+_EXPS = U64(EXPS_OFFSET)
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
 BLOCK_WORDS = 8

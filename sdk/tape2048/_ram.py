@@ -13,6 +13,7 @@ its cache page by page, at three times the CPU time and two thirds of the speed.
 
 from __future__ import annotations
 
+import abc
 import bisect
 import contextlib
 import itertools
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "READ_BYTES",
     "THREADS",
+    "Reader",
     "Reading",
     "Stretch",
     "allocate",
@@ -129,20 +131,22 @@ def read_into(
         under_way.finish(progress)
 
 
-class Reading:
-    """Stretches of files on their way into an array, read by threads from now on.
+class Reader(abc.ABC):
+    """Stretches of files that threads read from now on.
 
-    As a context: leaving it gives up what has not been read yet, and waits for the reads under way. Arguments
-    as of :func:`read_into`; the array is whole once :meth:`finish` has returned.
+    As a context: leaving it gives up what has not been read yet, and waits for the reads under way. All is
+    done once :meth:`finish` has returned.
+
+    Args:
+        parts: where the bytes are.
+        threads: reads at a time, >= 1.
+        unit: bytes that stay together in one step; each part has a multiple.
     """
 
-    def __init__(
-        self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1
-    ) -> None:
-        """Begin to read; ``unit`` bytes, of which each part has a multiple, stay together in one step."""
+    def __init__(self, parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1) -> None:
+        """Begin; what :meth:`_read_step` needs is there before."""
         if threads < 1:
             raise ValueError(f"threads={threads}; expected at least 1")
-        self._into = into
         self._step_bytes = STEP_BYTES // unit * unit
         lanes = max(1, min(threads, sum(part.bytes for part in parts) // _LANE_BYTES_MIN))
         self._stop = threading.Event()
@@ -185,11 +189,9 @@ class Reading:
                 self._read_step(fd, part._replace(offset=part.offset + done, bytes=size), begin + done)
                 self._steps.put(size)
 
+    @abc.abstractmethod
     def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
-        """Read a part of one file, whose first byte is number ``begin`` of all."""
-        step = self._into[begin : begin + part.bytes]
-        for at in range(0, len(step), READ_BYTES):
-            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
+        """Read a part of one file, whose first byte is number ``begin`` of all; in any of the threads."""
 
     def __enter__(self) -> Self:
         return self
@@ -197,6 +199,19 @@ class Reading:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._pool.shutdown()
+
+
+class Reading(Reader):
+    """Stretches of files on their way into an array; arguments as of :func:`read_into`."""
+
+    def __init__(self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS) -> None:
+        self._into = into
+        super().__init__(parts, threads=threads)
+
+    def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
+        step = self._into[begin : begin + part.bytes]
+        for at in range(0, len(step), READ_BYTES):
+            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
 
 
 def allocate(count: int) -> NDArray[np.uint8]:

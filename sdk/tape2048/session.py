@@ -22,7 +22,7 @@ from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView
-from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,9 +45,6 @@ Rows: TypeAlias = "slice | ArrayLike"
 # Runs whose first and last row are looked at when a mapped session is opened. Each costs two pages,
 # which on a cold disk are two reads; a steps.npy of another session is noticed by the first.
 _PROBED_RUNS = 8
-
-# Bytes of a row before its exponents: run_id and step_idx.
-_EXPS_OFFSET = 12
 
 
 class Session(RowView):
@@ -202,7 +199,7 @@ class Session(RowView):
         row_bytes = self.steps.dtype.itemsize
         taken = np.take(self.steps.view(f"V{row_bytes}"), numbers, mode="clip")
         taken = taken.view(np.uint8).reshape(len(numbers), row_bytes)
-        return np.ascontiguousarray(taken[:, _EXPS_OFFSET : _EXPS_OFFSET + 16])
+        return np.ascontiguousarray(taken[:, EXPS_OFFSET : EXPS_OFFSET + 16])
 
     def run_index(self, rows: Rows) -> NDArray[np.int64]:
         """The ordinal, in :attr:`runs`, of the run of each given row: ``i8[n]``.

@@ -251,6 +251,8 @@ class TestBadInput:
             Corpus.open(tmp_path, load="packed")
         assert caught.value.path is not None
         assert caught.value.path.startswith(str(tmp_path / OURS[0]))
+        size = (tmp_path / OURS[0] / "steps.npy").stat().st_size if not theirs else 0
+        assert caught.value.offset == (None if theirs else size - 16)
         assert Corpus.open(tmp_path, ram_budget=28 * 30 - 1).load == "mmap"  # nobody asked for packing
 
     @pytest.mark.parametrize("load", ["packed", "ram"])

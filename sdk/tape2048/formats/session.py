@@ -39,6 +39,7 @@ import numpy as np
 __all__ = [
     "ACTION_STEP_DTYPE",
     "BLOCK_DTYPE",
+    "EXPS_OFFSET",
     "FORMAT_VERSION",
     "MANIFEST",
     "METADATA_DB",
@@ -65,6 +66,11 @@ STEP_DTYPE = np.dtype([("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (1
 ACTION_STEP_DTYPE = np.dtype([*STEP_DTYPE.descr, ("action", "u1")])
 assert STEP_DTYPE.itemsize == 28
 assert ACTION_STEP_DTYPE.itemsize == 29
+
+#: Where in a row its board is.
+EXPS_OFFSET = 12
+assert STEP_DTYPE.fields is not None
+assert STEP_DTYPE.fields["exps"][1] == EXPS_OFFSET
 
 #: One row of ``runs`` in memory (and in the recorder's journal and messages).
 RUN_DTYPE = np.dtype(
