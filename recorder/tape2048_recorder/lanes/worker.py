@@ -146,15 +146,15 @@ class BatchWorker(Worker):
         """Play for a slice of time; whether there is more to play."""
         begin = time.monotonic()
         now = begin
-        while now - begin < SLICE_S:
+        more = True
+        while more and now - begin < SLICE_S:
             made = 0
             for table in self._tables:
                 made += table.tick()
                 if len(table.finished.runs):
                     self._finished_at.setdefault(table.generation, now)
             self._slot["steps"] += np.uint64(made)
-            if not made:
-                return False
+            more = made > 0
             now = time.monotonic()
         self._slot["heartbeat_ns"] = time.monotonic_ns()
         self._slot["model_ns"] = self._model_ns + sum(table.model_ns for table in self._tables)
@@ -163,7 +163,7 @@ class BatchWorker(Worker):
                 self.flush(table)
         self._end_retired()
         self._slot["played_ns"] += np.uint64((time.monotonic() - begin) * 1e9)
-        return True
+        return more
 
     def _flush_all(self) -> None:
         for table in self._tables:

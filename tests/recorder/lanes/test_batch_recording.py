@@ -56,6 +56,14 @@ def record(root: Path, **settings: Any) -> dict[tuple[int, ...], bytes]:
     return {run.outcome: run.data for run in published_runs(root)}
 
 
+def test_the_share_of_the_model_counts_the_last_slice(tmp_path: Path) -> None:
+    """Two short games end in the first one."""
+    with Recorders(tmp_path) as started:
+        recorder = started.run(workers=1, lanes=2, max_games=2, player=f"{PLAYER}:hashed")
+        assert recorder.summary["games"] == 2
+        assert 0 < recorder.summary["model_share"] < 1
+
+
 def signed(seed: int) -> int:
     """A seed as SQLite has it."""
     return seed - 2**64 * (seed >= 2**63)
