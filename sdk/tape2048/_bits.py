@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HAS_PDEP",
+    "add_below",
     "bswap64",
     "copy_record",
     "copy_symmetry",
     "extract_nibbles",
     "extract_nibbles_loop",
     "float_bits",
+    "fold",
     "high64",
     "load8",
     "load32",
@@ -108,6 +110,39 @@ def high64(typing_context: Any, a: Any, b: Any) -> Any:
         return builder.trunc(builder.lshr(product, ir.Constant(_I128, 64)), _I64)
 
     return types.uint64(types.uint64, types.uint64), codegen
+
+
+# Numba's own arithmetic widens to 64 bits, and a loop of it becomes a vector loop of lanes of 64 bits. These
+# two stay as wide as their arguments.
+_LANE_BITS: dict[Any, int] = {types.uint16: 16, types.uint32: 32}
+
+
+@_intrinsic
+def fold(typing_context: Any, x: Any) -> Any:
+    """``x ^ x >> w/2`` of a ``u16`` or ``u32`` of w bits."""
+    bits = _LANE_BITS[x]
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.xor(args[0], builder.lshr(args[0], ir.Constant(ir.IntType(bits), bits // 2)))
+
+    return x(x), codegen
+
+
+@_intrinsic
+def add_below(typing_context: Any, x: Any, y: Any, size: Any) -> Any:
+    """``(x + (y * size >> w)) % size`` of three ``u16`` or ``u32`` of w bits, ``x < size <= 2**(w - 1)``."""
+    bits = _LANE_BITS[x]
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        lane, wide = ir.IntType(bits), ir.IntType(2 * bits)
+        number, scaled, limit = args
+        product = builder.mul(builder.zext(scaled, wide), builder.zext(limit, wide))
+        offset = builder.trunc(builder.lshr(product, ir.Constant(wide, bits)), lane)
+        added = builder.add(number, offset)
+        reduced = builder.sub(added, limit)
+        return builder.select(builder.icmp_unsigned("<", added, reduced), added, reduced)
+
+    return x(x, x, x), codegen
 
 
 def _bmi2(name: str) -> Any:

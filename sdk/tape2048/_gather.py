@@ -314,7 +314,8 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
     out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
     key = order.symmetry_key
     wants = _wants(tables, out)
-    memory = np.empty(_CHUNKS * _CHUNK_WORDS, np.uint64)
+    memory = np.empty(_CHUNKS * _CHUNK_WORDS + CHUNK, np.uint64)
+    lanes = memory[_CHUNKS * _CHUNK_WORDS :]
     scratch = U64(memory.ctypes.data)
     looked_up = U64(0)  # rows of the chunk before
     begin, total, ordinal = U64(0), order.count, U64(0)
@@ -323,7 +324,7 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
         wanted = min(U64(CHUNK), total - begin)
         if order.kind == SHUFFLED:
             at = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
-            fill_permuted(order.first + begin, keys, memory[at : at + np.int64(wanted)])
+            fill_permuted(order.first + begin, keys, lanes, memory[at : at + np.int64(wanted)])
         else:
             _number(order, begin, chunk.number, wanted)
         count = look_up(chunk, wanted, tables, order.cap_key, wants)

@@ -35,7 +35,9 @@ __all__ = ["WorkLimit", "columns_of", "connect", "create_empty", "open_untrusted
 _OPERATIONS_PER_CALLBACK = 10_000
 
 _MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
 _WAL_VERSION = 2
+_PAGE_BYTES_MAX = 1 << 16
 # SQLite normalises what it stores, so each real table begins like this, and no virtual table does.
 _CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
 
@@ -107,10 +109,15 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, bool]:
     """The file's size, and whether it is in WAL mode; SQLite itself only looks once it reads."""
     with open_regular(path) as fd, reading(path):
         size = os.fstat(fd).st_size
-        head = os.pread(fd, 20, 0)
+        head = os.pread(fd, _HEADER_BYTES, 0)
     if not head.startswith(_MAGIC) or len(head) < 20:
         raise NotSqliteError(
             f"not a SQLite file: begins with {head[:16]!r}, expected {_MAGIC!r}", path=path, offset=0
+        )
+    expected = _bytes_by_header(head)
+    if size < expected:
+        raise NotSqliteError(
+            f"truncated: {size} bytes, expected {expected} by its header", path=path, offset=size
         )
     wal = _WAL_VERSION in {head[18], head[19]}
     beside = Path(f"{os.fspath(path)}-wal")
@@ -119,6 +126,18 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, bool]:
         hint = f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'"
         raise NotSqliteError(msg, path=path, hint=hint)
     return size, wal
+
+
+def _bytes_by_header(head: bytes) -> int:
+    """The least size of the file by its header, 0 where that does not say.
+
+    SQLite takes a last page that is cut for a whole one with zeros at its end. See "The Database Header" in
+    its file format: the number of pages counts where the two numbers of the last change are one.
+    """
+    if len(head) < _HEADER_BYTES or head[24:28] != head[92:96]:
+        return 0
+    page_bytes = int.from_bytes(head[16:18], "big")
+    return int.from_bytes(head[28:32], "big") * (_PAGE_BYTES_MAX if page_bytes == 1 else page_bytes)
 
 
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:

@@ -5,21 +5,24 @@ holds a few hundred bytes of shuffle, and its whole state is (seed, epoch, posit
 
 **Construction.** A Feistel network on pairs (Luby, Rackoff, SIAM J. Comput. 1988) over a domain that is
 not a power of two (Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, their
-generalized Feistel and cycle walking). With k about half the bits of n - 1 and b = ceil(n / 2**k), an
-index is the pair ``(low, high)``, ``low < 2**k``, ``high < b``, and a double round is ::
+generalized Feistel and cycle walking). With k half the bits of n - 1, rounded up, and b = ceil(n / 2**k),
+an index is the pair ``(low, high)``, ``low < 2**k``, ``high < b``, and a double round is ::
 
     low  = low  + F(high)  mod 2**k
-    high = high + F(low)   mod b
+    high = high + G(low)   mod b
 
 A result that is not below n goes through the network again until it is. The domain exceeds n by less
-than 2**k, so that this happens to one index in sqrt(n); no division is needed, since one half is a
+than 2**k, so that this happens to one index in sqrt(n / 2); no division is needed, since one half is a
 power of two; and adding, where XOR would be as good otherwise, lets permutations of either parity come up.
 
-**Round function.** A keyed product whose middle bits are squared, and of that the middle bits again (the
-step of Widynski's "Squares" generator, arXiv:2004.06278): ``y = (x ^ key) * factor >> 15``, then
-``y * y >> 16``, both cut to 32 bits. An offset below b comes from these by Lemire's multiply and shift
-(ACM TOMACS 2019); at n <= 2**40 its bias is below 2**-11 a round, and the rounds add up. All of it is
-products of 32 bits in lanes of 64, which the compiler turns into AVX2.
+**Round functions.** All arithmetic is modulo 2**w, in lanes of w = 16 bits up to n = 2**31, which AVX2 has
+sixteen of in one register, and of w = 32 above. Two keyed products with a shift between them ("xorshift
+multiply", as in the finalizer of MurmurHash3, Appleby 2011) map x to ::
+
+    y = (x ^ key) * factor,    y = (y ^ y >> w/2) * second_factor
+
+F is y ^ y >> w/2, whose low k bits count; G is y * b >> w, an offset below b by Lemire's multiply and shift
+(ACM TOMACS 2019).
 
 **Keys** are SHAKE-128 of (n, seed, epoch): neighbouring seeds and epochs have nothing in common.
 
@@ -27,19 +30,21 @@ products of 32 bits in lanes of 64, which the compiler turns into AVX2.
 domains all n! permutations must be equally likely. Over larger ones, the number of pairs that share
 ``high`` and keep their distance in ``low`` must be distributed as in a random permutation: that is what
 tells a Feistel network of few rounds from one (Patarin, "Generic attacks on Feistel schemes", Asiacrypt
-2001). In standard errors of 1,000 to 100,000 permutations, the worse of mean and variance of that number,
+2001). In standard errors of 1,500 to 500,000 permutations, the worse of mean and variance of that number,
 and the chi-square of the n!:
 
-======  =======  ========  ==========  =======  =======
-rounds  n = 256  n = 1024  n = 4096    5!       7!
-======  =======  ========  ==========  =======  =======
-6       15       6         4           400      1,400
-8       9        9         4           117      411
-10      6        6         1           31       135
-12      1        1         0           9        49
-16      2        2         1           1        9
-20      1        1         0           0        1
-======  =======  ========  ==========  =======  =======
+======  =======  ========  ========  =====  =====
+rounds  n = 256  n = 1024  n = 4096  5!     7!
+======  =======  ========  ========  =====  =====
+6       58       33        19        990    4,200
+8       6        2         1         290    1,100
+10      2        1         1         75     280
+12      2        2         0         21     75
+16      1        2         1         2      9
+20      1        2         1         0      -1
+======  =======  ========  ========  =====  =====
+
+Lanes of 32 bits, at the same n, show the same.
 
 Larger n show less. So 12 rounds, and 24 up to n = 2**16, where speed does not matter. It is a shuffle and
 not a cipher: nobody who wants to predict it is kept from doing so.
@@ -53,32 +58,42 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
+from tape2048._bits import add_below, fold
 from tape2048._jit import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["INDICES_MAX", "Permutation", "fill_permuted", "fill_unpermuted", "permuted", "unpermuted"]
+__all__ = [
+    "INDICES_MAX",
+    "SHORT_INDICES_MAX",
+    "SMALL_INDICES_MAX",
+    "Permutation",
+    "fill_permuted",
+    "permuted",
+    "unpermuted",
+]
 
 U64 = np.uint64
 
 #: Largest n: both halves stay within 20 bits, and the bias of an offset far below what tests see.
 INDICES_MAX = 1 << 40
 
+#: Largest n whose halves fit lanes of 16 bits, and the sum of two numbers below b too.
+SHORT_INDICES_MAX = 1 << 31
+
 #: Largest n that gets twice the rounds: halves of a few bits mix slowly.
 SMALL_INDICES_MAX = 1 << 16
 DOUBLE_ROUNDS = 6
 SMALL_DOUBLE_ROUNDS = 12
 
-# Where the parts of ``keys`` stand: n, bits of the low half, size of the high half, double rounds, and then
-# (key, factor) of each round.
-_N, _LOW_BITS, _HIGH_SIZE, _DOUBLE_ROUNDS, _ROUND_KEYS = range(5)
+# Where the parts of ``keys`` stand: n, bits of the low half, size of the high half, double rounds, bits of
+# a lane, and then (key, factor, second factor) of each round.
+_N, _LOW_BITS, _HIGH_SIZE, _DOUBLE_ROUNDS, _LANE_BITS, _ROUND_KEYS = range(6)
+_DOUBLE_ROUND_WORDS = 6
 
-# Indices that go through all rounds together: 8 KB, which stay in the L1 cache.
+# Indices that go through all rounds together.
 _TILE = 1024
-
-_WORD = U64(0xFFFFFFFF)
-_32 = U64(32)
 
 
 class Permutation:
@@ -128,7 +143,7 @@ class Permutation:
             TypeError: ``out`` is something else.
         """
         self._check(start, out)
-        fill_permuted(U64(start), self.keys, out)
+        fill_permuted(U64(start), self.keys, np.empty(_TILE, U64), out)
 
     def inverse_fill(self, start: int, out: NDArray[np.uint64]) -> None:
         """Write the positions of ``start, start + 1, ...``: ``permutation(out[j]) == start + j``.
@@ -150,89 +165,57 @@ class Permutation:
 
 
 def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:
-    low_bits = max(1, (n - 1).bit_length() // 2)
+    low_bits = max(1, ((n - 1).bit_length() + 1) // 2)
     high_size = -(-n >> low_bits)
     double_rounds = SMALL_DOUBLE_ROUNDS if n <= SMALL_INDICES_MAX else DOUBLE_ROUNDS
-    name = b"tape2048.shuffle 1" + b"".join(value.to_bytes(8, "little") for value in (n, seed, epoch))
-    words = np.frombuffer(hashlib.shake_128(name).digest(16 * double_rounds), "<u4").astype(U64)
-    words[1::2] |= U64(1)  # an even factor would lose the highest bits of its other operand
-    keys = np.concatenate((np.array([n, low_bits, high_size, double_rounds], U64), words))
+    lane_bits = 16 if n <= SHORT_INDICES_MAX else 32
+    name = b"tape2048.shuffle 2" + b"".join(value.to_bytes(8, "little") for value in (n, seed, epoch))
+    count = _DOUBLE_ROUND_WORDS * double_rounds
+    words = np.frombuffer(hashlib.shake_128(name).digest(lane_bits // 8 * count), f"<u{lane_bits // 8}")
+    words = words.astype(U64).reshape(-1, 3)
+    words[:, 1:] |= U64(1)  # an even factor would lose the highest bits of its other operand
+    keys = np.concatenate((np.array([n, low_bits, high_size, double_rounds, lane_bits], U64), words.ravel()))
     keys.flags.writeable = False
     return keys
 
 
-@register_jitable
-def _round(x: Any, key: Any, factor: Any) -> Any:
-    """The round function before it is cut to its middle bits: 64 bits, of which those below 48 count."""
-    y = (((x ^ key) * factor) >> U64(15)) & _WORD
-    return y * y
-
-
-# Both directions keep each half below 2**32 and say so (``& _WORD``): the compiler then needs one 32-bit
-# multiplication where it would else make three. A difference that fell below zero has ones in its high word:
-# that word is the mask for adding b back.
+# ------------------------------------------------------------------------------- one index
 
 
 @register_jitable
-def _forward(pair: Any, half: Any, round_keys: Any) -> Any:
-    """A double round on ``low << 32 | high``, with the (key, factor) of each of the two."""
-    _, low_mask, low_shift, high_size = half
-    k0, f0, k1, f1 = round_keys
-    low, high = pair >> _32, pair & _WORD
-    low = (low + (_round(high, k0, f0) >> low_shift)) & low_mask
-    high += (((_round(low, k1, f1) >> U64(16)) & _WORD) * high_size >> _32) - high_size
-    high += (high >> _32) & high_size
-    return (low << _32) | high
+def _product(x: Any, keys: Any, at: Any) -> Any:
+    """Y of the round functions, below 2**w, with the keys that begin at ``at``."""
+    bits = keys[_LANE_BITS]
+    lane = (U64(1) << bits) - U64(1)
+    y = ((x ^ keys[at]) * keys[at + 1]) & lane
+    return ((y ^ y >> (bits >> U64(1))) * keys[at + 2]) & lane
 
 
 @register_jitable
-def _backward(pair: Any, half: Any, round_keys: Any) -> Any:
-    """The inverse of :func:`_forward`."""
-    _, low_mask, low_shift, high_size = half
-    k0, f0, k1, f1 = round_keys
-    low, high = pair >> _32, pair & _WORD
-    high -= ((_round(low, k1, f1) >> U64(16)) & _WORD) * high_size >> _32
-    high += (high >> _32) & high_size
-    low = (low - (_round(high, k0, f0) >> low_shift)) & low_mask
-    return (low << _32) | high
+def _low_step(high: Any, keys: Any, at: Any) -> Any:
+    """F: what is added to the low half."""
+    y = _product(high, keys, at)
+    return y ^ y >> (keys[_LANE_BITS] >> U64(1))
 
 
 @register_jitable
-def _round_keys(keys: Any, double_round: Any) -> Any:
-    """The two (key, factor) of a double round."""
-    at = _ROUND_KEYS + 4 * double_round
-    return keys[at] & _WORD, keys[at + 1] & _WORD, keys[at + 2] & _WORD, keys[at + 3] & _WORD
-
-
-@register_jitable
-def _halves(keys: Any) -> Any:
-    """``(low_bits, low_mask, low_shift, high_size)``; ``low_shift`` leaves the highest of 48 bits."""
-    low_bits = keys[_LOW_BITS]
-    low_mask = ((U64(1) << low_bits) - U64(1)) & _WORD
-    return low_bits, low_mask, U64(48) - low_bits, keys[_HIGH_SIZE] & _WORD
-
-
-@register_jitable
-def _pair(i: Any, half: Any) -> Any:
-    low_bits, low_mask, _, _ = half
-    return ((i & low_mask) << _32) | (i >> low_bits)
-
-
-@register_jitable
-def _index(pair: Any, half: Any) -> Any:
-    return ((pair & _WORD) << half[0]) | (pair >> _32)
+def _high_step(low: Any, keys: Any, at: Any) -> Any:
+    """G: what is added to the high half."""
+    return _product(low, keys, at) * keys[_HIGH_SIZE] >> keys[_LANE_BITS]
 
 
 @kernel
 def permuted(i: Any, keys: Any) -> Any:
-    """The image of one position (``u64``, below n): for other kernels; many at once are five times faster."""
-    half = _halves(keys)
+    """The image of one position (``u64``, below n); many at once are much faster."""
+    low_bits, size = keys[_LOW_BITS], keys[_HIGH_SIZE]
+    mask = (U64(1) << low_bits) - U64(1)
     while True:
-        pair = _pair(i, half)
+        low, high = i & mask, i >> low_bits
         for r in range(keys[_DOUBLE_ROUNDS]):
-            round_keys = _round_keys(keys, r)
-            pair = _forward(pair, half, round_keys)
-        i = _index(pair, half)
+            at = _ROUND_KEYS + _DOUBLE_ROUND_WORDS * r
+            low = (low + _low_step(high, keys, at)) & mask
+            high = (high + _high_step(low, keys, at + 3)) % size
+        i = high << low_bits | low
         if i < keys[_N]:
             return i
 
@@ -240,54 +223,76 @@ def permuted(i: Any, keys: Any) -> Any:
 @kernel
 def unpermuted(i: Any, keys: Any) -> Any:
     """The position of one image (``u64``, below n): the inverse of :func:`permuted`."""
-    half = _halves(keys)
+    low_bits, size = keys[_LOW_BITS], keys[_HIGH_SIZE]
+    mask = (U64(1) << low_bits) - U64(1)
     while True:
-        pair = _pair(i, half)
+        low, high = i & mask, i >> low_bits
         for r in range(keys[_DOUBLE_ROUNDS] - U64(1), -1, -1):
-            round_keys = _round_keys(keys, r)
-            pair = _backward(pair, half, round_keys)
-        i = _index(pair, half)
+            at = _ROUND_KEYS + _DOUBLE_ROUND_WORDS * r
+            high = (high + size - _high_step(low, keys, at + 3)) % size
+            low = (low - _low_step(high, keys, at)) & mask
+        i = high << low_bits | low
         if i < keys[_N]:
             return i
 
 
-# One double round at a time over a whole tile: short, independent iterations are what keeps the processor
-# busy. All rounds in one iteration are a chain of dependent steps, and take twice as long.
-
-
-@kernel
-def fill_permuted(start: Any, keys: Any, out: Any) -> None:
-    """``out[j] = permuted(start + j)``, ``u64[m]``; ``start`` is ``u64``, and nothing is checked."""
-    half = _halves(keys)
-    for first in range(0, out.shape[0], _TILE):
-        tile = out[first : first + _TILE]
-        for t in range(tile.shape[0]):
-            tile[t] = _pair(start + U64(first + t), half)
-        for r in range(keys[_DOUBLE_ROUNDS]):
-            round_keys = _round_keys(keys, r)
-            for t in range(tile.shape[0]):
-                tile[t] = _forward(tile[t], half, round_keys)
-        for t in range(tile.shape[0]):
-            tile[t] = _index(tile[t], half)
-        for t in range(tile.shape[0]):
-            if tile[t] >= keys[_N]:
-                tile[t] = permuted(tile[t], keys)
-
-
 @kernel
 def fill_unpermuted(start: Any, keys: Any, out: Any) -> None:
-    """``out[j] = unpermuted(start + j)``, ``u64[m]``; as :func:`fill_permuted`."""
-    half = _halves(keys)
-    for first in range(0, out.shape[0], _TILE):
-        tile = out[first : first + _TILE]
-        for t in range(tile.shape[0]):
-            tile[t] = _pair(start + U64(first + t), half)
-        for r in range(keys[_DOUBLE_ROUNDS] - U64(1), -1, -1):
-            round_keys = _round_keys(keys, r)
-            for t in range(tile.shape[0]):
-                tile[t] = _backward(tile[t], half, round_keys)
-        for t in range(tile.shape[0]):
-            tile[t] = _index(tile[t], half)
-        for t in range(tile.shape[0]):
-            if tile[t] >= keys[_N]:
-                tile[t] = unpermuted(tile[t], keys)
+    """``out[j] = unpermuted(start + j)``, ``u64[m]``; ``start`` is ``u64``, and nothing is checked."""
+    for j in range(out.shape[0]):
+        out[j] = unpermuted(start + U64(j), keys)
+
+
+# ------------------------------------------------------------------------------- many in lanes
+
+
+@register_jitable
+def _permute(start: Any, keys: Any, low: Any, high: Any, out: Any) -> None:
+    """:func:`permuted` for ``start, start + 1, ...``, with memory for their halves.
+
+    The dtype of ``low`` and ``high`` is that of the lanes: each cast says that a result stays in its lane. And
+    it is one function: to hand an array on costs two atomic counts of its references.
+    """
+    lane = low.dtype.type
+    low_bits, n = keys[_LOW_BITS], keys[_N]
+    low_mask = (U64(1) << low_bits) - U64(1)
+    for t in range(out.shape[0]):
+        i = start + U64(t)
+        low[t], high[t] = lane(i & low_mask), lane(i >> low_bits)
+    mask, size = lane(low_mask), lane(keys[_HIGH_SIZE])
+    for r in range(keys[_DOUBLE_ROUNDS]):
+        at = _ROUND_KEYS + _DOUBLE_ROUND_WORDS * r
+        key0, factor0, second0 = lane(keys[at]), lane(keys[at + 1]), lane(keys[at + 2])
+        key1, factor1, second1 = lane(keys[at + 3]), lane(keys[at + 4]), lane(keys[at + 5])
+        for t in range(out.shape[0]):
+            y = lane(fold(lane(lane(high[t] ^ key0) * factor0)) * second0)
+            low[t] = lane(lane(low[t] + fold(y)) & mask)
+            y = lane(fold(lane(lane(low[t] ^ key1) * factor1)) * second1)
+            high[t] = add_below(high[t], y, size)
+    for t in range(out.shape[0]):
+        out[t] = U64(high[t]) << low_bits | U64(low[t])
+    for t in range(out.shape[0]):
+        if out[t] >= n:
+            out[t] = permuted(out[t], keys)
+
+
+@kernel
+def fill_permuted(start: Any, keys: Any, scratch: Any, out: Any) -> None:
+    """``out[j] = permuted(start + j)``; nothing is checked.
+
+    Args:
+        start: ``u64``.
+        keys: :attr:`Permutation.keys`.
+        scratch: ``u64[s]``, s >= 1; so many indices go through all rounds together.
+        out: ``u64[m]``.
+    """
+    size = scratch.shape[0]
+    for first in range(0, out.shape[0], size):
+        tile = out[first : first + size]
+        count = tile.shape[0]
+        if keys[_LANE_BITS] == U64(16):
+            short = scratch.view(np.uint16)
+            _permute(start + U64(first), keys, short[:count], short[size : size + count], tile)
+        else:
+            long = scratch.view(np.uint32)
+            _permute(start + U64(first), keys, long[:count], long[size : size + count], tile)

@@ -29,7 +29,7 @@ from tape2048._directory import (
 from tape2048._reading import open_regular, read_exactly
 from tape2048._rowchecks import BlockSums, Place, RowChecks
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
-from tape2048.formats.metadata import read_metadata
+from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import MANIFEST, METADATA_DB
 
@@ -100,12 +100,12 @@ class Report(msgspec.Struct, frozen=True):
 def validate_session(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
     """Check a session directory completely.
 
-    Recomputed and compared: the manifest's sizes, checksums and counts; the blocks' checksums, and
-    that the blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and
-    ``step_idx``; exponents <= 15, actions <= 3 and no board empty; each run's
-    ``rows == ceil(steps / sample_rate)`` and its ``highest_tile`` against the tiles that its rows
-    show; the facts ``rows`` and ``runs``; and that nothing else stands in the directory. A session
-    that does not say its ``sample_rate`` is taken to have the one that its first rows show.
+    Recomputed and compared: the manifest's sizes, checksums and counts; the blocks' checksums, and that the
+    blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents
+    <= 15, actions <= 3 and no board empty; each run's ``rows == ceil(steps / sample_rate)`` and its
+    ``highest_tile`` against the tiles that its rows show; the facts ``rows`` and ``runs``; the copy of the
+    run table beside it; and that nothing else stands in the directory. A session that does not say its
+    ``sample_rate`` is taken to have the one that its first rows show.
 
     Args:
         path: the directory, ours or one written by others.
@@ -147,6 +147,10 @@ class _Validation:
         self._manifest = self._collect(read_manifest, directory)
         if os.path.lexists(directory / METADATA_DB):
             self._metadata = self._collect(read_metadata, directory / METADATA_DB)
+        if self._metadata is not None:
+            packed = self._collect(packed_defect, directory / METADATA_DB)
+            if packed is not None:
+                self._add(packed)
         for defect in manifest_defects(self._manifest, parts, directory) if self._manifest else ():
             self._add(defect)
         self._plan(parts)

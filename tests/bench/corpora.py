@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from crc32c import crc32c
 
+from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
+    BLOCK_DTYPE,
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
-    SCHEMA,
+    RUN_DTYPE,
     STEP_DTYPE,
     STEPS_NPY,
     FileEntry,
@@ -53,18 +52,13 @@ def _make_session(directory: Path, number: int, rows: int, game_rows: int) -> No
     steps["exps"] = _boards(rng, rows)
     files = {STEPS_NPY: session_header(STEP_DTYPE, rows) + steps.tobytes()}
     tiles = 1 << rng.integers(11, 16, len(counts))
-    runs = zip(ids, rng.integers(0, 2**63, len(counts)), counts, tiles * 20, tiles, np.cumsum(counts) -
-               counts, counts, strict=True)  # fmt: skip
-    with contextlib.closing(sqlite3.connect(directory / METADATA_DB)) as database, database:
-        database.executescript(SCHEMA)
-        database.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", [[*map(int, run)] for run in runs]
-        )
-        database.execute("INSERT INTO blocks VALUES (0, ?, ?)", (rows, crc32c(memoryview(steps).cast("B"))))
-        facts = {"rows": rows, "runs": len(counts), "player_sha256": "ab" * 32, "model_tag": "noise"}
-        database.executemany(
-            "INSERT INTO session VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()]
-        )
+    runs = np.zeros(len(counts), RUN_DTYPE)
+    runs["id"], runs["seed"] = ids, rng.integers(0, 2**63, len(counts))
+    runs["first_row"], runs["rows"], runs["steps"] = np.cumsum(counts) - counts, counts, counts
+    runs["max_score"], runs["highest_tile"] = tiles * 20, tiles
+    block = np.array([(0, rows, crc32c(memoryview(steps).cast("B")))], BLOCK_DTYPE)
+    facts = {"rows": rows, "runs": len(counts), "player_sha256": "ab" * 32, "model_tag": "noise"}
+    write_metadata(directory / METADATA_DB, runs=runs, blocks=block, session=facts)
     (directory / STEPS_NPY).write_bytes(files[STEPS_NPY])
     files[METADATA_DB] = (directory / METADATA_DB).read_bytes()
     entries = {name: FileEntry(len(data), crc32c(data)) for name, data in files.items()}

@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shutil
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from tape2048 import Report, errors, validate_session, validation
+from tape2048.formats.metadata import read_metadata, write_metadata
 
 from .builders import (
     GAMES,
@@ -343,6 +345,25 @@ class TestRows:
         assert finding.message == (
             f"run 11 has {rows} rows for 9 steps at sample rate {sample_rate}, expected {expected}"
         )
+
+    def test_a_copy_of_the_run_table_that_differs(self, tmp_path: Path) -> None:
+        path = write_ours(tmp_path / NAME)
+        metadata = path / "metadata.db"
+        runs, blocks, facts, _ = read_metadata(metadata)
+        assert blocks is not None
+        metadata.unlink()
+        write_metadata(metadata, runs=runs, blocks=blocks, session=facts)
+        write_manifest(path, rows=ROWS, runs=5)
+        assert validate_session(path).ok
+        runs["max_score"][2] += 1
+        data = runs.tobytes()
+        change_database(
+            metadata, f"UPDATE runs_packed SET crc32 = {zlib.crc32(data)}, data = x'{data.hex()}'"
+        )
+        write_manifest(path, rows=ROWS, runs=5)
+        finding = only(validate_session(path))
+        assert finding.error == "BookkeepingError"
+        assert "1 of 5 runs differ" in finding.message
 
     def test_run_without_steps(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", Spec(sql="INSERT INTO runs VALUES (99, 0, 0, 0, 4)"))

@@ -25,8 +25,8 @@ action     ``u1``   only with ``record_action``: 0 up, 1 down, 2 left, 3 right
 =========  =======  ===============================================================
 
 The rows of one run are contiguous and in step order. With ``sample_rate = N`` the rows with
-``step_idx % N == 0`` are kept. ``metadata.db`` has the tables of :data:`SCHEMA`; ``manifest.json``
-is :class:`Manifest`.
+``step_idx % N == 0`` are kept. ``metadata.db`` has the tables of :data:`SCHEMA` and the copy of
+:data:`PACKED_SCHEMA`; ``manifest.json`` is :class:`Manifest`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ __all__ = [
     "FORMAT_VERSION",
     "MANIFEST",
     "METADATA_DB",
+    "PACKED_SCHEMA",
     "RUN_DTYPE",
     "SCHEMA",
     "SESSION_NAME",
@@ -97,6 +98,17 @@ CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT,
 CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
 CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
 """
+
+#: Beside them a copy of the run table: the one row of ``runs_packed`` has it as ``RUN_DTYPE[R]``, in the
+#: order of the table, with its CRC-32. It is read in a tenth of the time. The triggers empty it once anybody
+#: changes the table, so that whoever finds all of these statements and a row knows that it is the table. A
+#: reader need not know of any of it. (CRC-32, since Python has it: importing CRC-32C takes 30 ms.)
+PACKED_SCHEMA = (
+    "CREATE TABLE runs_packed(crc32 INT, data BLOB)",
+    "CREATE TRIGGER runs_insert AFTER INSERT ON runs BEGIN DELETE FROM runs_packed; END",
+    "CREATE TRIGGER runs_update AFTER UPDATE ON runs BEGIN DELETE FROM runs_packed; END",
+    "CREATE TRIGGER runs_delete AFTER DELETE ON runs BEGIN DELETE FROM runs_packed; END",
+)
 
 #: A published session's name: start in UTC, model tag, and the counter of a name that was taken.
 SESSION_NAME = re.compile(r"(?P<ts>\d{8}T\d{6}Z)_model=(?P<tag>[A-Za-z0-9][A-Za-z0-9._+-]*)")
