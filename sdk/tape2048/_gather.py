@@ -82,7 +82,7 @@ def _tables(plan: Any) -> Any:
 
 
 @register_jitable
-def _chunk(scratch: Any, ordinal: Any) -> Any:
+def _chunk(scratch: Any, ordinal: Any, tables: Any) -> Any:
     """One of the chunks in the scratch memory, in turns."""
     table = U64(8 * CHUNK)
     number = scratch + (ordinal % U64(_CHUNKS)) * U64(8 * _CHUNK_WORDS)
@@ -90,7 +90,7 @@ def _chunk(scratch: Any, ordinal: Any) -> Any:
     segment = base + table
     exponent = segment + table
     row = exponent + table
-    return Chunk(number, base, segment, exponent, row, row + table)
+    return Chunk(number, base if tables.words else number, segment, exponent, row, row + table)
 
 
 @register_jitable
@@ -154,15 +154,23 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
 
 
 @register_jitable
-def _write_tokens(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
-    """Boards as bytes; a loop for each case, since a symmetry of 0 is no work where it is known."""
+def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
+    """Boards as bytes; a loop for each case, since a symmetry of 0 is no work where it is known.
+
+    Packed boards of the second chunk, which is coming, are asked for on the way: all at once, they would be
+    more than can be under way together, and the processor would wait. (Of whole rows, the same gained
+    nothing, and with symmetries it lost.)
+    """
+    chunk, coming = chunks
     nothing = U64(0)
     if packed and key:
         for k in range(count):
+            prefetch(word(coming.board, k))
             board = load64(word(chunk.board, k))
             unpack_symmetry(board, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     elif packed:
         for k in range(count):
+            prefetch(word(coming.board, k))
             unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
     elif key:
         for k in range(count):
@@ -175,11 +183,19 @@ def _write_tokens(chunk: Any, count: Any, key: Any, packed: Any, target: Any) ->
 
 @register_jitable
 def _write_labels(chunk: Any, count: Any, tables: Any, target: Any) -> None:
-    """A byte for each threshold; a threshold at a time, since few thresholds make a slow inner loop."""
+    """A byte for each threshold: those of a row as one word, whose other bytes the next rows overwrite.
+
+    The last rows, and more than eight thresholds, a threshold at a time: few make a slow inner loop.
+    """
     width = tables.threshold_count
+    rest = U64(0)
+    if tables.patterns and count > U64(8):
+        rest = count - U64(8)
+        for k in range(rest):
+            store64_at(target + k * width, word(tables.patterns, word(chunk.exponent, k)))
     for t in range(width):
         threshold = load8(tables.thresholds + t)
-        for k in range(count):
+        for k in range(rest, count):
             store8_at(target + k * width + t, U64(word(chunk.exponent, k) >= threshold))
 
 
@@ -268,10 +284,12 @@ def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) ->
 
 
 @register_jitable
-def _write(chunk: Any, count: Any, first: Any, tables: Any, key: Any, out: Any) -> None:  # noqa: PLR0917
-    """Write the outputs of some rows, the first of them at index ``first``."""
+def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
+    """Write the outputs of a chunk, the first of two; ``rows`` are its index in the batch and its count."""
+    chunk, _ = chunks
+    first, count = rows
     if out.tokens:
-        _write_tokens(chunk, count, key, tables.packed, out.tokens + (first << U64(4)))
+        _write_tokens(chunks, count, key, tables.packed, out.tokens + (first << U64(4)))
     if out.flags:
         _write_labels(chunk, count, tables, out.flags + first * tables.threshold_count)
     if out.targets:
@@ -289,25 +307,26 @@ def _write(chunk: Any, count: Any, first: Any, tables: Any, key: Any, out: Any) 
 
 
 @register_jitable
-def _number(order: Any, begin: Any, target: Any, count: Any) -> None:
+def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None:
     """The places of some rows, where no permutation makes them."""
     for k in range(count):
         at = begin + k
-        keep(target, k, word(order.listed, at) if order.kind == LISTED else order.first + at)
+        keep(target, k, word(order.listed, at) if order.kind == LISTED else first + at)
 
 
 @kernel
-def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
+def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
     """Write a batch.
 
     Args:
         plan: :attr:`tape2048._plan.Plan.words`; all that its addresses name must live.
         order_words: the entries of an ``Order``, ``u64``.
+        places: the first one (where they are not listed), and how many.
         keys: ``Permutation.keys`` where the order is SHUFFLED.
-        out_words: the entries of an ``Outputs``, ``u64``; each array has room for the order's count.
+        out_words: the entries of an ``Outputs``, ``u64``; each array has room for as many rows.
 
     Returns:
-        How many rows were written: the order's count, or the index of the first place outside the view.
+        How many rows were written: as many, or the index of the first place outside the view.
     """
     tables = _tables(plan)
     order = Order(*_entries(order_words, _ORDER_ENTRIES))
@@ -318,23 +337,25 @@ def fill(plan: Any, order_words: Any, keys: Any, out_words: Any) -> Any:
     lanes = memory[_CHUNKS * _CHUNK_WORDS :]
     scratch = U64(memory.ctypes.data)
     looked_up = U64(0)  # rows of the chunk before
-    begin, total, ordinal = U64(0), order.count, U64(0)
+    place, total = U64(places[0]), U64(places[1])
+    begin, ordinal = U64(0), U64(0)
     while begin < total or looked_up:
-        chunk, before = _chunk(scratch, ordinal), _chunk(scratch, ordinal + U64(1))
+        chunk, before = _chunk(scratch, ordinal, tables), _chunk(scratch, ordinal + U64(1), tables)
         wanted = min(U64(CHUNK), total - begin)
         if order.kind == SHUFFLED:
             at = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
-            fill_permuted(order.first + begin, keys, lanes, memory[at : at + np.int64(wanted)])
+            fill_permuted(place + begin, keys, lanes, memory[at : at + np.int64(wanted)])
         else:
-            _number(order, begin, chunk.number, wanted)
-        count = look_up(chunk, wanted, tables, order.cap_key, wants)
-        ask_for(chunk, count, wants)
-        if count < wanted:
-            total = begin + count
+            _number(order, place, begin, chunk.number, wanted)
+        within = look_up(chunk, wanted, tables, order.cap_key, wants)
+        if not (wants.boards and out.tokens and looked_up):
+            ask_for(chunk, within, wants)
+        if within < wanted:
+            total = begin + within
         if looked_up:
-            _write(before, looked_up, begin - looked_up, tables, key, out)
-        begin += count
-        looked_up = count
+            _write((before, chunk), (begin - looked_up, looked_up), tables, key, out)
+        begin += within
+        looked_up = within
         ordinal += U64(1)
     memory[0] = total  # or the array would be freed as soon as its address was taken
     return np.int64(total)

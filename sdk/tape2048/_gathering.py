@@ -29,8 +29,8 @@ __all__ = ["Gatherer", "exponents_of", "gather", "record_gatherer"]
 _NO_KEYS = np.empty(0, np.uint64)
 _NO_THRESHOLDS = np.empty(0, np.int64)
 
-_LISTED_WORDS = np.array(Order(_gather.LISTED, 0, 0, 0, 0, 0), np.uint64)
-_COUNT, _LISTED = Order._fields.index("count"), Order._fields.index("listed")
+_LISTED_WORDS = np.array(Order(_gather.LISTED), np.uint64)
+_LISTED = Order._fields.index("listed")
 _RECORD_WORDS = np.array(Outputs(), np.uint64)
 _RECORDS = Outputs._fields.index("records")
 
@@ -88,22 +88,33 @@ class Gatherer:
             self._corpus.rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels
         )
 
-    def fill(self, order: Order, batch: Batch, keys: NDArray[np.uint64] = _NO_KEYS) -> int:
+    def fill(
+        self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
+    ) -> int:
         """Fill a batch from its first row on; returns how many places were within the view.
 
         Safe in any number of threads, each with a batch of its own; the GIL is free meanwhile.
+
+        Args:
+            order: the entries of an ``Order``, ``u64``.
+            places: the first one (where they are not listed), and how many.
+            batch: has room for as many rows.
+            keys: ``Permutation.keys`` where the order is SHUFFLED.
         """
-        assert order.count <= batch.capacity
-        done = int(_gather.fill(self.plan.words, np.array(order, np.uint64), keys, batch.words))
+        assert places[1] <= batch.capacity
+        done: int = _gather.fill(self.plan.words, order, places, keys, batch.words)
         self.finish(batch, done)
         return done
 
-    def fill_part(self, order: Order, batch: Batch, keys: NDArray[np.uint64], plan: Plan, first: int) -> None:
-        """Fill rows of a batch from row ``first`` on, out of a pool; :meth:`finish` has to follow."""
-        assert first + order.count <= batch.capacity
-        words = batch.words_from(first) if first else batch.words
-        done = int(_gather.fill(plan.words, np.array(order, np.uint64), keys, words))
-        assert done == order.count
+    @staticmethod
+    def fill_part(
+        plan: Plan, order: Order, places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64], *, at: int
+    ) -> None:
+        """As :meth:`fill`, out of a pool, to row ``at`` and after; :meth:`finish` has to follow."""
+        assert at + places[1] <= batch.capacity
+        words = batch.words_from(at) if at else batch.words
+        done = _gather.fill(plan.words, np.array(order, np.uint64), places, keys, words)
+        assert done == places[1]
 
     def finish(self, batch: Batch, rows: int) -> None:
         """Say how many rows a batch has, and add their embeddings."""
@@ -161,7 +172,8 @@ def gather(
     """
     gatherer = gatherer or corpus.gatherer
     if batch is not None:
-        done = gatherer.fill(Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0), batch)
+        order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
+        done = gatherer.fill(order, (0, len(numbers)), batch, _NO_KEYS)
     else:
         assert records is not None
         if gatherer.plan.line is not None:
@@ -170,9 +182,8 @@ def gather(
             return
         # Copies of words that are the same each time: three microseconds less than making them anew.
         order, target = _LISTED_WORDS.copy(), _RECORD_WORDS.copy()
-        order[_COUNT], order[_LISTED] = len(numbers), address_of(numbers)
-        target[_RECORDS] = address_of(records)
-        done = int(_gather.fill(gatherer.plan.words, order, _NO_KEYS, target))
+        order[_LISTED], target[_RECORDS] = address_of(numbers), address_of(records)
+        done = _gather.fill(gatherer.plan.words, order, (0, len(numbers)), _NO_KEYS, target)
     _check_done(done, numbers, corpus)
 
 

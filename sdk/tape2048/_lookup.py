@@ -36,8 +36,8 @@ class Chunk(NamedTuple):
     """Addresses of tables of CHUNK ``u64`` each.
 
     ``number`` has each row's place in the view, and once it is looked up, its number in the view; ``base``
-    its number in the map, ``segment`` its segment, ``exponent`` that of its game's highest tile, ``row`` its
-    address, and ``board`` that of its packed board.
+    its number in the map (the same table where no mask parts the two), ``segment`` its segment, ``exponent``
+    that of its game's highest tile, ``row`` its address, and ``board`` that of its packed board.
     """
 
     number: Any
@@ -200,21 +200,28 @@ def _label(chunk: Any, count: Any, tables: Any) -> None:
 
 
 @register_jitable
-def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> Any:
-    """Fill the tables of a chunk from its places, as far as they are wanted.
-
-    Returns:
-        How many of the places are within the view.
-    """
+def _resolve(chunk: Any, count: Any, tables: Any, cap_key: Any) -> Any:
+    """Numbers in the view and in the map, from places; returns how many of these are within the view."""
     if tables.pool:
         count = _take_from_pool(chunk, count, tables)
     count = _within(chunk.number, count, tables.limit)
     if tables.cap_entries:
         for k in range(count):
             keep(chunk.number, k, _draw(word(chunk.number, k), tables, cap_key))
-    for k in range(count):
-        number = word(chunk.number, k)
-        keep(chunk.base, k, _unmask(number, tables) if tables.words else number)
+    if tables.words:
+        for k in range(count):
+            keep(chunk.base, k, _unmask(word(chunk.number, k), tables))
+    return count
+
+
+@register_jitable
+def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> Any:
+    """Fill the tables of a chunk from its places, as far as they are wanted.
+
+    Returns:
+        How many of the places are within the view.
+    """
+    count = _resolve(chunk, count, tables, cap_key)
     if wants.segments:
         for k in range(count):
             segment = find(word(chunk.base, k), tables.entries, tables.starts, tables.shift)

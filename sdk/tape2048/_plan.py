@@ -74,7 +74,8 @@ class Tables(NamedTuple):
     ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` says that there are
     packed boards, whose addresses are in ``board``, or follow from ``board_line``. ``labels`` is a guide of
     its own (see :func:`make_label_guide`); 0 where there is none. ``exponents`` has the exponent
-    of the highest tile for each segment, not for each run: that spares most batches the run.
+    of the highest tile for each segment, not for each run: that spares most batches the run. ``patterns`` has
+    a row's labels for each exponent, as the bytes of a word; 0 where they do not fit.
     """
 
     limit: Any
@@ -106,22 +107,21 @@ class Tables(NamedTuple):
     exponents: Any
     thresholds: Any
     threshold_count: Any
+    patterns: Any
 
 
 class Order(NamedTuple):
     """The entries of an order, likewise.
 
-    ``kind`` is one of ``_gather.STRAIGHT``, SHUFFLED and LISTED; ``first`` the first place and ``count``
-    how many; ``listed`` the address of ``i64[count]`` places; ``cap_key`` and ``symmetry_key`` what draws
-    rows and symmetries (``symmetry_key`` 0: boards stay as they are).
+    ``kind`` is one of ``_gather.STRAIGHT``, SHUFFLED and LISTED; ``listed`` the address of the places,
+    ``i64``; ``cap_key`` and ``symmetry_key`` what draws rows and symmetries (``symmetry_key`` 0: boards stay
+    as they are).
     """
 
     kind: Any
-    first: Any
-    count: Any
-    listed: Any
-    cap_key: Any
-    symmetry_key: Any
+    listed: Any = 0
+    cap_key: Any = 0
+    symmetry_key: Any = 0
 
 
 class Outputs(NamedTuple):
@@ -179,6 +179,15 @@ def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.u
     return labels.astype(np.uint32)
 
 
+def _label_patterns(thresholds: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The labels of each exponent as eight bytes, ``u8[256, 8]``; none for more than eight thresholds."""
+    if len(thresholds) > 8:
+        return np.empty((0, 8), np.uint8)
+    patterns = np.zeros((256, 8), np.uint8)
+    patterns[:, : len(thresholds)] = np.arange(256)[:, None] >= thresholds
+    return patterns
+
+
 def address_of(array: NDArray[Any]) -> int:
     """Address of the first element; 0 for an array without any."""
     return int(array.__array_interface__["data"][0]) if array.size else 0
@@ -216,6 +225,7 @@ class Plan:
         by_segment = exponents[rows.run]
         packed = len(rows.board) > 0 and len(pool.rows) == 0
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
+        patterns = _label_patterns(thresholds)
         tables = Tables(
             limit=numbers[-1],
             entries=address_of(rows.guide.entries),
@@ -246,9 +256,10 @@ class Plan:
             exponents=address_of(by_segment),
             thresholds=address_of(thresholds),
             threshold_count=len(thresholds),
+            patterns=address_of(patterns),
         )
         self.words = np.array(tables, np.uint64)
         is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
         line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
         self.line = line if is_line else None
-        self._kept = (rows, by_segment, labels, thresholds, cap, pool)
+        self._kept = (rows, by_segment, labels, thresholds, patterns, cap, pool)

@@ -144,8 +144,9 @@ class PoolReader:
             # Not at once: other threads may still be at the end of the pool before, which would have to go.
             ahead = place - begin >= (end - begin) // READ_AHEAD_AFTER
             loaded = self._pool(share, (seed, epoch), number, ahead=ahead)
-            order = Order(_gather.SHUFFLED, place - begin, some, 0, cap_key, symmetry_key)
-            self._gatherer.fill_part(order, batch, loaded.keys, loaded.plan, done)
+            order = Order(_gather.SHUFFLED, cap_key=cap_key, symmetry_key=symmetry_key)
+            places = place - begin, some
+            self._gatherer.fill_part(loaded.plan, order, places, batch, loaded.keys, at=done)
             done += some
         self._gatherer.finish(batch, count)
 
@@ -205,10 +206,9 @@ class PoolReader:
         end = 0
         for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
             target = Outputs(records=address_of(rows[end:]))
-            order = Order(_gather.STRAIGHT, first, length, 0, share.cap_key, 0)
-            words = np.array(order, np.uint64), np.array(target, np.uint64)
-            _gather.fill(self._gatherer.plan.words, words[0], _NO_KEYS, words[1])
+            order = np.array(Order(_gather.STRAIGHT, cap_key=share.cap_key), np.uint64)
+            plan = self._gatherer.plan.words
+            _gather.fill(plan, order, (first, length), _NO_KEYS, np.array(target, np.uint64))
             end += length
-        plan = self._gatherer.plan_of(Pool(rows, firsts, self._shift))
         keys = Permutation(end, seed=share.seed, epoch=number).keys
-        return _Loaded(plan, keys)
+        return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)

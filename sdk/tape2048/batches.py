@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS", "Batch", "Batches"]
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 _NO_KEYS = np.empty(0, np.uint64)
 
 
@@ -81,16 +81,18 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 class _Keys:
     """What an epoch's rows are drawn with."""
 
-    __slots__ = ("cap", "epoch", "order", "seed", "symmetry")
+    __slots__ = ("cap", "epoch", "order", "permutation", "seed", "symmetry")
 
-    def __init__(self, rows: int, seed: int, epoch: int) -> None:
+    def __init__(self, rows: int, seed: int, epoch: int, *, shuffle: bool, augment: bool) -> None:
         self.seed = seed
         self.epoch = epoch
-        self.order = Permutation(rows, seed=seed, epoch=epoch).keys
+        self.permutation = Permutation(rows, seed=seed, epoch=epoch).keys
         name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
         words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
         self.cap = int(words[0])
-        self.symmetry = int(words[1]) | 1  # 0 would mean no symmetry
+        self.symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry
+        kind = _gather.SHUFFLED if shuffle else _gather.STRAIGHT
+        self.order = np.array(Order(kind, cap_key=self.cap, symmetry_key=self.symmetry), np.uint64)
 
 
 class Batches:
@@ -183,7 +185,7 @@ class Batches:
         self._tiles = tuple(tiles.tolist())
         self._gatherer = Gatherer(self.corpus, names, tiles, _cap_of(source))
         self.layout = Layout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
-        self._keys = _Keys(self._rows, seed, 0)
+        self._keys = self._make_keys(0)
         self._pool = None
         if pool_rows is not None:
             if not shuffle:
@@ -283,7 +285,6 @@ class Batches:
         """
         first, count = self._extent(index)
         keys = self._keys_of(epoch)
-        symmetry = keys.symmetry if self.augment else 0
         if self._pool is not None:
             self._pool.fill(
                 batch,
@@ -292,12 +293,10 @@ class Batches:
                 first=first,
                 count=count,
                 cap_key=keys.cap,
-                symmetry_key=symmetry,
+                symmetry_key=keys.symmetry,
             )
         else:
-            kind = _gather.SHUFFLED if self.shuffle else _gather.STRAIGHT
-            order = Order(kind, first, count, 0, keys.cap, symmetry)
-            self._gatherer.fill(order, batch, keys.order)
+            self._gatherer.fill(keys.order, (first, count), batch, keys.permutation)
         assert batch.rows == count
         return count
 
@@ -305,8 +304,11 @@ class Batches:
         # One attribute, read once: another thread may replace it meanwhile.
         keys = self._keys
         if keys.epoch != epoch or keys.seed != self.seed:
-            keys = self._keys = _Keys(self._rows, self.seed, epoch)
+            keys = self._keys = self._make_keys(epoch)
         return keys
+
+    def _make_keys(self, epoch: int) -> _Keys:
+        return _Keys(self._rows, self.seed, epoch, shuffle=self.shuffle, augment=bool(self.augment))
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()

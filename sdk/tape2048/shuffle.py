@@ -250,8 +250,8 @@ def fill_unpermuted(start: Any, keys: Any, out: Any) -> None:
 def _permute(start: Any, keys: Any, low: Any, high: Any, out: Any) -> None:
     """:func:`permuted` for ``start, start + 1, ...``, with memory for their halves.
 
-    The dtype of ``low`` and ``high`` is that of the lanes: each cast says that a result stays in its lane. And
-    it is one function: to hand an array on costs two atomic counts of its references.
+    The dtype of ``low`` and ``high`` is that of the lanes: each cast says that a result stays in its lane.
+    And it is one function: to hand an array on costs two atomic counts of its references.
     """
     lane = low.dtype.type
     low_bits, n = keys[_LOW_BITS], keys[_N]

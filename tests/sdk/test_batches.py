@@ -291,7 +291,7 @@ class TestState:
             assert (batches.epoch, batches.position) == (0, i)
         assert (batches.epoch, batches.position) == (1, 0)
         assert batches.state_dict() == {
-            "version": 1, "seed": 4, "epoch": 1, "position": 0, "corpus": corpus.identity, "rows": 1293,
+            "version": 2, "seed": 4, "epoch": 1, "position": 0, "corpus": corpus.identity, "rows": 1293,
             "batch_size": 100, "shuffle": True, "drop_last": False, "pool_rows": None, "rank": 0,
             "world_size": 1,
         }  # fmt: skip

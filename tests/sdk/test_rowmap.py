@@ -64,9 +64,9 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     plan = Plan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
     numbers = rng.integers(0, rowmap.rows, 50_000)
     run = np.empty(len(numbers), np.uint32)
-    order = np.array(Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0), np.uint64)
+    order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
     target = np.array(Outputs(run=address_of(run)), np.uint64)
-    assert _gather.fill(plan.words, order, np.empty(0, np.uint64), target) == len(numbers)
+    assert _gather.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(numbers)
     np.testing.assert_array_equal(run, np.searchsorted(np.cumsum(rows), numbers, "right"))
 
 
@@ -98,9 +98,9 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
     numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])
     flags = np.zeros((len(numbers), 3), np.bool_)
     targets = np.zeros((len(numbers), 3), np.float32)
-    order = np.array(Order(_gather.LISTED, 0, len(numbers), address_of(numbers), 0, 0), np.uint64)
+    order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
     target = np.array(Outputs(flags=address_of(flags), targets=address_of(targets)), np.uint64)
-    assert _gather.fill(plan.words, order, np.empty(0, np.uint64), target) == len(numbers)
+    assert _gather.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(numbers)
     expected = exponents[np.searchsorted(ends, numbers, "right")][:, None] >= thresholds
     np.testing.assert_array_equal(flags, expected)
     np.testing.assert_array_equal(targets, expected)
