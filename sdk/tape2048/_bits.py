@@ -38,6 +38,7 @@ __all__ = [
     "prefetch_in",
     "select_bit",
     "select_bit_loop",
+    "stack_words",
     "store8",
     "store8_at",
     "store16",
@@ -353,8 +354,8 @@ def unpack_symmetry(typing_context: Any, board: Any, target: Any, k: Any) -> Any
     return types.void(types.uint64, types.uint64, types.uint64), codegen
 
 
-def _byte_address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
-    """The address of a byte of a one-dimensional ``u8`` array."""
+def _element_address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    """The address of an element of a one-dimensional array."""
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [offset])
 
 
@@ -368,10 +369,10 @@ def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any)
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         types_ = signature.args
         read = builder.bitcast(
-            _byte_address(context, builder, types_[2], args[2], args[3]), _RECORD.as_pointer()
+            _element_address(context, builder, types_[2], args[2], args[3]), _RECORD.as_pointer()
         )
         write = builder.bitcast(
-            _byte_address(context, builder, types_[0], args[0], args[1]), _RECORD.as_pointer()
+            _element_address(context, builder, types_[0], args[0], args[1]), _RECORD.as_pointer()
         )
         builder.store(builder.load(read, align=1), write, align=1)
         return context.get_dummy_value()
@@ -380,12 +381,30 @@ def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any)
 
 
 @_intrinsic
+def stack_words(typing_context: Any, each: Any, counted: Any) -> Any:
+    """The address of ``u64``, so many (a constant) for each entry of a tuple, on the caller's stack.
+
+    They are not initialised, and gone when the function returns that this call stands in.
+    """
+    if not isinstance(each, types.IntegerLiteral):
+        return None
+    words = ir.ArrayType(_I64, each.literal_value * counted.count)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        with builder.goto_entry_block():  # once, also where the call stands in a loop
+            room = builder.alloca(words)
+        return builder.ptrtoint(room, _I64)
+
+    return types.uint64(each, counted), codegen
+
+
+@_intrinsic
 def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
-    """Ask for the cache line of ``buffer[offset]`` (a ``u8`` array) to be read soon; never a fault."""
+    """Ask for the cache line of ``buffer[offset]`` (one dimension) to be read soon; never a fault."""
     word = ir.IntType(32)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _byte_address(context, builder, signature.args[0], args[0], args[1])
+        place = _element_address(context, builder, signature.args[0], args[0], args[1])
         kind = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
         read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))

@@ -33,12 +33,20 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048._bits import prefetch
+from tape2048._bits import prefetch, stack_words
 from tape2048._jit import kernel
 from tape2048.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.engine import new_game, spawn
-from tape2048_recorder.ntuple.lookup import SYMMETRIES, indices_of, stage_of, value_of
+from tape2048_recorder.ntuple.lookup import (
+    NOTE_WORDS,
+    SYMMETRIES,
+    indices_of,
+    note,
+    noted_bytes,
+    stage_of,
+    value_at,
+)
 
 __all__ = ["LENGTH_MAX", "Lane", "Tables", "learn_backwards", "new_lane", "train"]
 
@@ -93,14 +101,6 @@ def new_lane(seed: np.uint64, tuples: int) -> Lane:
         np.empty(LENGTH_MAX, dtype=U64),
         np.empty(LENGTH_MAX, dtype=np.float32),
         np.empty((2, SYMMETRIES * tuples), dtype=U64),
-    )
-
-
-@register_jitable
-def _value(tables: Any, board: Any) -> Any:
-    stage = stage_of(tables.stage_exponents, board)
-    return value_of(
-        tables.table, tables.scales, tables.masks, tables.offsets, stage, tables.stage_size, board
     )
 
 
@@ -170,6 +170,15 @@ def _best_move(tables: Any, board: Any) -> Any:
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
     row_score = F32(rows_merge_score(board))
+    layout = tables.masks, tables.offsets, tables.stage_exponents, tables.stage_size
+    at = stack_words(NOTE_WORDS, tables.masks)
+    to = at
+    for m in range(4):
+        source = columns if m < 2 else board
+        after = slide_rows(source, U64(m & 1))
+        if after != source:
+            note(layout, tables.table, after, to)
+            to += noted_bytes(tables.masks)
     best = F32(-np.inf)
     best_after = board
     reward = F32(0)
@@ -182,7 +191,8 @@ def _best_move(tables: Any, board: Any) -> Any:
         merged = column_score if vertical else row_score
         # A board's value is that of its transpose, so only the best one is turned back. No branch on a value:
         # it would wait for its look-ups, and those of the next move would wait with it.
-        value = merged + _value(tables, after)
+        value = merged + value_at(tables.table, tables.scales, tables.masks, at)
+        at += noted_bytes(tables.masks)
         is_better = value > best
         best = value if is_better else best
         best_after = (transpose(after) if vertical else after) if is_better else best_after

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tape2048._jit import kernel
 from tape2048.errors import ConfigError
 from tape2048_recorder.ntuple.arguments import TILES
-from tape2048_recorder.ntuple.lookup import stage_of, value_of
+from tape2048_recorder.ntuple.lookup import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,19 +119,9 @@ class Layout:
 
 
 @kernel
-def _fill_values(
-    table: Any,
-    scales: Any,
-    masks: Any,
-    offsets: Any,
-    stage_exponents: Any,
-    stage_size: Any,
-    boards: Any,
-    out: Any,
-) -> None:
+def _fill_values(layout: Any, table: Any, scales: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
-        stage = stage_of(stage_exponents, boards[i])
-        out[i] = value_of(table, scales, masks, offsets, stage, stage_size, boards[i])
+        out[i] = value_of(layout, table, scales, boards[i])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,12 +159,9 @@ class Network:
         out = np.empty(len(boards), dtype=np.float32)
         layout = self.layout
         _fill_values(
+            (layout.masks, layout.offsets, layout.stage_exponents, U64(layout.stage_size)),
             self.table,
             self.scales,
-            layout.masks,
-            layout.offsets,
-            layout.stage_exponents,
-            U64(layout.stage_size),
             np.ascontiguousarray(boards, dtype=U64),
             out,
         )

@@ -39,12 +39,19 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload, register_jitable
 
-from tape2048._bits import float_bits, popcount, select_bit
+from tape2048._bits import float_bits, popcount, select_bit, stack_words
 from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
-from tape2048_recorder.ntuple.lookup import highest_at_least, stage_of, value_of
+from tape2048_recorder.ntuple.lookup import (
+    NOTE_WORDS,
+    highest_at_least,
+    note,
+    noted_bytes,
+    value_at,
+    value_of,
+)
 from tape2048_recorder.players._api import NO_MOVE, choose, is_player
 
 if TYPE_CHECKING:
@@ -179,11 +186,13 @@ def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np
 
 
 @register_jitable(forceinline=True)
+def _layout(player: Any) -> Any:
+    return player.masks, player.offsets, player.stage_exponents, player.stage_size
+
+
+@register_jitable(forceinline=True)
 def _value(player: Any, after: Any) -> Any:
-    stage = stage_of(player.stage_exponents, after)
-    return value_of(
-        player.table, player.scales, player.masks, player.offsets, stage, player.stage_size, after
-    )
+    return value_of(_layout(player), player.table, player.scales, after)
 
 
 @register_jitable(forceinline=True)
@@ -213,17 +222,39 @@ def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
+def _note_moves(player: Any, options: Any, room: Any) -> None:
+    """Note the afterstates of the legal moves, one after the other."""
+    up, down, left, right, moves, _, _ = options
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        after = _of_move(bit, up, down, left, right)
+        note(_layout(player), player.table, after, room)
+        room += noted_bytes(player.masks)
+
+
+@register_jitable(forceinline=True)
+def _noted_value(player: Any, bit: Any, options: Any, at: Any) -> Any:
+    """Reward and value of a legal move whose afterstate was noted there."""
+    score = options[5] if bit < U64(4) else options[6]
+    return score + value_at(player.table, player.scales, player.masks, at)
+
+
+@register_jitable(forceinline=True)
 def _best_answer(player: Any, board: Any) -> Any:
     """The best of reward and value over the moves of a board; 0 where there is none."""
-    up, down, left, right, moves, column_score, row_score = _afterstates(board)
+    options = _afterstates(board)
+    at = stack_words(NOTE_WORDS, player.masks)
+    _note_moves(player, options, at)
     best = _NOTHING
+    moves = options[4]
     # Over the legal moves alone, and with no branch on a value: a branch would wait for its look-ups, and
     # the next move's would wait with it.
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        score = column_score if bit < U64(4) else row_score
-        value = score + _value(player, _of_move(bit, up, down, left, right))
+        value = _noted_value(player, bit, options, at)
+        at += noted_bytes(player.masks)
         best = value if value > best else best
     return F32(0) if best == _NOTHING else best
 
@@ -248,13 +279,21 @@ def _expected_answer(player: Any, after: Any) -> Any:
 @kernel
 def _worth_a_look(player: Any, options: Any) -> Any:
     """The mask of the legal moves that ``look_margin`` leaves."""
-    up, down, left, right, moves, column_score, row_score = options
+    moves = options[4]
     if player.look_margin == F32(0):
         return moves
-    v0 = column_score + _value(player, up) if moves & U64(1) else _NOTHING
-    v1 = column_score + _value(player, down) if moves & U64(2) else _NOTHING
-    v2 = row_score + _value(player, left) if moves & U64(4) else _NOTHING
-    v3 = row_score + _value(player, right) if moves & U64(8) else _NOTHING
+    at = stack_words(NOTE_WORDS, player.masks)
+    _note_moves(player, options, at)
+    v0 = v1 = v2 = v3 = _NOTHING
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        value = _noted_value(player, bit, options, at)
+        at += noted_bytes(player.masks)
+        v0 = value if bit == U64(1) else v0
+        v1 = value if bit == U64(2) else v1
+        v2 = value if bit == U64(4) else v2
+        v3 = value if bit == U64(8) else v3
     least = max(v0, v1, v2, v3) - player.look_margin
     return (
         U64(v0 >= least)
@@ -327,24 +366,42 @@ def _spawns_ahead(player: Any, empty: Any, look_below: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
+def _better(best: Any, value: Any, bit: Any) -> Any:
+    """``(best, tied)`` with one move more, without a branch.
+
+    Values are integers of the same order, with the move behind: the maximum says both. ``tied`` says that
+    another move is as good.
+    """
+    key, tied = best
+    new = _ordered(value) << np.int64(4) | np.int64(bit)
+    same = U64((new ^ key) >> np.int64(4) == np.int64(0))
+    return max(key, new), same | (tied & U64(new < key))
+
+
+@register_jitable(forceinline=True)
 def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
-    """The best of some legal moves: ``(bit, tied)``, where ``tied`` says that another one is as good."""
-    # Values as integers of the same order, with the move behind: their maximum takes no branch.
-    best = _LEAST
-    tied = U64(0)
+    """The best of some legal moves, some spawns ahead: ``(bit, tied)``."""
+    best = _LEAST, U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        key = _ordered(_move_value_ahead(player, bit, options, spawns)) << np.int64(4) | np.int64(bit)
-        same = U64((key ^ best) >> np.int64(4) == np.int64(0))
-        tied = same | (tied & U64(key < best))
-        best = max(best, key)
-    return U64(best) & U64(15), tied != U64(0)
+        best = _better(best, _move_value_ahead(player, bit, options, spawns), bit)
+    return U64(best[0]) & U64(15), best[1] != U64(0)
 
 
 @register_jitable(forceinline=True)
 def _best_move_now(player: Any, options: Any) -> Any:
-    return _best_of(player, options, options[4], 0)
+    """The best of the legal moves without looking ahead: ``(bit, tied)``."""
+    at = stack_words(NOTE_WORDS, player.masks)
+    _note_moves(player, options, at)
+    best = _LEAST, U64(0)
+    moves = options[4]
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        best = _better(best, _noted_value(player, bit, options, at), bit)
+        at += noted_bytes(player.masks)
+    return U64(best[0]) & U64(15), best[1] != U64(0)
 
 
 @kernel
