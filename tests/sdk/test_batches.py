@@ -133,6 +133,23 @@ class TestEpoch:
             with pytest.raises(ValueError, match="buffer"):
                 batches.buffer(arrays)
 
+    @pytest.mark.parametrize("count", [1, 3, 8, 9])
+    @pytest.mark.parametrize("size", [1, 8, 9, 129, 300])
+    def test_labels_of_many_thresholds_and_no_byte_after_them(
+        self, corpus: Corpus, order: dict[str, Any], count: int, size: int
+    ) -> None:
+        thresholds = tuple(2 ** (4 + power) for power in range(count))
+        batches = corpus.batches(size, fields=("labels", "run"), thresholds=thresholds, **order)
+        guarded = np.full(size * count + 64, 7, np.uint8)
+        labels = guarded[: size * count].reshape(size, count).view(np.bool_)
+        batch = batches.buffer({"labels": labels, "run": np.zeros(size, np.uint32)})
+        expected = corpus.run_labels(thresholds)
+        for index in {0, 1 % len(batches), len(batches) - 1}:
+            guarded[:] = 7
+            rows = batches.fill(batch, epoch=0, index=index)
+            np.testing.assert_array_equal(labels[:rows], expected[batch["run"]])
+            assert (guarded[rows * count :] == 7).all()
+
     def test_a_batch_is_a_mapping(self, corpus: Corpus) -> None:
         batch = next(iter(corpus.batches(10, fields=("tokens", "run"))))
         assert dict(batch).keys() == {"tokens", "run"}
