@@ -15,11 +15,8 @@ fewer are empty than ``look_twice_below``, the :math:`V(s_m)` of the answers are
 one's, if there are two of them (0: at all; a full board is looked at whole, which costs little). A move that
 looks far worse seldom turns out better, and each left out saves its spawns.
 
-Of boards with the largest tiles a network has seen few, and values them badly. From a highest tile of
-``downgrade`` on, moves are chosen on a board in their place whose tiles above its largest missing one are
-halved: it has the same moves and is a usual one (tile downgrading; Guei, Chen and Wu, "Optimistic temporal
-difference learning for 2048", IEEE Transactions on Games 2021, section IV). Unless told, that is the tile
-that the network's training names.
+From a highest tile of ``downgrade`` on, moves are chosen on a smaller board with the same moves (see
+:mod:`tape2048_recorder.ntuple.downgrading`). Unless told, that is the tile that the network's training names.
 
 For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
 score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
@@ -44,6 +41,7 @@ from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
+from tape2048_recorder.ntuple.downgrading import downgraded
 from tape2048_recorder.ntuple.lookup import (
     NOTE_WORDS,
     highest_at_least,
@@ -57,7 +55,7 @@ from tape2048_recorder.players._api import NO_MOVE, choose, is_player
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple.network import Network
 
-__all__ = ["NTuple", "downgraded", "make", "mix_choices", "move_values", "of_network"]
+__all__ = ["NTuple", "make", "mix_choices", "move_values", "of_network"]
 
 U64 = np.uint64
 F32 = np.float32
@@ -441,32 +439,6 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
         pick, state = rng.bounded(state, gamma, popcount(equal))
         equal = select_bit(equal, pick)
     return equal, state
-
-
-@kernel
-def downgraded(board: Any) -> Any:
-    """The board with all tiles above its largest missing one halved; the legal moves are the same.
-
-    The board itself where no tile is missing, and where two are 32768, which do not merge: halves of them do.
-    """
-    present = U64(0)
-    highest = U64(0)
-    ceilings = 0
-    for i in range(16):
-        exponent = (board >> U64(4 * i)) & U64(15)
-        present |= U64(1) << exponent
-        highest = max(highest, exponent)
-        ceilings += exponent == U64(15)
-    missing = highest
-    while missing > U64(0) and (present >> missing) & U64(1):
-        missing -= U64(1)
-    if missing == U64(0) or ceilings > 1:
-        return board
-    halved = U64(0)
-    for i in range(16):
-        exponent = (board >> U64(4 * i)) & U64(15)
-        halved |= (exponent - U64(exponent > missing)) << U64(4 * i)
-    return halved
 
 
 @overload(choose, jit_options={"forceinline": True})
