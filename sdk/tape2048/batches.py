@@ -375,9 +375,8 @@ class Batches:
         augmentation may be other ones than before.
 
         Raises:
-            LoaderStateError: malformed, or of other rows, another batch size, or other ranks, ...; the
-            message
-                names all that differ.
+            LoaderStateError: malformed, of another version (whose order was another one), or of other rows,
+                another batch size, or other ranks, ...; the message names all that differ.
         """
         try:
             found = msgspec.convert(dict(state), _State)
@@ -393,7 +392,9 @@ class Batches:
         if differing:
             raise LoaderStateError(
                 f"the state is of a loader with {'; '.join(differing)}",
-                hint="open the same sessions with the same filters, and make batches with the same settings",
+                hint="open the same sessions with the same filters, and make batches with the same settings"
+                if found.version == STATE_VERSION
+                else "another version of tape2048 shuffles otherwise: begin the epoch again",
             )
         if not (
             0 <= found.seed < 1 << 64 and 0 <= found.epoch < 1 << 64 and 0 <= found.position <= len(self)

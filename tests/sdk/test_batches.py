@@ -338,6 +338,12 @@ class TestState:
         with pytest.raises(errors.LoaderStateError, match=message):
             corpus.batches(**{"batch_size": 100, **change}).load_state_dict(state)
 
+    def test_state_of_another_version(self, corpus: Corpus) -> None:
+        batches = corpus.batches(100)
+        with pytest.raises(errors.LoaderStateError, match="version 1, not 2") as caught:
+            batches.load_state_dict({**batches.state_dict(), "version": 1})
+        assert "begin the epoch again" in str(caught.value.hint)
+
     def test_state_of_other_rows(self, corpus: Corpus) -> None:
         state = corpus.batches(100).state_dict()
         for other in (corpus.where("id <> 1"), corpus.capped(3), corpus.phase(steps=(1, None))):
