@@ -1,0 +1,33 @@
+"""Tables of runs and blocks, as :func:`tape2048.formats.metadata.write_metadata` takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def some_runs(count: int) -> NDArray[np.void]:
+    """Runs that agree with each other, with large numbers in them."""
+    runs = np.zeros(count, RUN_DTYPE)
+    runs["id"] = np.arange(count) * 3 + 5
+    runs["seed"] = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    runs["rows"] = runs["steps"] = np.arange(count) % 7 + 1
+    runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
+    runs["max_score"] = 2**32 - 1
+    runs["highest_tile"] = 32768
+    return runs
+
+
+def some_blocks(count: int) -> NDArray[np.void]:
+    """Blocks of 100 rows."""
+    blocks = np.zeros(count, BLOCK_DTYPE)
+    blocks["first_row"] = np.arange(count) * 100
+    blocks["rows"] = 100
+    blocks["crc32c"] = 2**32 - 1 - np.arange(count)
+    return blocks
