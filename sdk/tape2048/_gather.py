@@ -34,7 +34,8 @@ from tape2048._lookup import (
     CHUNK,
     Chunk,
     Wants,
-    ask_for,
+    ask_for_boards,
+    ask_for_rows,
     find,
     keep,
     look_up,
@@ -348,8 +349,10 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         else:
             _number(order, place, begin, chunk.number, wanted)
         within = look_up(chunk, wanted, tables, order.cap_key, wants)
-        if not (wants.boards and out.tokens and looked_up):
-            ask_for(chunk, within, wants)
+        # With tokens of packed boards, each chunk's boards are asked for while those before it are written.
+        if not (out.tokens and looked_up):
+            ask_for_boards(chunk, within, wants)
+        ask_for_rows(chunk, within, wants)
         if within < wanted:
             total = begin + within
         if looked_up:

@@ -18,7 +18,19 @@ from tape2048._mix import mix64
 from tape2048._plan import LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048._rowmap import BOARD_BYTES
 
-__all__ = ["CHUNK", "Chunk", "Wants", "ask_for", "find", "keep", "look_up", "mix", "run_of", "word"]
+__all__ = [
+    "CHUNK",
+    "Chunk",
+    "Wants",
+    "ask_for_boards",
+    "ask_for_rows",
+    "find",
+    "keep",
+    "look_up",
+    "mix",
+    "run_of",
+    "word",
+]
 
 U64 = np.uint64
 
@@ -236,13 +248,18 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
 
 
 @register_jitable
-def ask_for(chunk: Any, count: Any, wants: Any) -> None:
+def ask_for_rows(chunk: Any, count: Any, wants: Any) -> None:
     """Ask for the cache lines of what is wanted of a chunk's rows."""
     if wants.rows:
         for k in range(count):
             row = word(chunk.row, k)
             prefetch(row + wants.lead)
             prefetch(row + wants.last)
+
+
+@register_jitable
+def ask_for_boards(chunk: Any, count: Any, wants: Any) -> None:
+    """Ask for the cache lines of a chunk's packed boards, if they are wanted."""
     if wants.boards:
         for k in range(count):
             prefetch(word(chunk.board, k))

@@ -69,9 +69,11 @@ def open_untrusted(
         SchemaError: a view or a virtual table in the place of a table of ``names``.
         StorageError: the operating system could not read it.
     """
-    size, wal = _inspect(path)
+    size, expected, wal = _inspect(path)
     with _read_errors(path), contextlib.closing(_open_to_read(path, wal=wal)) as database:
         _restrict(database, limit.base + limit.per_byte * size)
+        if size < expected:
+            _refuse_a_part(database, path)
         yield database, _tables(database, names, path)
 
 
@@ -105,8 +107,11 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise StorageError(f"SQLite could not write it: {error} ({_code_name(error)})", path=path) from error
 
 
-def _inspect(path: str | os.PathLike[str]) -> tuple[int, bool]:
-    """The file's size, and whether it is in WAL mode; SQLite itself only looks once it reads."""
+def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
+    """The file's size, its least size by its header, and whether it is in WAL mode.
+
+    SQLite itself only looks once it reads.
+    """
     with open_regular(path) as fd, reading(path):
         size = os.fstat(fd).st_size
         head = os.pread(fd, _HEADER_BYTES, 0)
@@ -114,18 +119,13 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, bool]:
         raise NotSqliteError(
             f"not a SQLite file: begins with {head[:16]!r}, expected {_MAGIC!r}", path=path, offset=0
         )
-    expected = _bytes_by_header(head)
-    if size < expected:
-        raise NotSqliteError(
-            f"truncated: {size} bytes, expected {expected} by its header", path=path, offset=size
-        )
     wal = _WAL_VERSION in {head[18], head[19]}
     beside = Path(f"{os.fspath(path)}-wal")
     if wal and beside.exists() and beside.stat().st_size:
         msg = f"part of its content is still in {beside.name}"
         hint = f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'"
         raise NotSqliteError(msg, path=path, hint=hint)
-    return size, wal
+    return size, _bytes_by_header(head), wal
 
 
 def _bytes_by_header(head: bytes) -> int:
@@ -138,6 +138,23 @@ def _bytes_by_header(head: bytes) -> int:
         return 0
     page_bytes = int.from_bytes(head[16:18], "big")
     return int.from_bytes(head[28:32], "big") * (_PAGE_BYTES_MAX if page_bytes == 1 else page_bytes)
+
+
+def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
+    """Refuse a file that is shorter than its header says, once SQLite holds its lock.
+
+    A writer makes such a file for a moment, and leaves it if it dies in that moment: SQLite knows of both, by
+    a lock or a journal, and says so first.
+    """
+    database.execute("PRAGMA schema_version").fetchone()
+    size, expected, _ = _inspect(path)
+    if size < expected:
+        raise NotSqliteError(
+            f"truncated: {size} bytes, expected {expected} by its header",
+            path=path,
+            offset=size,
+            hint="its end is lost: put a whole copy of the file in its place",
+        )
 
 
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = ["FIELDS", "Batch", "Batches"]
 
 STATE_VERSION = 2
+#: States of this version count where nothing is shuffled: since then, shuffles alone became others.
+_SHUFFLED_OTHERWISE = 1
 _NO_KEYS = np.empty(0, np.uint64)
 
 
@@ -78,14 +80,23 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     world_size: int
 
 
+class _Draw(NamedTuple):
+    """What decides an epoch's rows, given the view."""
+
+    seed: int
+    epoch: int
+    shuffle: bool
+    augment: bool
+
+
 class _Keys:
     """What an epoch's rows are drawn with."""
 
-    __slots__ = ("cap", "epoch", "order", "permutation", "seed", "symmetry")
+    __slots__ = ("cap", "draw", "order", "permutation", "symmetry")
 
-    def __init__(self, rows: int, seed: int, epoch: int, *, shuffle: bool, augment: bool) -> None:
-        self.seed = seed
-        self.epoch = epoch
+    def __init__(self, rows: int, draw: _Draw) -> None:
+        self.draw = draw
+        seed, epoch, shuffle, augment = draw
         self.permutation = Permutation(rows, seed=seed, epoch=epoch).keys
         name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
         words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
@@ -185,7 +196,7 @@ class Batches:
         self._tiles = tuple(tiles.tolist())
         self._gatherer = Gatherer(self.corpus, names, tiles, _cap_of(source))
         self.layout = Layout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
-        self._keys = self._make_keys(0)
+        self._keys: _Keys | None = None
         self._pool = None
         if pool_rows is not None:
             if not shuffle:
@@ -288,7 +299,7 @@ class Batches:
         if self._pool is not None:
             self._pool.fill(
                 batch,
-                seed=keys.seed,
+                seed=keys.draw.seed,
                 epoch=epoch,
                 first=first,
                 count=count,
@@ -303,12 +314,10 @@ class Batches:
     def _keys_of(self, epoch: int) -> _Keys:
         # One attribute, read once: another thread may replace it meanwhile.
         keys = self._keys
-        if keys.epoch != epoch or keys.seed != self.seed:
-            keys = self._keys = self._make_keys(epoch)
+        draw = _Draw(self.seed, epoch, self.shuffle, bool(self.augment))
+        if keys is None or keys.draw != draw:
+            keys = self._keys = _Keys(self._rows, draw)
         return keys
-
-    def _make_keys(self, epoch: int) -> _Keys:
-        return _Keys(self._rows, self.seed, epoch, shuffle=self.shuffle, augment=bool(self.augment))
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -375,8 +384,8 @@ class Batches:
         augmentation may be other ones than before.
 
         Raises:
-            LoaderStateError: malformed, of another version (whose order was another one), or of other rows,
-                another batch size, or other ranks, ...; the message names all that differ.
+            LoaderStateError: malformed, of another version (if that shuffled: its order was another one), or
+                of other rows, another batch size, or other ranks, ...; the message names all that differ.
         """
         try:
             found = msgspec.convert(dict(state), _State)
@@ -384,17 +393,23 @@ class Batches:
             raise LoaderStateError(f"no state of a loader: {error}") from error
         mine = self._state()
         free = {"seed", "epoch", "position", "rank"}
+        if found.version == _SHUFFLED_OTHERWISE and not found.shuffle:
+            free.add("version")
         differing = [
             f"{name} {getattr(found, name)!r}, not {getattr(mine, name)!r}"
             for name in _State.__struct_fields__
             if name not in free and getattr(found, name) != getattr(mine, name)
         ]
         if differing:
+            hints = []
+            if differing[0].startswith("version "):
+                hints.append("another version of tape2048 shuffles otherwise: begin the epoch again")
+            if len(differing) > len(hints):
+                hints.append(
+                    "open the same sessions with the same filters, and make batches with the same settings"
+                )
             raise LoaderStateError(
-                f"the state is of a loader with {'; '.join(differing)}",
-                hint="open the same sessions with the same filters, and make batches with the same settings"
-                if found.version == STATE_VERSION
-                else "another version of tape2048 shuffles otherwise: begin the epoch again",
+                f"the state is of a loader with {'; '.join(differing)}", hint="; ".join(hints)
             )
         if not (
             0 <= found.seed < 1 << 64 and 0 <= found.epoch < 1 << 64 and 0 <= found.position <= len(self)

@@ -342,7 +342,26 @@ class TestState:
         batches = corpus.batches(100)
         with pytest.raises(errors.LoaderStateError, match="version 1, not 2") as caught:
             batches.load_state_dict({**batches.state_dict(), "version": 1})
-        assert "begin the epoch again" in str(caught.value.hint)
+        assert str(caught.value.hint).endswith("begin the epoch again")
+        state = {**batches.state_dict(), "version": 1, "rows": 5}
+        with pytest.raises(errors.LoaderStateError, match=r"version 1, not 2; rows 5, not 1293") as caught:
+            batches.load_state_dict(state)
+        assert "the same filters" in str(caught.value.hint)
+        straight = corpus.batches(100, shuffle=False)
+        straight.load_state_dict({**straight.state_dict(), "version": 1, "position": 3})
+        assert straight.position == 3
+
+    def test_settings_that_are_changed_count_at_once(self, corpus: Corpus) -> None:
+        batches = corpus.batches(100, fields=("row", "symmetry"), augment="d4")
+        batch = batches.buffer()
+        batches.fill(batch, epoch=0, index=0)
+        assert batch["symmetry"].any()
+        batches.augment = None
+        batches.fill(batch, epoch=0, index=0)
+        assert not batch["symmetry"].any()
+        batches.shuffle = False
+        batches.fill(batch, epoch=0, index=0)
+        assert batch["row"].tolist() == list(range(100))
 
     def test_state_of_other_rows(self, corpus: Corpus) -> None:
         state = corpus.batches(100).state_dict()

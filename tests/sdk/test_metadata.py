@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -45,6 +46,23 @@ def make(path: Path, sql: str) -> Path:
         database.executescript(sql)
         database.commit()
     return path
+
+
+def end_at_size(path: Path, sql: str) -> None:
+    """Have a process killed that runs this, once it makes the file longer by three pages."""
+    script = (
+        "import resource, signal, sqlite3, sys\n"
+        "database = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "database.execute('SELECT count(*) FROM runs').fetchone()\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))\n"
+        "database.executescript(sys.argv[3])\n"
+    )
+    size = path.stat().st_size
+    done = subprocess.run([sys.executable, "-c", script, path, str(size + 3 * 4096), sql], check=False)
+    assert done.returncode == -signal.SIGXFSZ
+    assert path.stat().st_size < size + 4 * 4096
 
 
 @pytest.fixture
@@ -433,6 +451,24 @@ class TestJournals:
         assert caught.value.hint is not None
         assert "rolls its journal back" in caught.value.hint
         assert names(copy) == ["metadata.db", "metadata.db-journal"]
+
+    def test_writer_that_died_while_the_file_grew(self, path: Path) -> None:
+        write_metadata(path, runs=some_runs(2000), blocks=some_blocks(1), session={})
+        end_at_size(path, "PRAGMA cache_size = 10000; BEGIN; CREATE TABLE big AS SELECT * FROM runs; COMMIT")
+        assert names(path.parent) == ["metadata.db", "metadata.db-journal"]
+        with pytest.raises(NotSqliteError, match="ROLLBACK") as caught:
+            read_metadata(path)
+        assert "rolls its journal back" in str(caught.value.hint)
+        change_database(path, "PRAGMA user_version")  # whoever opens it mends it
+        assert len(read_metadata(path).runs) == 2000
+
+    def test_wal_whose_merging_was_cut(self, path: Path, writer: sqlite3.Connection) -> None:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("CREATE TABLE big AS SELECT * FROM runs")
+        end_at_size(path, "PRAGMA wal_checkpoint(FULL)")
+        with pytest.raises(NotSqliteError, match=r"still in metadata\.db-wal") as caught:
+            read_metadata(path)
+        assert "let its writer finish" in str(caught.value.hint)
 
     def test_wal_that_was_merged(self, path: Path, writer: sqlite3.Connection) -> None:
         writer.execute("PRAGMA journal_mode = WAL")

@@ -16,23 +16,15 @@ from tape2048.formats.metadata import packed_defect, read_metadata, write_metada
 from tape2048.formats.session import PACKED_SCHEMA, RUN_DTYPE
 
 from .builders import OUR_SCHEMA, change_database
-from .run_tables import some_blocks, some_runs
+from .run_tables import pack, some_blocks, some_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "metadata.db"
-
-
-def pack(path: Path, runs: NDArray[np.void]) -> None:
-    """Put another copy beside the run table, as nobody should."""
-    data = runs.tobytes()
-    change_database(path, f"UPDATE runs_packed SET crc32 = {zlib.crc32(data)}, data = x'{data.hex()}'")
 
 
 class TestPackedRuns:
@@ -124,6 +116,23 @@ class TestPackedRuns:
         assert "DELETE FROM runs_packed" in str(caught.value.hint)
         change_database(written, "DELETE FROM runs_packed")
         np.testing.assert_array_equal(read_metadata(written).runs, some_runs(50))
+
+    @pytest.mark.parametrize("max_score", range(4))  # CRC-32s with and without their highest bit
+    def test_it_is_bound_to_its_file(self, path: Path, max_score: int) -> None:
+        runs = some_runs(50)
+        runs["max_score"] = max_score
+        write_metadata(path, runs=runs, blocks=some_blocks(1), session={})
+        change_database(path, "VACUUM")
+        with closing(sqlite3.connect(path)) as database:
+            dump = "\n".join(database.iterdump())
+            data = database.execute("SELECT data FROM runs_packed").fetchone()[0]
+        with closing(sqlite3.connect(again := path.with_name("again.db"))) as database:
+            database.executescript(dump.replace(",32768,", ",4,"))
+            assert database.execute("SELECT data FROM runs_packed").fetchone()[0] == data
+        assert set(read_metadata(again).runs["highest_tile"]) == {4}
+        assert packed_defect(again) is None
+        pack(path, some_runs(50))
+        assert read_metadata(path).runs["max_score"][7] == 2**32 - 1, "kept by VACUUM"
 
     def test_validation_compares_the_two(self, written: Path) -> None:
         assert packed_defect(written) is None

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from .builders import (
     write_manifest,
     write_ours,
 )
+from .run_tables import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -356,10 +356,7 @@ class TestRows:
         write_manifest(path, rows=ROWS, runs=5)
         assert validate_session(path).ok
         runs["max_score"][2] += 1
-        data = runs.tobytes()
-        change_database(
-            metadata, f"UPDATE runs_packed SET crc32 = {zlib.crc32(data)}, data = x'{data.hex()}'"
-        )
+        pack(metadata, runs)
         write_manifest(path, rows=ROWS, runs=5)
         finding = only(validate_session(path))
         assert finding.error == "BookkeepingError"

@@ -12,6 +12,7 @@ real tables and real columns, no locks waited for, and an end to the work they c
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import zlib
 from pathlib import Path
@@ -25,7 +26,6 @@ from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
@@ -66,7 +66,14 @@ _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
 #: SQLite holds no value above 10**9 bytes, and takes one in memory as a whole.
 PACKED_BYTES_MAX = 1 << 28
 
-_PACKED_HINT = "sqlite3 FILE 'DELETE FROM runs_packed' makes readers go by the table runs"
+
+def _packed_hint(path: str | os.PathLike[str]) -> str:
+    by_the_table = f"sqlite3 {os.fspath(path)} 'DELETE FROM runs_packed'"  # noqa: S608  (for a person's shell)
+    return (
+        "put a whole copy of the file in its place; or, if the table runs is right, have readers go by it "
+        f"(a manifest's checksum will not hold then): {by_the_table}"
+    )
+
 
 # Kept as bit patterns; every other column is a count.
 _BIT_PATTERNS = frozenset({"id", "seed"})
@@ -195,7 +202,7 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
         )
     else:
         return None
-    return BookkeepingError(what, path=path, hint=_PACKED_HINT)
+    return BookkeepingError(what, path=path, hint=_packed_hint(path))
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -242,7 +249,16 @@ def _insert_packed(database: sqlite3.Connection, runs: NDArray[np.void]) -> None
         database.execute(statement)
     ordered = runs[np.argsort(runs["id"].view(np.int64), kind="stable")]
     data = ordered.tobytes()
-    database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (zlib.crc32(data), data))
+    crc = zlib.crc32(data)
+    database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
+    # A dump that is edited and read in again has tables before triggers, and so a copy of another table: but
+    # not this number of the file.
+    database.execute(f"PRAGMA user_version = {_signed32(crc)}")
+
+
+def _signed32(number: int) -> int:
+    """What SQLite makes of an unsigned ``user_version``."""
+    return number - ((number & 1 << 31) << 1)
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -274,8 +290,10 @@ def _read_packed(
         raise ChecksumError(
             f"runs_packed has {what}; expected {RUN_DTYPE.itemsize} bytes for each run, CRC-32 {crc}",
             path=path,
-            hint=_PACKED_HINT,
+            hint=_packed_hint(path),
         )
+    if database.execute("PRAGMA user_version").fetchone() != (_signed32(crc),):
+        return None
     return np.frombuffer(data, RUN_DTYPE)
 
 
