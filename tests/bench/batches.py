@@ -140,6 +140,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
         "tokens, labels, at most 512 a run": fills(cast("Corpus", corpus.capped(512)), batch),
         "tokens, labels, in order": fills(corpus, batch, shuffle=False),
         PACKED: fills(packed(corpus), batch),
+        "tokens, moves, shuffled, packed": fills(packed(corpus), batch, fields=("tokens", "move")),
     }
     if load_floor() is not None:
         floor, out = Floor(steps.view("V28")), np.empty(batch * 28, np.uint8)
