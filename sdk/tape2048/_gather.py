@@ -103,9 +103,11 @@ def _wants(tables: Any, out: Any) -> Any:
     away = (rows and not (tables.line or tables.pool)) or (boards and not tables.board_line)
     segments = away or out.run or out.segment
     labels = out.flags or out.targets
-    # A row's first twelve bytes are mostly not asked for, and may be in a line of their own.
-    lead = U64(0) if out.records or out.step else _EXPS
-    return Wants(segments, labels, rows, lead, _EXPS_LAST, boards)
+    # A row's first twelve bytes are mostly not asked for, and may be in a line of their own. A move takes
+    # the next row too.
+    lead = U64(0) if out.records or out.step or out.move else _EXPS
+    last = _EXPS_LAST + (tables.row_bytes if out.move else U64(0))
+    return Wants(segments, labels, rows, lead, last, boards)
 
 
 # ------------------------------------------------------------------------------- rows to outputs

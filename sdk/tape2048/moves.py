@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from tape2048._bits import popcount
 from tape2048._jit import kernel
 from tape2048.errors import RecoveryError
-from tape2048.rules import slide
+from tape2048.rules import slide, slide_rows, transpose
 
 if TYPE_CHECKING:
     import os
@@ -39,6 +39,9 @@ UNKNOWN = 255
 
 U8 = np.uint8
 U64 = np.uint64
+
+_LOWEST = U64(0x1111111111111111)
+_SPAWNS = U64(0x3333333333333333)
 
 
 class Recovered(NamedTuple):
@@ -70,14 +73,28 @@ def _spawn_between(board: Any, move: Any, following: Any) -> Any:
     return (U64(15) - (shift >> U64(2))) << U64(4) | exponent
 
 
+@register_jitable(forceinline=True)
+def _explains(after: Any, before: Any, following: Any) -> Any:
+    """1 where one spawn leads from an afterstate, other than the board before, to the next board; else 0."""
+    spawn = after ^ following
+    # A 2 or a 4 in an empty cell is one bit, the lowest or the second of a nibble that was 0.
+    cell = ((spawn | spawn >> U64(1)) & _LOWEST) * U64(15)
+    is_one = (spawn != U64(0)) & (spawn & (spawn - U64(1)) == U64(0)) & (spawn & _SPAWNS == spawn)
+    return U64(is_one & (after & cell == U64(0)) & (after != before))
+
+
 @register_jitable
 def recover_move(board: Any, following: Any) -> Any:
     """The move (a ``u64``) that leads from a packed board to the next one, AMBIGUOUS, or UNKNOWN."""
-    found = U64(UNKNOWN)
-    for move in range(4):
-        if _spawn_between(board, U64(move), following) != U64(0):
-            found = U64(move) if found == U64(UNKNOWN) else U64(AMBIGUOUS)
-    return found
+    columns, next_columns = transpose(board), transpose(following)
+    up = _explains(slide_rows(columns, U64(0)), columns, next_columns)
+    down = _explains(slide_rows(columns, U64(1)), columns, next_columns)
+    left = _explains(slide_rows(board, U64(0)), board, following)
+    right = _explains(slide_rows(board, U64(1)), board, following)
+    count = up + down + left + right
+    if count == U64(1):
+        return down + U64(2) * left + U64(3) * right
+    return U64(UNKNOWN) if count == U64(0) else U64(AMBIGUOUS)
 
 
 @kernel
