@@ -41,7 +41,7 @@ def test_any_two_boards() -> None:
         if legal and rng.random() < 0.9:
             after = reference.slide(before, rng.choice(legal))[0]
             if empty := reference.empty_cells(after):
-                after[rng.choice(empty)] = rng.choice([1, 1, 2, 3])
+                after[rng.choice(empty)] = rng.choice([1, 1, 2, 3, 4, 8])
         expected = move_between(before, after)
         assert recovered(before, after) == expected, (before, after)
         seen.add(expected)
@@ -62,7 +62,12 @@ def test_boards_that_do_not_follow() -> None:
     one = [1] + [0] * 15
     assert recovered(one, one) == UNKNOWN
     assert recovered(one, [0, 0, 0, 1] + [0] * 12) == UNKNOWN  # slid, and nothing spawned
-    assert recovered(one, [0, 0, 0, 1, 3] + [0] * 11) == UNKNOWN  # an 8 never spawns
+    for exponent in range(3, 16):
+        assert recovered(one, [0, 0, 0, 1, exponent] + [0] * 11) == UNKNOWN  # no 8 ever spawns
+    for exponent in range(2, 16):
+        for other in {exponent ^ 1, exponent ^ 2}:
+            wrong = [exponent, *[0] * 15], [0, 0, 0, other, *[0] * 12]
+            assert recovered(*wrong) == UNKNOWN  # slid, and became another one
 
 
 def test_shapes() -> None:
