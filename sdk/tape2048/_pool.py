@@ -15,6 +15,7 @@ hundreds of chunks: 512 of them are 33M rows or 0.94 GB, twice that in memory.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -114,8 +115,13 @@ class PoolReader:
             # not in this.
             short = self._chunks * size - rows
             self.rank_rows = max(0, self._chunks // world_size * size - short)
-        self._lock = threading.Lock()
         self._epochs: dict[tuple[int, int], _Epoch] = {}
+        self._begin_reading()
+
+    def _begin_reading(self) -> None:
+        """Have no pool, no thread that reads one, and no lock that is held."""
+        self._process = os.getpid()
+        self._lock = threading.Lock()
         self._pools: dict[tuple[int, int, int], Future[_Loaded]] = {}
         self._reader: ThreadPoolExecutor | None = None
 
@@ -134,6 +140,8 @@ class PoolReader:
 
         A batch across the end of a pool takes the rest from the next one.
         """
+        if self._process != os.getpid():
+            self._begin_reading()  # a fork has what its parent waits for, and not the thread that reads it
         share = self._epoch(seed, epoch, cap_key)
         done = 0
         while done < count:

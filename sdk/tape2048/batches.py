@@ -18,8 +18,9 @@ since a pool is read for many of them.
 
 **Ranks.** An epoch is one sequence of batches, dealt in turns: rank r of W has every W-th. Of the rows
 after the last W whole batches, each rank gets an equal share as a short batch (with ``drop_last``: none),
-and fewer than W rows are left out of the epoch. So all ranks have the same number of batches, no row
-comes twice, and one number says how far all of them are.
+and fewer than W rows are left out of the epoch (with ``pool_rows``: up to a chunk for each rank, see
+``_pool``). So all ranks have the same number of batches, no row comes twice, and one number says how far all
+of them are.
 
 **Pools.** ``shuffle=True`` reads single rows from all over the corpus. What does not fit into memory and
 lies on a slow disk is served by ``pool_rows`` better: chunks of rows are read in order, in a random order
@@ -189,8 +190,7 @@ class Batches:
         self.drop_last = drop_last
         self.pool_rows = pool_rows
         self.rank, self.world_size = _ranks(rank, world_size)
-        self.epoch = 0
-        self.position = 0
+        self.go_to(0, 0)
         self._rows = len(source)
         tiles = check_thresholds(thresholds)
         self._tiles = tuple(tiles.tolist())
@@ -328,6 +328,7 @@ class Batches:
         Raises:
             RowsGoneError: mapped rows were truncated since the corpus was opened.
         """
+        self.begin()
         self.check_files()
         batch = batch or self.buffer()
         while self.position < len(self):
@@ -346,14 +347,28 @@ class Batches:
         if self._gatherer.reads_rows or self._pool is not None:
             self.corpus.store.check_files()
 
+    def begin(self) -> None:
+        """Be where an iteration begins: in the next epoch, if all batches of this one were handed out here.
+
+        Who takes ``len(batches)`` of them, and asks for no more, does not end the epoch. (After
+        :meth:`load_state_dict` the rest of an epoch may well be empty.)
+        """
+        if self._handed_out and self.position >= len(self):
+            self.next_epoch()
+
     def advance(self, count: int = 1) -> None:
         """Count batches of this epoch as consumed."""
         self.position += count
+        self._handed_out = True
 
     def next_epoch(self) -> None:
         """Go to the beginning of the next epoch."""
-        self.epoch += 1
-        self.position = 0
+        self.go_to(self.epoch + 1, 0)
+
+    def go_to(self, epoch: int, position: int) -> None:
+        """Go to a batch of an epoch, which is not checked."""
+        self.epoch, self.position = epoch, position
+        self._handed_out = False
 
     # ------------------------------------------------------------------------------------- state
 
@@ -417,7 +432,8 @@ class Batches:
             raise LoaderStateError(
                 f"seed {found.seed}, epoch {found.epoch}, position {found.position} of {len(self)} batches"
             )
-        self.seed, self.epoch, self.position = found.seed, found.epoch, found.position
+        self.seed = found.seed
+        self.go_to(found.epoch, found.position)
 
     def __repr__(self) -> str:
         ranks = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
@@ -442,7 +458,7 @@ class Batches:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["source"], state["batch_size"], **state["settings"])  # type: ignore[misc]
-        self.epoch, self.position = state["epoch"], state["position"]
+        self.go_to(state["epoch"], state["position"])
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -285,6 +285,80 @@ def test_persistent_workers_go_through_the_epochs(corpus: Corpus, epochs: list[l
     assert [rows_of(loader.counting(through)) for _ in range(2)] == epochs
 
 
+@forks
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_begin_where_the_loader_is(
+    corpus: Corpus, epochs: list[list[list[int]]], *, persistent: bool
+) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=persistent)
+    assert rows_of(itertools.islice(loader.counting(through), 4)) == epochs[0][:4]
+    state = loader.state_dict()
+    assert rows_of(loader.counting(through)) == epochs[0][4:]
+    assert rows_of(itertools.islice(loader.counting(through), BATCHES)) == epochs[1]
+    loader.load_state_dict(state)
+    assert rows_of(loader.counting(through)) == epochs[0][4:]
+    loader.set_epoch(0)
+    assert rows_of(loader.counting(through)) == epochs[0]
+    assert (loader.epoch, loader.batches.position) == (1, 0)
+
+
+@forks
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_pass_that_nobody_counts_is_the_next_epoch(
+    corpus: Corpus, epochs: list[list[list[int]]], *, persistent: bool
+) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=persistent)
+    passes = [rows_of(through) for _ in range(3)]
+    assert passes[:2] == epochs
+    assert passes[2] not in epochs
+    loader.set_epoch(1)
+    assert rows_of(through) == epochs[1]
+    assert rows_of(loader.counting(through)) == epochs[1]
+
+
+@forks
+def test_workers_take_any_seed_and_epoch(corpus: Corpus) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
+    list(loader.counting(through))
+    loader.load_state_dict({**loader.state_dict(), "seed": 2**64 - 1, "epoch": 2**64 - 1})
+    served = rows_of(loader.counting(through))
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2**64 - 1})
+    assert rows_of(loader) == served
+
+
+def test_a_batch_stays_valid_across_epochs(corpus: Corpus) -> None:
+    for threads in (0, 1):
+        loader = loader_of(corpus, fields=("row",), threads=threads, keep=2, prefetch=3)
+        before: Any = None
+        for batch in itertools.chain(loader, itertools.islice(loader, 2), loader, loader):
+            if before is not None:
+                assert before[0]["row"].tolist() == before[1]
+            before = batch, batch["row"].tolist()
+
+
+def test_an_epoch_that_was_taken_by_count_is_over(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    assert [rows_of(itertools.islice(loader, BATCHES)) for _ in range(2)] == epochs
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    assert rows_of(loader) == [], "the rest of the epoch of a state may be empty"
+    assert loader.epoch == 2
+
+
+@forks
+def test_a_fork_reads_pools_by_itself(corpus: Corpus) -> None:
+    loader = loader_of(corpus, fields=("row",), pool_rows=256)
+    expected = rows_of(loader)
+    loader.set_epoch(0)
+    next(iter(loader))
+    loader.set_epoch(0)
+    through = DataLoader(loader, batch_size=None, num_workers=1, timeout=60)
+    assert rows_of(loader.counting(through)) == expected
+
+
 def test_a_pickled_loader_goes_on(corpus: Corpus, epochs: list[list[list[int]]]) -> None:
     loader = loader_of(corpus)
     first = rows_of(itertools.islice(loader, 3))

@@ -17,15 +17,16 @@ still copies from. With a CUDA ``device``, batches are copied there asynchronous
 and are the caller's: a buffer is filled anew only after the copy from it is done.
 
 **With torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches
-in the same order for every W. Its worker processes count their own copies of the loader: iterate over
-``loader.counting(data_loader)`` so that this one's state counts what was handed out.
+in the same order for every W. Its worker processes have copies of the loader, so iterate over
+``loader.counting(data_loader)``: then this one counts what was handed out, its state says so, and the workers
+begin each pass where it is. Without, each pass is the next epoch, and the state stays where it was.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -53,6 +54,30 @@ Tensors = dict[str, torch.Tensor]
 # What torch calls an array's type, where it is not the same: it has few operations for unsigned types
 # other than uint8, and NumPy has no bfloat16.
 _NUMPY_TYPES = {"<u4": "<i4", "<u2": "<i2"}
+
+#: Bits of ``_Told.uncounted`` that say which pass it is; its number stands above.
+_PASS_BITS = 48
+
+
+class _Told(NamedTuple):
+    """What the loader tells the workers of a DataLoader, and they each other, in shared memory.
+
+    Attributes:
+        times: how often the rest was told.
+        seed: the loader's, as a signed number.
+        epoch: where the next pass begins, as a signed number.
+        position: where the next pass begins.
+        counted: whether :meth:`CriticLoader.counting` is at it.
+        uncounted: the newest pass of new workers since that nobody counts, and its number; 0: none yet.
+            One word, so that all workers of a pass write the same and none sees half of it.
+    """
+
+    times: int
+    seed: int
+    epoch: int
+    position: int
+    counted: int
+    uncounted: int
 
 
 class _Slot:
@@ -136,7 +161,10 @@ class CriticLoader(IterableDataset[Tensors]):
         self.device = None if device is None else torch.device(device)
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._ring: list[_Slot] = []
+        self._held: deque[_Slot] = deque()  # what the last batches are in
         self._ahead: Ahead[_Slot] | None = None
+        self._told = _shared(torch.zeros(len(_Told._fields), dtype=torch.int64))
+        self._heard: int | None = None  # in a worker: how often it had been told
 
     @property
     def epoch(self) -> int:
@@ -148,7 +176,8 @@ class CriticLoader(IterableDataset[Tensors]):
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
         self._end_iteration()
-        self.batches.epoch, self.batches.position = epoch, 0
+        self.batches.go_to(epoch, 0)
+        self._tell()
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -156,20 +185,25 @@ class CriticLoader(IterableDataset[Tensors]):
 
     def __iter__(self) -> Iterator[Tensors]:
         worker = get_worker_info()
-        return self._iterate() if worker is None else self._in_worker(worker.id, worker.num_workers)
+        if worker is None:
+            return self._iterate()
+        # A worker's seed is its own number and the random one of its DataLoader's pass.
+        return self._in_worker(worker.id, worker.num_workers, worker.seed - worker.id)
 
     def _iterate(self) -> Iterator[Tensors]:
         self._end_iteration()
         batches = self.batches
+        batches.begin()
         batches.check_files()
         size = self.keep + self.prefetch if self.threads else self.keep
         self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
+        # The batches that were handed out last stay valid, also across epochs.
+        held = self._held
         ahead = Ahead(
-            self._ring, self._maker(batches.epoch), batches.position, len(batches), self.threads,
-            group=max(1, self.prefetch // 2),
+            [slot for slot in self._ring if slot not in held], self._maker(batches.epoch), batches.position,
+            len(batches), self.threads, group=max(1, self.prefetch // 2),
         )  # fmt: skip
         self._ahead = ahead
-        held: deque[_Slot] = deque()
         try:
             while batches.position < len(batches):
                 if len(held) == self.keep:
@@ -185,7 +219,9 @@ class CriticLoader(IterableDataset[Tensors]):
                     )
         finally:
             ahead.close()
+            self._tell()
         batches.next_epoch()
+        self._tell()
 
     def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
         def make(slot: _Slot, index: int) -> None:
@@ -213,17 +249,47 @@ class CriticLoader(IterableDataset[Tensors]):
             self._ahead.close()
             self._ahead = None
 
-    def _in_worker(self, worker: int, workers: int) -> Iterator[Tensors]:
+    def _in_worker(self, worker: int, workers: int, reader: int) -> Iterator[Tensors]:
         """Every ``workers``-th batch: torch's DataLoader takes them from its workers in turns."""
         if self._copies:
             raise ValueError("device: a worker process leaves batches in memory; copy them where they arrive")
+        self._listen(reader)
         batches = self.batches
         for index in range(batches.position + worker, len(batches), workers):
             # Each in memory of its own: torch moves what it sends into shared memory, and leaves it there.
             slot = _Slot(batches, pin_memory=False)
             batches.fill(slot.batch, epoch=batches.epoch, index=index)
             yield slot.view()
-        batches.next_epoch()
+
+    def _tell(self, *, counted: bool = False) -> None:
+        """Say where the next pass of a DataLoader's workers begins."""
+        batches = self.batches
+        seed, epoch = ((n + (1 << 63)) % (1 << 64) - (1 << 63) for n in (batches.seed, batches.epoch))
+        told = _Told(int(self._told[0]) + 1, seed, epoch, batches.position, counted, 0)
+        self._told.copy_(torch.tensor(told))
+
+    def _listen(self, reader: int) -> None:
+        """Be where this pass begins; in a worker, whose copy of the loader is as old as the worker."""
+        told = _Told(*self._told.tolist())
+        batches = self.batches
+        if self._heard is None:
+            if not told.counted and (number := self._number_of(reader, told)):
+                batches.go_to(batches.epoch + number, 0)
+        elif self._heard != told.times:
+            batches.seed = told.seed % (1 << 64)
+            batches.go_to(told.epoch % (1 << 64), told.position)
+        else:
+            batches.next_epoch()
+        self._heard = told.times
+
+    def _number_of(self, reader: int, told: _Told) -> int:
+        """Which pass of new workers this is, from 0, since the loader told where it is."""
+        name = reader % (1 << _PASS_BITS) or 1
+        number, before = divmod(told.uncounted, 1 << _PASS_BITS)
+        if before != name:
+            number += before != 0
+            self._told[-1] = number << _PASS_BITS | name
+        return number
 
     def counting(self, data_loader: Iterable[Tensors]) -> Iterator[Tensors]:
         """Hand on the batches of a ``DataLoader`` over this loader, and count them in its state.
@@ -233,10 +299,16 @@ class CriticLoader(IterableDataset[Tensors]):
         if getattr(data_loader, "num_workers", 0) == 0:
             yield from data_loader
             return
-        for batch in data_loader:
-            self.batches.advance()
-            yield batch
+        self.batches.begin()
+        self._tell(counted=True)
+        try:
+            for batch in data_loader:
+                self.batches.advance()
+                yield batch
+        finally:
+            self._tell()
         self.batches.next_epoch()
+        self._tell()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch comes from: plain values; see :meth:`Batches.state_dict`."""
@@ -250,9 +322,14 @@ class CriticLoader(IterableDataset[Tensors]):
         """
         self._end_iteration()
         self.batches.load_state_dict(state)
+        self._tell()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ring": [], "_ahead": None}
+        return {**self.__dict__, "_ring": [], "_held": deque(), "_ahead": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._told = _shared(self._told)
 
 
 class RowBatch(Sequence[Tensors]):
@@ -338,6 +415,12 @@ def as_torch_dataset(
         **options: of the class.
     """
     return CriticDataset(corpus, **options) if map_style else CriticLoader(corpus, **options)
+
+
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, in memory that this process shares with those that it starts."""
+    there: torch.Tensor = tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return there
 
 
 def _as_tensor(field: str, array: NDArray[Any]) -> torch.Tensor:
