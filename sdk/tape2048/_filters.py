@@ -43,6 +43,12 @@ OPERATIONS_BASE = 10_000_000
 OPERATIONS_PER_RUN = 10_000
 _OPERATIONS_PER_CALLBACK = 100_000
 
+#: Where a name in double quotes may stand: alone, or within what is no name (text, other names, comments).
+_QUOTED = re.compile(r"""
+    " (?P<name> (?: [^"] | "" )* ) "
+    | ' (?: [^'] | '' )* ' | ` (?: [^`] | `` )* ` | \[ [^]]* \] | -- [^\n]* | /\* .*? (?: \*/ | \Z )
+""", re.VERBOSE | re.DOTALL)  # fmt: skip
+
 _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
 
 
@@ -168,11 +174,15 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(FILTER_COLUMNS)})")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES_MAX)
-        # The brackets make one expression of it, and the newline ends a comment.
-        query = f"SELECT ordinal FROM runs WHERE ({condition}\n)"  # noqa: S608  (that is what it is for)
+        # The newline ends a comment. What leaves the brackets here and is right in the probe, too, does so as
+        # a part of one expression: "1) LIMIT (5" is not.
+        expression = f"({_strict(condition)}\n)"
+        query = f"SELECT ordinal FROM runs WHERE {expression}"  # noqa: S608  (that is what it is for)
+        probe = f"SELECT CASE WHEN {expression} THEN 1 END FROM runs"  # noqa: S608
         _only_reading(database, read)
         try:
-            database.execute(f"EXPLAIN {query}").fetchall()
+            for statement in (query, probe):
+                database.execute(f"EXPLAIN {statement}").fetchall()
             database.set_authorizer(None)
             _fill(database, sorted(read & set(FILTER_COLUMNS)), runs, sessions)
             _only_reading(database, read)
@@ -182,6 +192,18 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
         except (sqlite3.Error, sqlite3.Warning, ValueError, UnicodeError) as error:
             raise _refused(condition, error) from error
     return chosen
+
+
+def _strict(condition: str) -> str:
+    """The condition with its names in backquotes: in double quotes, SQLite takes unknown ones for text."""
+
+    def requote(match: re.Match[str]) -> str:
+        if match["name"] is None:
+            return match[0]
+        name = match["name"].replace('""', '"').replace("`", "``")
+        return f"`{name}`"
+
+    return _QUOTED.sub(requote, condition)
 
 
 def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
@@ -250,7 +272,10 @@ def _refused(condition: str, error: Exception) -> FilterError:
     unknown = re.match(r"no such column: \"?(\w+)", message)
     if unknown:
         near = difflib.get_close_matches(unknown[1], FILTER_COLUMNS, 1)
-        hint = f"did you mean {near[0]}? {hint}" if near else hint
+        if near:
+            hint = f"did you mean {near[0]}? {hint}"
+        elif any((match["name"] or "").startswith(unknown[1]) for match in _QUOTED.finditer(condition)):
+            hint = f"text stands in single quotes; {hint}"
     elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_AUTH:
         hint = f"a condition can only compare columns of the run table; {hint}"
     elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_INTERRUPT:
