@@ -80,12 +80,16 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
     reached = corpus.run_labels(tiles) if tiles else np.empty((len(corpus.runs), 0), np.bool_)
     labels = tuple(Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
-    words = tuple(session.name for session in corpus.sessions)
-    session = Column("session", np.dtype("<i4"), words=words)
+    # Sessions of two directories may have one name, and a dictionary has each word once.
+    names = [session.name for session in corpus.sessions]
+    codes = {word: code for code, word in enumerate(dict.fromkeys(names))}
+    session = Column("session", np.dtype("<i4"), words=tuple(codes))
+    owners = np.array([codes[word] for word in names], np.int32)[corpus.runs["session"]]
     if name == "rows":
         columns = (session, *_row_columns(corpus), *labels)
-        return Table(name, columns, len(corpus), _row_values(corpus, reached))
-    return Table(name, (session, *_RUN_COLUMNS, *labels), len(corpus.runs), _run_values(corpus, reached))
+        return Table(name, columns, len(corpus), _row_values(corpus, owners, reached))
+    columns = (session, *_RUN_COLUMNS, *labels)
+    return Table(name, columns, len(corpus.runs), _run_values(corpus, owners, reached))
 
 
 def _row_columns(corpus: Corpus) -> list[Column]:
@@ -106,14 +110,14 @@ _RUN_COLUMNS = (
 )
 
 
-def _row_values(corpus: Corpus, reached: NDArray[np.bool_]) -> Callable[[int, int], list[NDArray[Any]]]:
-    sessions = corpus.runs["session"].astype(np.int32)
-
+def _row_values(
+    corpus: Corpus, owners: NDArray[np.int32], reached: NDArray[np.bool_]
+) -> Callable[[int, int], list[NDArray[Any]]]:
     def values(first: int, last: int) -> list[NDArray[Any]]:
         rows = corpus[first:last]
         runs = _runs_between(corpus.row_starts, first, last)
         fields = [rows[name] for name in corpus.dtype.names or ()]
-        return [sessions[runs], *fields, *reached[runs].T]
+        return [owners[runs], *fields, *reached[runs].T]
 
     return values
 
@@ -126,12 +130,14 @@ def _runs_between(starts: NDArray[np.int64], first: int, last: int) -> NDArray[n
     return np.repeat(np.arange(begin, end), edges[1:] - edges[:-1])
 
 
-def _run_values(corpus: Corpus, reached: NDArray[np.bool_]) -> Callable[[int, int], list[NDArray[Any]]]:
+def _run_values(
+    corpus: Corpus, owners: NDArray[np.int32], reached: NDArray[np.bool_]
+) -> Callable[[int, int], list[NDArray[Any]]]:
     runs, counts = corpus.runs, corpus.row_counts.astype(np.uint32)
 
     def values(first: int, last: int) -> list[NDArray[Any]]:
         part = runs[first:last]
         fields = [part[name] for name in ("id", "seed", "steps", "max_score", "highest_tile")]
-        return [part["session"].astype(np.int32), *fields, counts[first:last], *reached[first:last].T]
+        return [owners[first:last], *fields, counts[first:last], *reached[first:last].T]
 
     return values

@@ -23,6 +23,7 @@ from .builders import GAMES, Game, Spec, rows_of, write_foreign, write_ours
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tape2048._tables import TableName
     from tape2048.export import Format
 
 pa = pytest.importorskip("pyarrow")
@@ -163,6 +164,23 @@ def test_actions_come_along(tmp_path: Path) -> None:
     export.export(corpus, tmp_path / "out", format="arrow")
     found = read(tmp_path / "out", "arrow")
     assert [r["action"] for r in found] == [r["step_idx"] % 4 for r in expected_rows()[:20]]
+
+
+@pytest.mark.parametrize("table", ["rows", "runs"])
+def test_sessions_of_one_name_are_one_word(tmp_path: Path, table: TableName) -> None:
+    for place, name, games in (("a", 0, GAMES), ("b", 0, OTHER_GAMES), ("c", 1, OTHER_GAMES)):
+        write_ours(tmp_path / place / NAMES[name], Spec(games=games))
+    corpus = Corpus.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    path = tmp_path / "out.arrow"
+    export.export(corpus, path, format="arrow", table=table)
+    found = pa.ipc.open_file(path).read_all()["session"]
+    assert found.chunk(0).dictionary.to_pylist() == list(NAMES)
+    counts = (20, 8, 8) if table == "rows" else (5, 2, 2)
+    names = (NAMES[0], NAMES[0], NAMES[1])
+    assert found.to_pylist() == [
+        name for name, count in zip(names, counts, strict=True) for _ in range(count)
+    ]
+    assert found.to_pandas().tolist() == found.to_pylist()
 
 
 def test_interleaved_runs_come_run_by_run(tmp_path: Path) -> None:
