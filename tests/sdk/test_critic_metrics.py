@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +114,24 @@ def test_an_order_chooses_rows(
     alone = ranking(scores[chosen], labels[chosen], runs[chosen], weights)
     np.testing.assert_array_equal(some.auroc, alone.auroc)
     np.testing.assert_array_equal(some.average_precision, alone.average_precision)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 130, 300])
+def test_weights_are_converted_some_at_a_time(count: int) -> None:
+    rng = np.random.default_rng(7)
+    # Sums of these are exact, in whatever order they are added up.
+    p, labels = rng.integers(0, 65, 15_000) / 64, rng.random(15_000) < 0.3
+    runs, weights = rng.integers(0, 10_000, 15_000), RunBootstrap(10_000, count - 1).weights
+    tracemalloc.start()
+    found = brier_score(p, labels, runs, weights), reliability(p, labels, runs, weights, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000 * 8 * (127 + 40)  # all of 300 columns would be more
+    for column in range(count):
+        alone = weights[:, column : column + 1]
+        np.testing.assert_array_equal(found[0][column], brier_score(p, labels, runs, alone)[0])
+        for bins, bin_ in zip(found[1][1:], reliability(p, labels, runs, alone, 3)[1:], strict=True):
+            np.testing.assert_array_equal(bins[:, column], bin_[:, 0])
 
 
 def test_replicates_draw_as_many_runs_and_the_first_column_is_the_sample() -> None:
