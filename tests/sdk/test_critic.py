@@ -174,12 +174,58 @@ def test_devices_that_are_not_there(tmp_path: Path, tower: Tower, name: str) -> 
         Critic.load(tmp_path / "critic", name)
 
 
-def test_a_directory_with_other_files_is_never_replaced(tmp_path: Path, tower: Tower) -> None:
+def saved(path: Path, tower: Tower, step: int) -> None:
+    save_critic(path, info(step=step), CriticHead(8, TILES), tower, replace=True)
+
+
+@pytest.mark.parametrize("linkable", [True, False])
+def test_other_files_of_a_critic_stay(
+    tmp_path: Path, tower: Tower, monkeypatch: pytest.MonkeyPatch, linkable: bool
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not linkable:
+        monkeypatch.setattr("os.link", refuse)
     path = tmp_path / "critic"
-    save_critic(path, info(), CriticHead(8, TILES), tower)
-    save_critic(path, info(step=2), CriticHead(8, TILES), tower, replace=True)
+    saved(path, tower, 1)
+    (path / "report.html").write_text("about step 1")
+    for step in (2, 3):
+        saved(path, tower, step)
+        assert Critic.load(path, "cpu").info.step == step
+        assert (path / "report.html").read_text() == "about step 1"
+    assert sorted(file.name for file in path.iterdir()) == ["critic.json", "model.safetensors", "report.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["critic"]
+
+
+def test_a_file_that_goes_meanwhile_is_let_go(
+    tmp_path: Path, tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "critic"
+    saved(path, tower, 1)
+    (path / "draft").write_text("")
+    monkeypatch.setattr("tape2048.torch._files.sweep", lambda _: (path / "draft").unlink())
+    saved(path, tower, 2)
     assert Critic.load(path, "cpu").info.step == 2
-    (path / "notes.txt").write_text("mine")
-    with pytest.raises(errors.NameTakenError):
-        save_critic(path, info(step=3), CriticHead(8, TILES), tower, replace=True)
-    assert Critic.load(path, "cpu").info.step == 2
+    assert not (path / "draft").exists()
+
+
+@pytest.mark.parametrize("other", ["folder", "link", "notes.txt", "file"])
+def test_what_is_no_former_version_is_never_replaced(tmp_path: Path, tower: Tower, other: str) -> None:
+    path = tmp_path / "critic"
+    if other == "file":
+        path.write_text("mine")
+    else:
+        saved(path, tower, 1)
+    if other == "folder":
+        (path / other).mkdir()
+    elif other == "link":
+        (path / other).symlink_to("critic.json")
+    elif other == "notes.txt":
+        (path / "critic.json").unlink()
+        (path / other).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(errors.NameTakenError, match="the name is" if other == "file" else other):
+        saved(path, tower, 2)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert other == "file" or "model.safetensors" in {file.name for file in path.iterdir()}

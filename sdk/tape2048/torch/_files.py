@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,24 +26,26 @@ def publish_directory(
     Args:
         path: its name.
         files: content by name.
-        replace: whether a directory there gives way, where it holds files of these names and nothing else.
+        replace: whether a directory there gives way, where it holds files of these names and nothing else,
+            or all of them. Then the other files there (a report, notes) stay.
 
     Raises:
-        NameTakenError: something else stands there; nothing was changed.
+        NameTakenError: something else stands there, which the message names; nothing was changed.
         StorageError: the operating system refused something; nothing was changed.
     """
     target = Path(os.path.abspath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         there = os.path.lexists(target)
-        if there and not (
-            replace and target.is_dir() and {entry.name for entry in target.iterdir()} <= set(files)
-        ):
+        if there and not (replace and target.is_dir()):
             raise NameTakenError("the name is taken; nothing was replaced", path=target)
+        others = _others(target, set(files)) if there else []
         sweep(target)
         with Staging(target) as staging:
             for name, content in files.items():
                 write_file(staging.path / name, content)
+            for other in others:
+                _carry(other, staging.path / other.name)
             fsync_dir(staging.path)
             if there:
                 rename_exchange(staging.path, target)  # and what had the name goes with the staging
@@ -51,3 +55,32 @@ def publish_directory(
             fsync_dir(target.parent)
     except OSError as error:
         raise storage_error(error, target, "writing it") from error
+
+
+def _others(directory: Path, names: set[str]) -> list[Path]:
+    """The files of a former version that are none of its own.
+
+    Raises:
+        NameTakenError: it is no former version, or has more than files.
+        OSError: it cannot be read.
+    """
+    there = {entry.name: entry for entry in os.scandir(directory)}
+    others = sorted(there.keys() - names)
+    former = names <= there.keys()
+    in_the_way = [name for name in others if not (former and there[name].is_file(follow_symlinks=False))]
+    if in_the_way:
+        raise NameTakenError(
+            f"the directory has {in_the_way[0]} in it; nothing was replaced",
+            path=directory,
+            hint="move it elsewhere, or choose another name",
+        )
+    return [directory / name for name in others]
+
+
+def _carry(file: Path, to: Path) -> None:
+    """Give a file another name, unless it is gone; a copy where it cannot have two (of another owner)."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.link(file, to, follow_symlinks=False)
+        except PermissionError:
+            shutil.copy2(file, to, follow_symlinks=False)

@@ -131,7 +131,7 @@ def save_critic(
         info: all but ``model_sha256``.
         head: with a ``pos_weight`` folded in.
         tower: of kind ``"tokens"``.
-        replace: whether a critic there gives way, in one step.
+        replace: whether a critic there gives way, in one step; files beside it (a report) stay.
 
     Returns:
         What was written.
