@@ -7,6 +7,7 @@ read by their session already, and stay there.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -188,8 +189,8 @@ def open_store(
         runs: of all of them, from :func:`gather_runs`.
         chosen: the runs that count, ``bool[R]``; None for all. Rows of other runs are not read.
         load: where to.
-        ram_budget: bytes that ``"auto"`` may take; None for half of what is free. Rows that do not fit may
-            as packed boards.
+        ram_budget: bytes that ``"auto"`` may take; None for half of what is free, or this process's share of
+            it. Rows that do not fit may as packed boards.
         progress: called with bytes read and bytes in all.
 
     Raises:
@@ -209,7 +210,7 @@ def open_store(
     item = sessions[0].steps.dtype.itemsize
     asked = load
     if load == "auto":
-        budget = ram_available() // 2 if ram_budget is None else ram_budget
+        budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
         rows_count = int(segments.rows.sum())
         fits = [rows_count * item <= budget, rows_count * BOARD_BYTES <= budget]
         load = "ram" if fits[0] else "packed" if fits[1] else "mmap"
@@ -229,6 +230,14 @@ def open_store(
     segments.end[in_files] = array.__array_interface__["data"][0] + array.size
     held = tuple(session.steps for session in sessions if session.load == "ram")
     return Store(sessions, runs, segments, (array, *held), "ram")
+
+
+def _local_ranks() -> int:
+    """The processes of this machine that ``torchrun`` started: all see the same memory free, at once."""
+    try:
+        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "")))
+    except ValueError:
+        return 1
 
 
 def _check_types(sessions: Sequence[Session]) -> None:

@@ -58,7 +58,9 @@ class Corpus:
     """Rows and runs of many sessions, or a part of them; see :meth:`open`.
 
     A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views share the
-    rows. Pickling sends paths and the choice of runs, and opens them again there.
+    rows. Pickling sends paths and the choice of runs, and opens them again there, held as they are here:
+    with ``"ram"`` and ``"packed"`` each process that unpickles one reads, and keeps, a copy of its own (as
+    spawned workers do; forked ones share). For many workers, ``load="mmap"``.
 
     Attributes:
         store: what all views of these sessions share.
@@ -100,7 +102,7 @@ class Corpus:
                 memory at 8 bytes a row, from which boards, labels and legal masks are served; ``"mmap"``
                 leaves rows in the page cache. ``"auto"`` takes the first of these that fits ``ram_budget``.
             ram_budget: bytes that ``"auto"`` may take; by default half of what the machine or its
-                cgroup has free.
+                cgroup has free, over ``$LOCAL_WORLD_SIZE`` where ``torchrun`` started that many processes.
             damaged: what to do with a session that cannot be opened: raise its error, or leave it out and
                 name it in :attr:`skipped`.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a

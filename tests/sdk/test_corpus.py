@@ -133,6 +133,23 @@ class TestOpen:
         assert Corpus.open(ours, ram_budget=8 * rows - 1).load == "mmap"
         assert Corpus.open(ours, ram_budget=28 * rows - 28, max_steps=80).load == "ram"
 
+    @pytest.mark.parametrize(
+        ("ranks", "load"),
+        [("1", "ram"), ("2", "packed"), ("8", "mmap"), (None, "ram"), ("", "ram"), ("0", "ram"),
+         ("-8", "ram"), ("two", "ram"), ("2.5", "ram")],
+    )  # fmt: skip
+    def test_ranks_of_one_machine_share_its_memory(
+        self, built: Built, monkeypatch: pytest.MonkeyPatch, ranks: str | None, load: str
+    ) -> None:
+        ours = [built.root / name for name in OURS]
+        rows = sum(len(Session.open(path)) for path in ours)
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        if ranks is not None:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+        monkeypatch.setattr("tape2048._store.ram_available", lambda: 2 * 28 * rows)
+        assert Corpus.open(ours).load == load
+        assert Corpus.open(ours, ram_budget=28 * rows).load == "ram"  # it is each one's own
+
     @pytest.mark.parametrize("load", ["packed", "ram"])
     def test_progress(self, built: Built, load: Any) -> None:
         seen: list[tuple[int, int]] = []
