@@ -92,12 +92,22 @@ def read_facts(partial: Path) -> Facts:
 
 
 def compactions(partial: Path) -> list[Path]:
-    """The directories that blocks were moved into, in the order in which that happened."""
-    return sorted(partial.glob("compacted-*"), key=lambda path: int(path.name.partition("-")[2]))
+    """The directories that blocks were moved into, in the order in which that happened.
+
+    Raises:
+        OSError: the device would not say.
+    """
+    # Not Path.glob, which takes what cannot be listed for empty (since Python 3.13).
+    moved = [path for path in partial.iterdir() if path.name.startswith("compacted-")]
+    return sorted(moved, key=lambda path: int(path.name.partition("-")[2]))
 
 
 def stage_of(partial: Path) -> Path:
-    """The directory whose journal and ``session/`` belong together."""
+    """The directory whose journal and ``session/`` belong together.
+
+    Raises:
+        OSError: the device would not say.
+    """
     return [partial, *compactions(partial)][-1]
 
 

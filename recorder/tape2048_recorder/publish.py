@@ -18,7 +18,15 @@ from crc32c import crc32c
 
 from tape2048 import errors
 from tape2048._crc import crc32c_combine
-from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._durable import (
+    fsync_dir,
+    fsync_path,
+    rename_noreplace,
+    stands,
+    storage_error,
+    write_all,
+    write_file,
+)
 from tape2048.errors import FormatError, NameTakenError, StorageError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header
@@ -88,7 +96,7 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
     """
     try:
         stage = stage_of(partial)
-        if not (stage / STAGED).is_dir():  # published, and killed before the shell was removed; or just begun
+        if not stands(stage / STAGED):  # published, and killed before the shell was removed; or just begun
             _remove(partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
         try:
@@ -105,10 +113,14 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
 
 
 def read_journal_or_nothing(path: Path) -> bytes:
-    """The journal's bytes behind its header, or none."""
+    """The journal's bytes behind its header; none where there is no journal.
+
+    Raises:
+        OSError: the device would not say.
+    """
     try:
         return path.read_bytes()[16:]
-    except OSError:
+    except FileNotFoundError:
         return b""
 
 
@@ -125,7 +137,7 @@ def _publish(
         blocks = sorted(blocks, key=lambda block: block.first_row)
         if recovered:
             blocks = _intact(stage / STAGED / STEPS_NPY, blocks, row_bytes)
-        if blocks and (_has_holes(blocks) or (stage / _DOUBTED).exists()):
+        if blocks and (_has_holes(blocks) or stands(stage / _DOUBTED)):
             stage, blocks = _compact(partial, stage, blocks, row_bytes)
         if not blocks:
             _remove(partial, out_dir)
@@ -294,7 +306,7 @@ def _remove(partial: Path, out_dir: Path) -> None:
     stage is left that would be published (again).
     """
     for stage in (partial, *compactions(partial)):
-        if (stage / STAGED).is_dir():
+        if stands(stage / STAGED):
             shutil.rmtree(stage / STAGED)
     shutil.rmtree(partial)
     fsync_dir(out_dir)

@@ -32,6 +32,7 @@ __all__ = [
     "rename_exchange",
     "rename_noreplace",
     "replace_file",
+    "stands",
     "storage_error",
     "write_all",
     "write_file",
@@ -57,6 +58,22 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
     return StorageError(
         f"{doing} failed ({reason})", path=path, hint="look at the kernel's log (dmesg) for the device"
     )
+
+
+def stands(path: str | os.PathLike[str]) -> bool:
+    """Whether something stands at a path, where a false no would delete or overwrite.
+
+    ``Path.exists`` and its like take whatever the operating system refuses for a no (all of it since Python
+    3.14).
+
+    Raises:
+        OSError: the operating system would not say.
+    """
+    try:
+        os.stat(path)  # noqa: PTH116 - a path of any kind
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:

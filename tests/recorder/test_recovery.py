@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import os
 import shutil
@@ -23,7 +25,7 @@ from .materials import NAME, ROW_BYTES, make_facts
 from .mutants import Mutant, applied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from .materials import Prepared
@@ -301,6 +303,84 @@ def test_facts_that_the_device_does_not_give_are_asked_for_again(
         patch.setattr(type(root), "read_bytes", refuse)
         assert_left_alone(root, session, "Input/output error")
     assert_recovers(root, blocks, range(2))
+
+
+#: ``Path.exists`` and ``is_dir`` have always taken the last for a no, and the others since Python 3.14.
+UNSAID = [errno.EIO, errno.ESTALE, errno.ELOOP]
+
+
+def assert_left_alone_while_refused(
+    root: Path, session: PartialSession, path: Path, functions: Iterable[str], code: int
+) -> None:
+    """Nothing changes while functions of ``os`` fail for one path, as where a device would not say."""
+
+    def refusing(real: Callable[..., object], where: object, *args: object, **kwargs: object) -> object:
+        if str(where) == str(path):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(where, *args, **kwargs)
+
+    before = snapshot(root)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in functions:
+            patch.setattr(os, name, functools.partial(refusing, getattr(os, name)))
+        found, listener = recover(root)
+    assert found == []
+    (error,) = listener.messages("error")
+    assert error.startswith("not recovered, left as it is: ")
+    assert os.strerror(code) in error
+    assert str(session.path) in error
+    assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("code", UNSAID)
+@pytest.mark.parametrize("name", [STAGED, "fsync-failed"])
+def test_what_the_device_does_not_say_is_not_taken_for_a_no(
+    root: Path, blocks: list[Prepared], name: str, code: int
+) -> None:
+    session = leave(root, blocks, range(2))
+    if name != STAGED:
+        (session.path / name).touch()
+    assert_left_alone_while_refused(root, session, session.path / name, ["stat"], code)
+    inode = session.steps_path.stat().st_ino
+    assert_recovers(root, blocks, range(2))
+    assert ((root / NAME / "steps.npy").stat().st_ino == inode) == (name == STAGED)
+
+
+def test_a_journal_that_the_device_does_not_give_is_not_taken_for_empty(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = leave(root, blocks, range(2))
+    facts = (session.path / FACTS).read_bytes()
+    (session.path / FACTS).write_bytes(b"")
+    read = type(root).read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == JOURNAL:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(root), "read_bytes", refuse)
+        assert_left_alone(root, session, "Input/output error")
+    (session.path / FACTS).write_bytes(facts)
+    assert_recovers(root, blocks, range(2))
+
+
+def test_a_directory_that_the_device_does_not_list_is_not_taken_for_empty(
+    root: Path, blocks: list[Prepared]
+) -> None:
+    """Of a session that is published, blocks that were moved before are not published once more."""
+    session = leave(root, blocks, range(2))
+    (session.path / "fsync-failed").touch()
+    shell = root / "shell"
+    shutil.copytree(session.path, shell)
+    publish(root, session.path, session.facts, session.blocks, ended_at="2026-01-02T05:00:00Z")
+    (shell / "compacted-1").mkdir()
+    shell.rename(session.path)
+    alive = sessions(root)
+    # Of the codes, the one that Path.glob has always taken for an empty directory.
+    assert_left_alone_while_refused(root, session, session.path, ["listdir", "scandir"], errno.EACCES)
+    assert_holds(root, blocks, confirmed=range(2), confirming=range(2), published_alive=alive)
 
 
 def test_a_journal_that_is_gone(root: Path, blocks: list[Prepared]) -> None:
