@@ -29,7 +29,15 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._durable import fsync_dir, fsync_path, new_file, replace_file, storage_error, write_all
+from tape2048._durable import (
+    fsync_dir,
+    fsync_path,
+    new_file,
+    replace_file,
+    stands,
+    storage_error,
+    write_all,
+)
 from tape2048._embeddings import EMBEDDINGS_JSON, EMBEDDINGS_NPY
 from tape2048._reading import map_path, read_path
 from tape2048.errors import AlreadyRunningError, DiskFullError, EmbeddingsError, NameTakenError
@@ -202,7 +210,7 @@ class Draft:
             if missing:
                 return missing
             final = self._session / EMBEDDINGS_NPY
-            if (self._path / _VALUES).exists():
+            if stands(self._path / _VALUES):
                 fsync_path(self._path / _VALUES)
                 (self._session / EMBEDDINGS_JSON).unlink(missing_ok=True)
                 fsync_dir(self._session)
@@ -233,7 +241,7 @@ class Draft:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            yield self._path.exists()
+            yield stands(self._path)
         finally:
             os.close(fd)
 
@@ -284,7 +292,7 @@ class Draft:
 
     def _open_values(self) -> None:
         path = self._path / _VALUES
-        if not path.exists() and (self._session / EMBEDDINGS_NPY).exists() and self._moved():
+        if not stands(path) and stands(self._session / EMBEDDINGS_NPY) and self._moved():
             return  # it has its name already; what is left to do is the rest of publish()
         self._values = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         status = os.fstat(self._values)
@@ -305,8 +313,8 @@ class Draft:
     def _missing(self) -> list[int]:
         """Chunks without a record, or whose bytes are not those of theirs."""
         path = self._path / _VALUES
-        path = path if path.exists() else self._session / EMBEDDINGS_NPY
-        content = map_path(path).data if path.exists() else memoryview(b"")
+        path = path if stands(path) else self._session / EMBEDDINGS_NPY
+        content = map_path(path).data if stands(path) else memoryview(b"")
         if len(content) != self.plan.bytes or bytes(content[:_HEADER_BYTES]) != self.plan.header:
             return list(range(self.plan.chunks))
         done = self.done()

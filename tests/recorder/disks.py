@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import functools
+import itertools
 import os
 import resource
 import shutil
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @contextmanager
@@ -25,6 +28,25 @@ def files_end_at(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def unsaid(path: Path, *functions: str, code: int = errno.ELOOP, from_call: int = 1) -> Iterator[None]:
+    """Functions of ``os`` fail for one path, as where a device would not say.
+
+    ``Path.exists`` has always taken this code for a no, and since Python 3.14 every one.
+    """
+    calls = itertools.count(1)
+
+    def refusing(real: Callable[..., object], where: object, *args: object, **kwargs: object) -> object:
+        if str(where) == str(path) and next(calls) >= from_call:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(where, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in functions or ("stat",):
+            patch.setattr(os, name, functools.partial(refusing, getattr(os, name)))
+        yield
 
 
 #: How each kind of file system is made in a file, how large it has to be, and how it is mounted.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import shutil
@@ -20,12 +19,12 @@ from tape2048_recorder.partial import FACTS, STAGED, PartialSession
 from tape2048_recorder.publish import publish
 
 from .checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
-from .disks import files_end_at
+from .disks import files_end_at, unsaid
 from .materials import NAME, ROW_BYTES, make_facts
 from .mutants import Mutant, applied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from .materials import Prepared
@@ -305,24 +304,11 @@ def test_facts_that_the_device_does_not_give_are_asked_for_again(
     assert_recovers(root, blocks, range(2))
 
 
-#: ``Path.exists`` and ``is_dir`` have always taken the last for a no, and the others since Python 3.14.
-UNSAID = [errno.EIO, errno.ESTALE, errno.ELOOP]
-
-
-def assert_left_alone_while_refused(
-    root: Path, session: PartialSession, path: Path, functions: Iterable[str], code: int
+def assert_left_alone_while_unsaid(
+    root: Path, session: PartialSession, path: Path, *functions: str, code: int
 ) -> None:
-    """Nothing changes while functions of ``os`` fail for one path, as where a device would not say."""
-
-    def refusing(real: Callable[..., object], where: object, *args: object, **kwargs: object) -> object:
-        if str(where) == str(path):
-            raise OSError(code, os.strerror(code), str(path))
-        return real(where, *args, **kwargs)
-
     before = snapshot(root)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in functions:
-            patch.setattr(os, name, functools.partial(refusing, getattr(os, name)))
+    with unsaid(path, *functions, code=code):
         found, listener = recover(root)
     assert found == []
     (error,) = listener.messages("error")
@@ -332,7 +318,7 @@ def assert_left_alone_while_refused(
     assert snapshot(root) == before
 
 
-@pytest.mark.parametrize("code", UNSAID)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ELOOP])
 @pytest.mark.parametrize("name", [STAGED, "fsync-failed"])
 def test_what_the_device_does_not_say_is_not_taken_for_a_no(
     root: Path, blocks: list[Prepared], name: str, code: int
@@ -340,7 +326,7 @@ def test_what_the_device_does_not_say_is_not_taken_for_a_no(
     session = leave(root, blocks, range(2))
     if name != STAGED:
         (session.path / name).touch()
-    assert_left_alone_while_refused(root, session, session.path / name, ["stat"], code)
+    assert_left_alone_while_unsaid(root, session, session.path / name, code=code)
     inode = session.steps_path.stat().st_ino
     assert_recovers(root, blocks, range(2))
     assert ((root / NAME / "steps.npy").stat().st_ino == inode) == (name == STAGED)
@@ -379,7 +365,7 @@ def test_a_directory_that_the_device_does_not_list_is_not_taken_for_empty(
     shell.rename(session.path)
     alive = sessions(root)
     # Of the codes, the one that Path.glob has always taken for an empty directory.
-    assert_left_alone_while_refused(root, session, session.path, ["listdir", "scandir"], errno.EACCES)
+    assert_left_alone_while_unsaid(root, session, session.path, "listdir", "scandir", code=errno.EACCES)
     assert_holds(root, blocks, confirmed=range(2), confirming=range(2), published_alive=alive)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
+from tests.recorder.disks import unsaid
 
 from tape2048 import Corpus, errors
 
@@ -340,6 +341,16 @@ def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(games: Path, tmp_pa
 
         model = {name: tensor for name, tensor in load_file(path).items() if name.startswith("model.")}
         assert all(bool(tensor.isfinite().all()) for tensor in model.values())
+
+
+def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(games: Path, tmp_path: Path) -> None:
+    made = config(games, tmp_path / "critic", checkpoint_steps=1, steps_max=2)
+    train_critic(made)
+    checkpoint = tmp_path / "critic" / training.CHECKPOINT
+    kept = checkpoint.read_bytes()
+    with unsaid(checkpoint), pytest.raises(errors.StorageError, match="looking for a checkpoint"):
+        train_critic(made)
+    assert checkpoint.read_bytes() == kept
 
 
 def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

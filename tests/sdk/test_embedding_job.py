@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.recorder.disks import unsaid
 
 from tape2048 import Corpus, Session, errors
 
@@ -316,6 +317,18 @@ def test_a_session_without_rows(tmp_path: Path) -> None:
     with Draft(tmp_path, plan) as draft:
         assert draft.publish() is None
     assert np.load(tmp_path / "embeddings.bf16.npy").shape == (0, 4)
+
+
+@pytest.mark.parametrize("from_call", [1, 2, 3])
+def test_values_that_the_device_does_not_show_are_not_removed(tmp_path: Path, from_call: int) -> None:
+    plan = Plan(model_sha="a", pooling="mean", width=4, rows=1, steps_crc32c=0, chunk_rows=1)
+    with Draft(tmp_path, plan) as draft:
+        draft.write(0, np.full((1, 4), 7, dtype=np.uint16))
+        values = tmp_path / PARTIAL / _embedding_draft._VALUES
+        with unsaid(values, from_call=from_call), pytest.raises(errors.StorageError):
+            draft.publish()
+        assert draft.publish() is None
+    assert np.load(tmp_path / "embeddings.bf16.npy").tolist() == [[7] * 4]
 
 
 @pytest.mark.parametrize("how", [{"batch_rows": 0}, {"chunk_rows": 0}, {"share": (2, 2)}, {"share": (-1, 2)}])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tape2048._durable import publishing_file, storage_error
+from tape2048._durable import publishing_file, stands, storage_error
 from tape2048.errors import AlreadyRunningError, OutDirError
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.ntuple.trainer import Progress, Trainer
@@ -73,7 +73,11 @@ def run_training(
         raise OutDirError(f"cannot be made ({error.strerror})", path=directory) from error
     checkpoint = directory / CHECKPOINT
     with _locked(directory):
-        if checkpoint.exists():
+        try:
+            goes_on = stands(checkpoint)
+        except OSError as error:
+            raise storage_error(error, checkpoint, "looking for a checkpoint") from error
+        if goes_on:
             trainer = Trainer.resume(checkpoint, config)
             view.event(f"going on from {trainer.moves:,} moves ({checkpoint})")
         else:

@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048._durable import storage_error
+from tape2048._durable import stands, storage_error
 from tape2048._staging import lock_directory
 from tape2048.errors import AlreadyRunningError, DivergedError
 from tape2048.torch import _training_model as models
@@ -211,7 +211,11 @@ class _Trainer:
             world_size=ranks.world_size,
         )
         checkpoint = directory / CHECKPOINT
-        if checkpoint.exists():
+        try:
+            goes_on = stands(checkpoint)
+        except OSError as error:
+            raise storage_error(error, checkpoint, "looking for a checkpoint") from error
+        if goes_on:
             self.state = read_checkpoint(checkpoint, self.state, self.model, self.optimizer, ranks)
             self.data.train.load_state_dict({**self.state.loader, "rank": ranks.rank})
             self.view.event(f"going on from step {self.state.step:,} ({checkpoint})")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.recorder.disks import files_end_at
+from tests.recorder.disks import files_end_at, unsaid
 from tests.recorder.processes import PATIENCE_S, environment
 
 from tape2048 import _ram
@@ -368,6 +368,14 @@ def test_a_training_goes_on_where_it_ended(tmp_path: Path) -> None:
     through = Trainer(small())
     through.learn(10**9)
     assert state_of(trainer) == state_of(through)
+
+
+def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(tmp_path: Path) -> None:
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    kept = (tmp_path / CHECKPOINT).read_bytes()
+    with unsaid(tmp_path / CHECKPOINT), pytest.raises(StorageError, match="looking for a checkpoint"):
+        run_training(small(moves=30_000), tmp_path, Seen(), threading.Event())
+    assert (tmp_path / CHECKPOINT).read_bytes() == kept
 
 
 def test_metrics_go_on_from_the_checkpoint(tmp_path: Path) -> None:
