@@ -2,9 +2,9 @@
 
 ``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel lets
 go of it however the recorder ends. ``readers.lock`` in that directory is :mod:`tape2048._holds`'s.
-``<instance>.json`` beside it holds, for a seed that was given, how
-far its sequence of games has been handed out, so that a service that starts again goes on instead of
-playing the same games again. ``<instance>.status.json`` is :mod:`.status_file`'s.
+``<instance>.json`` beside it holds, for each seed that was given, how far its sequence of games has been
+handed out, so that a recorder that starts again goes on instead of playing the same games again, whatever
+seeds came in between. ``<instance>.status.json`` is :mod:`.status_file`'s.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from tape2048_recorder.status_file import status_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["IDS_AHEAD", "GameState", "Instance", "Memory"]
+__all__ = ["IDS_AHEAD", "SEEDS_MAX", "GameState", "Instance", "Memory"]
 
 _DIRECTORY = LOCKS_DIRECTORY
 
 #: Ids that a crash may skip where the seed was given: the memory of them is written this far ahead.
 IDS_AHEAD = 1 << 24
+
+#: Seeds that are remembered; of more, those used last. Each takes some 60 bytes of the file.
+SEEDS_MAX = 1000
 
 _REMEMBERING = "writing the instance's memory"
 
@@ -39,6 +42,15 @@ class GameState(msgspec.Struct, frozen=True):
     seed: int
     next_id: int = 0
     free: tuple[tuple[int, int], ...] = ()
+
+
+class _Memories(GameState, frozen=True):
+    """What the file holds: the seed that was used last, then the others, those used last first.
+
+    The file of a recorder that knew one seed only is one without others.
+    """
+
+    others: tuple[GameState, ...] = ()
 
 
 class Instance:
@@ -54,6 +66,7 @@ class Instance:
         self.state_path = directory / f"{name}.json"
         self.status_path = status_path(out_dir, name)
         self._lock_path = directory / f"{name}.lock"
+        self._known: list[GameState] | None = None  # what the file holds; None: it was not read yet
         try:
             directory.mkdir(parents=True, exist_ok=True)
             make_readers_lock(out_dir)
@@ -89,25 +102,33 @@ class Instance:
         Raises:
             ConfigError: the file is not one of ours.
         """
+        self._known = self._read()
+        return next((state for state in self._known if state.seed == seed), GameState(seed))
+
+    def _read(self) -> list[GameState]:
         try:
-            state = msgspec.json.decode(self.state_path.read_bytes(), type=GameState)
+            found = msgspec.json.decode(self.state_path.read_bytes(), type=_Memories)
         except FileNotFoundError:
-            return GameState(seed)
+            return []
         except msgspec.MsgspecError as error:
             raise ConfigError(
                 f"the instance's memory of its games cannot be read: {error}",
                 path=self.state_path,
-                hint="move the file away; the seed's games then begin again from the first",
+                hint="move the file away; the games of a seed then begin again from the first",
             ) from error
-        return state if state.seed == seed else GameState(seed)
+        return [GameState(found.seed, found.next_id, found.free), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Remember how far the games were handed out.
+        """Remember how far the games of a seed were handed out, beside those of others.
 
         Raises:
             OSError: as the operating system gave it; the old state stands.
         """
-        replace_file(self.state_path, msgspec.json.encode(state))
+        known = self._read() if self._known is None else self._known
+        others = [other for other in known if other.seed != state.seed][: SEEDS_MAX - 1]
+        memories = _Memories(state.seed, state.next_id, state.free, tuple(others))
+        replace_file(self.state_path, msgspec.json.encode(memories))
+        self._known = [state, *others]
 
     def close(self) -> None:
         """Let go of the lock."""

@@ -97,11 +97,62 @@ def test_what_is_saved_is_loaded(root: Path, mine: Instance) -> None:
     mine.save_state(state)
     assert mine.load_state(seed) == state
     assert mine.load_state(seed - 1) == GameState(seed - 1), "another seed begins at its first game"
-    assert state_file(root).read_bytes() == b'{"seed":%d,"next_id":%d,"free":[[3,5],[9,10]]}' % (seed, 2**40)
+    expected = b'{"seed":%d,"next_id":%d,"free":[[3,5],[9,10]],"others":[]}' % (seed, 2**40)
+    assert state_file(root).read_bytes() == expected
+
+
+def test_a_seed_goes_on_after_another_was_used(root: Path) -> None:
+    begins = []
+    for seed in (1, 2, 1, 2, 3, 1):
+        held = Instance(root, "default")
+        state = held.load_state(seed)
+        begins.append(state.next_id)
+        memory = Memory(held, seed)
+        memory.cover(state.next_id)
+        memory.settle(GameState(seed, state.next_id + 10 * seed, ((4, 5),)))
+        held.close()
+    assert begins == [0, 0, 10, 20, 0, 20]
+
+
+def test_what_is_saved_before_anything_was_loaded_keeps_the_others(root: Path) -> None:
+    for seed in (1, 2):
+        held = Instance(root, "default")
+        held.save_state(GameState(seed, 10 * seed))
+        held.close()
+    held = Instance(root, "default")
+    assert [held.load_state(seed).next_id for seed in (1, 2)] == [10, 20]
+    held.close()
+
+
+def test_what_knew_one_seed_only_is_read(root: Path, mine: Instance) -> None:
+    state_file(root).write_bytes(b'{"seed":7,"next_id":30,"free":[[2,4]]}')
+    assert mine.load_state(7) == GameState(7, 30, ((2, 4),))
+    mine.save_state(GameState(8, 40))
+    assert mine.load_state(7) == GameState(7, 30, ((2, 4),))
+    assert mine.load_state(8) == GameState(8, 40)
+
+
+def test_of_very_many_seeds_those_used_first_are_forgotten(root: Path, mine: Instance) -> None:
+    for seed in range(instance.SEEDS_MAX):
+        mine.save_state(GameState(seed, 2**40, ((2**40 - 2, 2**40 - 1),)))
+    mine.save_state(GameState(0, 10))
+    mine.save_state(GameState(2**64 - 1, 20))
+    found = [mine.load_state(seed).next_id for seed in (0, 1, 2, instance.SEEDS_MAX - 1, 2**64 - 1)]
+    assert found == [10, 0, 2**40, 2**40, 20]
+    assert state_file(root).stat().st_size < 100_000
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"next_id": 3}', b'{"seed": 1, "next_id": "a"}', b"\xff"]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"next_id": 3}',
+        b'{"seed": 1, "next_id": "a"}',
+        b'{"seed": 1, "others": [2]}',
+        b"\xff",
+    ],
 )
 def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, content: bytes) -> None:
     state_file(root).write_bytes(content)
