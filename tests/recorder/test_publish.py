@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -318,6 +319,25 @@ def test_the_thread_survives_what_cannot_be_published(
     assert (first.final, first.published) == (True, None)
     assert second.error is None
     assert thread.pending == 0
+
+
+def test_the_thread_does_without_a_journal_that_cannot_be_closed(
+    root: Path, blocks: list[Prepared], thread: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begin(root)
+    blocks[0].record(session)
+    close = session.journal.close
+
+    def refuse() -> None:
+        close()
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(session.journal, "close", refuse)
+    thread.submit(session)
+    wait_until(lambda: len(thread._outcomes) == 1)
+    (outcome,) = thread.outcomes()
+    assert (outcome.final, outcome.error, thread.pending) == (True, None, 0)
+    assert_published(root, blocks[:1])
 
 
 @pytest.mark.root
