@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import InferenceError
+from tape2048.errors import InferenceError, WorkerStartError
 
 if TYPE_CHECKING:
     from tape2048_recorder.config import RecorderConfig
@@ -23,6 +23,12 @@ __all__ = ["InferenceProcess"]
 DEATHS_MAX = 5
 RETRY_S = 0.5
 
+_HINT_NOT_MADE = "see what memory and how many processes it may have: `tape2048 doctor`"
+
+
+def _not_made(error: OSError) -> str:
+    return f"no inference process could be made: {error.strerror or error}"
+
 
 class InferenceProcess:
     """One process that computes for all workers.
@@ -34,6 +40,9 @@ class InferenceProcess:
         config: the recorder's.
         player_args: with defaults filled in.
         reporter: told when it dies.
+
+    Raises:
+        WorkerStartError: no process could be made.
     """
 
     def __init__(
@@ -53,7 +62,11 @@ class InferenceProcess:
         self._start_at = 0.0
         self._deaths = 0
         self._answered = 0
-        self._start()
+        try:
+            self._start()
+        except OSError as error:
+            self.close()
+            raise WorkerStartError(_not_made(error), hint=_HINT_NOT_MADE) from error
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -91,22 +104,29 @@ class InferenceProcess:
     def attend(self, now: float) -> InferenceError | None:
         """Start another process where this one has died; an error where that does not help."""
         if self._process is None:
-            if now >= self._start_at:
+            if now < self._start_at:
+                return None
+            try:
                 self._start()
+            except OSError as error:
+                return self._note_death(_not_made(error), _HINT_NOT_MADE, now)
             return None
         code = self._process.poll()
         if code is None:
             return None
         self._process = None
+        return self._note_death(
+            f"the inference process ended with status {code}", "its standard error is above", now
+        )
+
+    def _note_death(self, what: str, hint: str, now: float) -> InferenceError | None:
+        """Have another one start in a while; an error where too many have died."""
         self._start_at = now + RETRY_S
         answered = int(self._slots.slots["head"]["answered"].sum())
         self._deaths = 1 if answered > self._answered else self._deaths + 1
         self._answered = answered
-        what = f"the inference process ended with status {code}"
         if self._deaths >= DEATHS_MAX:
-            return InferenceError(
-                f"{what}, {DEATHS_MAX} times without an answer between", hint="its standard error is above"
-            )
+            return InferenceError(f"{what}, {DEATHS_MAX} times without an answer between", hint=hint)
         self._reporter.event("warning", f"{what}, another starts; workers wait and lose nothing")
         return None
 

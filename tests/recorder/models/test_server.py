@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import PlayerImportError, PlayerRaisedError
+from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError, WorkerStartError
 from tape2048.rules import boards_to_exps
-from tape2048_recorder.models import server
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.models import inference, server
+from tape2048_recorder.models.inference import DEATHS_MAX, RETRY_S, InferenceProcess
 from tape2048_recorder.models.remote import RemotePlayer
 from tape2048_recorder.models.server import Server, ServerSpec
 from tape2048_recorder.models.slots import Slots
 from tape2048_recorder.protocol import Weights
 
+from ..checks import Listener
 from ..lanes import batched
 from ..lanes.batched import scores_of
 
@@ -163,3 +168,75 @@ def test_models_stay_while_anybody_asks_for_them(
         play(players[1:])
     play([there.player(0, 0, checkpoint(tmp_path, 4))])
     assert sorted(there.server._models) == [os.fsencode(tmp_path / f"{n}.json") for n in range(1, 5)]
+
+
+class Sleeper:
+    """Processes that do nothing, in the place of inference processes; ``refuse``: none can be made."""
+
+    def __init__(self) -> None:
+        self.refuse = False
+        self.made: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, _: object, **kwargs: Any) -> subprocess.Popen[bytes]:
+        if self.refuse:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.made.append(subprocess.Popen(["sleep", "600"], **kwargs))
+        return self.made[-1]
+
+
+@pytest.fixture
+def sleeper(monkeypatch: pytest.MonkeyPatch) -> Sleeper:
+    made = Sleeper()
+    popen = SimpleNamespace(Popen=made, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(inference, "subprocess", popen)
+    return made
+
+
+CONFIG = RecorderConfig(player=f"python:{batched.__file__}:hashed", workers=WORKERS, inference="server")
+
+
+def test_a_process_that_cannot_be_made_is_tried_later(sleeper: Sleeper) -> None:
+    listener = Listener()
+    process = InferenceProcess(CONFIG, {}, listener)
+    try:
+        sleeper.made[0].kill()
+        sleeper.made[0].wait()
+        sleeper.refuse = True
+        times = [RETRY_S * number for number in range(1, 4)]
+        assert [process.attend(now) for now in times] == [None] * 3
+        sleeper.refuse = False
+        assert process.attend(times[-1] + RETRY_S / 2) is None
+        assert len(sleeper.made) == 1, "the time has not come"
+        assert process.attend(times[-1] + RETRY_S) is None
+        assert len(sleeper.made) == 2
+    finally:
+        process.close()
+    said = listener.messages("warning")
+    assert "ended with status -9" in said[0]
+    assert ["could be made: Resource temporarily unavailable" in message for message in said] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
+    process = InferenceProcess(CONFIG, {}, Listener())
+    try:
+        sleeper.made[0].kill()
+        sleeper.made[0].wait()
+        sleeper.refuse = True
+        found = [process.attend(RETRY_S * number) for number in range(1, DEATHS_MAX + 1)]
+    finally:
+        process.close()
+    assert found[:-1] == [None] * (DEATHS_MAX - 1)
+    assert isinstance(found[-1], InferenceError)
+    assert "doctor" in (found[-1].hint or "")
+
+
+def test_where_the_first_process_cannot_be_made_nothing_stays(sleeper: Sleeper) -> None:
+    sleeper.refuse = True
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the count alone
+    with pytest.raises(WorkerStartError, match="no inference process could be made: Resource temporarily"):
+        InferenceProcess(CONFIG, {}, Listener())
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
