@@ -19,6 +19,7 @@ the highest ``n``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,8 @@ class PartialSession:
         self._end = 0
         self._outstanding: dict[int, int] = {}
         self._blocks: list[Block] = []
+        self._steps_fd = -1
+        self._flushed = True
         try:
             self.path = self._make_directory(out_dir)
             self.journal = self._begin(out_dir)
@@ -155,7 +158,8 @@ class PartialSession:
         journal = None
         try:
             (self.path / STAGED).mkdir()
-            os.close(os.open(self.steps_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._steps_fd = os.open(self.steps_path, flags, 0o644)
             journal = Journal(self.path / JOURNAL, self.dtype.itemsize)
             write_file(self.path / FACTS, msgspec.json.encode(self.facts))
             fsync_dir(self.path)
@@ -163,6 +167,7 @@ class PartialSession:
         except OSError:
             if journal is not None:
                 journal.close()
+            self.close()
             shutil.rmtree(self.path, ignore_errors=True)
             raise
         return journal
@@ -225,6 +230,27 @@ class PartialSession:
         rows = self._outstanding.pop(first_row)
         if first_row + rows == self._end:
             self._end = first_row
+
+    def flush(self) -> bool:
+        """Flush the rows, once; False where some that were written may not be on the disk.
+
+        The kernel says so once to each descriptor, and never to one that is opened after another was told (a
+        worker's, when it closed the file). The one here is older than the rows.
+        """
+        if self._steps_fd >= 0:
+            try:
+                os.fsync(self._steps_fd)
+            except OSError:
+                self._flushed = False
+            self.close()
+        return self._flushed
+
+    def close(self) -> None:
+        """Let go of the rows' file. A file that is open cannot be removed from every file system."""
+        if self._steps_fd >= 0:
+            fd, self._steps_fd = self._steps_fd, -1
+            with contextlib.suppress(OSError):  # nothing was written through it
+                os.close(fd)
 
     @property
     def size_bytes(self) -> int:

@@ -47,6 +47,7 @@ from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal
 from tape2048_recorder.partial import STAGED, Facts, compactions, read_facts, stage_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["Published", "publish", "recover"]
@@ -70,7 +71,15 @@ class Published(NamedTuple):
     rows_lost: int
 
 
-def publish(out_dir: Path, partial: Path, facts: Facts, blocks: list[Block], *, ended_at: str) -> Published:
+def publish(
+    out_dir: Path,
+    partial: Path,
+    facts: Facts,
+    blocks: list[Block],
+    *,
+    ended_at: str,
+    flush: Callable[[], bool] = lambda: True,
+) -> Published:
     """Make a session of confirmed blocks visible, whole.
 
     Args:
@@ -79,11 +88,13 @@ def publish(out_dir: Path, partial: Path, facts: Facts, blocks: list[Block], *, 
         facts: its facts.
         blocks: its confirmed blocks, in any order, not overlapping.
         ended_at: UTC, RFC 3339.
+        flush: flushes the rows; False where some may be lost. Then all are read back, and the blocks whose
+            checksum holds are written anew.
 
     Raises:
         StorageError: the operating system said no; calling again is safe.
     """
-    return _publish(out_dir, partial, facts, blocks, ended_at=ended_at, recovered=False)
+    return _publish(out_dir, partial, facts, blocks, ended_at=ended_at, recovered=False, flush=flush)
 
 
 def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
@@ -125,7 +136,14 @@ def read_journal_or_nothing(path: Path) -> bytes:
 
 
 def _publish(
-    out_dir: Path, partial: Path, facts: Facts, blocks: list[Block], *, ended_at: str, recovered: bool
+    out_dir: Path,
+    partial: Path,
+    facts: Facts,
+    blocks: list[Block],
+    *,
+    ended_at: str,
+    recovered: bool,
+    flush: Callable[[], bool] = lambda: True,
 ) -> Published:
     try:
         claimed = sum(block.rows for block in blocks)
@@ -137,7 +155,8 @@ def _publish(
         blocks = sorted(blocks, key=lambda block: block.first_row)
         if recovered:
             blocks = _intact(stage / STAGED / STEPS_NPY, blocks, row_bytes)
-        if blocks and (_has_holes(blocks) or stands(stage / _DOUBTED)):
+        doubted = _in_doubt(partial, stage, flush)
+        if blocks and (doubted or _has_holes(blocks)):
             stage, blocks = _compact(partial, stage, blocks, row_bytes)
         if not blocks:
             _remove(partial, out_dir)
@@ -164,6 +183,15 @@ def _publish(
 def _has_holes(blocks: list[Block]) -> bool:
     ends = itertools.accumulate(block.rows for block in blocks)
     return any(block.first_row + block.rows != end for block, end in zip(blocks, ends, strict=True))
+
+
+def _in_doubt(partial: Path, stage: Path, flush: Callable[[], bool]) -> bool:
+    """Whether rows may be missing on the disk, whatever is read now."""
+    if flush() or stage != partial:
+        return stands(stage / _DOUBTED)
+    with contextlib.suppress(OSError):
+        (stage / _DOUBTED).touch()  # for the next start, should this one be killed
+    return True
 
 
 def _read_block(fd: int, block: Block, row_bytes: int) -> bytearray | None:

@@ -97,13 +97,19 @@ class Publisher:
     def _run(self) -> None:
         while (session := self._queue.get()) is not None:
             self._publish(session)
+            session.close()
 
     def _publish(self, session: PartialSession) -> None:
         while True:
             begin = time.monotonic()
             try:
                 published = publish(
-                    self._out_dir, session.path, session.facts, session.blocks, ended_at=utc_text()
+                    self._out_dir,
+                    session.path,
+                    session.facts,
+                    session.blocks,
+                    ended_at=utc_text(),
+                    flush=session.flush,
                 )
             except DiskFullError as error:
                 final = self._give_up.is_set()

@@ -245,11 +245,20 @@ class Worker:
     def _open(self, place: Range) -> int:
         """The descriptor of the session's rows; one file is open at a time."""
         if self._file is None or self._file[0] != place.session:
-            if self._file is not None:
-                os.close(self._file[1])
-                self._file = None
+            self._close_file()
             self._file = (place.session, os.open(place.path, os.O_WRONLY | os.O_CLOEXEC))
         return self._file[1]
+
+    def _close_file(self) -> None:
+        """Close the last session's file, if there is one.
+
+        Some network file systems say only now what became of a write, of blocks that are confirmed. The
+        daemon hears of it, too, when it publishes the session: its descriptor is older than the rows.
+        """
+        if self._file is not None:
+            fd, self._file = self._file[1], None  # it is closed, whatever closing says
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 def die_with(daemon_pid: int) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,6 @@ from .processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tape2048_recorder.publish import Published
 
@@ -40,7 +40,7 @@ def begin(root: Path, serial: int = 1, **facts: object) -> PartialSession:
 
 def finish(root: Path, session: PartialSession) -> Published:
     session.journal.close()
-    return publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    return publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT, flush=session.flush)
 
 
 def assert_published(root: Path, blocks: list[Prepared]) -> None:
@@ -277,6 +277,78 @@ def test_rows_that_could_not_be_flushed_are_written_anew(root: Path, blocks: lis
     finish(root, session)
     assert_published(root, blocks[:3])
     assert (root / NAME / "steps.npy").stat().st_ino != inode
+
+
+def failing_once(patch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """Have the next call of a function of ``os`` fail, after what it does."""
+    real = getattr(os, name)
+
+    def fail(fd: int) -> None:
+        patch.setattr(os, name, real)
+        real(fd)
+        raise OSError(code, os.strerror(code))
+
+    patch.setattr(os, name, fail)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_rows_of_which_a_write_failed_are_read_back(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    session = begin(root)
+    rows = [block.record(session) for block in blocks[:3]]
+    if is_lost:
+        with session.steps_path.open("r+b") as file:
+            file.seek(STEPS_HEADER_BYTES + rows[1] * STEP_DTYPE.itemsize)
+            file.write(bytes(100))
+    inode = session.steps_path.stat().st_ino
+    failing_once(monkeypatch, "fsync", errno.EDQUOT)
+    published = finish(root, session)
+    assert published.rows_lost == (blocks[1].rows if is_lost else 0)
+    assert_published(root, [blocks[0], blocks[2]] if is_lost else blocks[:3])
+    assert (root / NAME / "steps.npy").stat().st_ino != inode
+
+
+def test_that_a_write_failed_is_not_forgotten_by_the_next_try(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begin(root)
+    blocks[0].record(session)
+    inode = session.steps_path.stat().st_ino
+    failing_once(monkeypatch, "fsync", errno.EIO)
+    with files_end_at(200), pytest.raises(StorageError, match="too large"):
+        finish(root, session)
+    (session.path / "fsync-failed").unlink()  # as where there was no room for it
+    publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT, flush=session.flush)
+    assert_published(root, blocks[:1])
+    assert (root / NAME / "steps.npy").stat().st_ino != inode
+
+
+def test_the_descriptor_that_is_flushed_is_older_than_the_rows(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[tuple[int, str]] = []
+    opened: set[int] = set()
+    real, real_open = os.fsync, os.open
+
+    def note(fd: int) -> None:
+        flushed.append((fd, str(Path(f"/proc/self/fd/{fd}").readlink())))
+        real(fd)
+
+    def note_open(path: str, *args: int) -> int:
+        opened.add(fd := real_open(path, *args))
+        return fd
+
+    session = begin(root)
+    blocks[0].record(session)
+    monkeypatch.setattr(os, "open", note_open)
+    monkeypatch.setattr(os, "fsync", note)
+    finish(root, session)
+    fd, path = flushed[0]
+    assert fd not in opened
+    assert path == str(session.steps_path)
+    session.close()
+    session.close()
 
 
 # --- the publisher's thread
