@@ -79,7 +79,7 @@ def run(
             if load is not None:
                 reload = Reload(
                     load,
-                    reporter,
+                    service,
                     around=service.manager.reloading,
                     changed=lambda now: _tell(now, service.changed, changed),
                 )

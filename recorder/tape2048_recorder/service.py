@@ -2,11 +2,12 @@
 
 A reporter that passes everything on to another one and keeps three more informed: the service manager, the
 status file, and metrics. Each follows from the status that the daemon makes twice a second; none can stop
-the recording.
+the recording, nor can a view that has nowhere left to write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -56,7 +57,7 @@ class Service:
         self._config = config
         self._started_at = utc_text()
         self._process = Process.of(os.getpid())
-        self._metrics = open_metrics(config, lambda text: view.event("warning", text))
+        self._metrics = open_metrics(config, lambda text: self.event("warning", text))
         self._file = StatusFile(path)
         self._file_fails = False
         self._next = 0.0
@@ -95,12 +96,14 @@ class Service:
 
     def event(self, level: Level, message: str) -> None:
         """Something happened once that a person should know."""
-        self._view.event(level, message)
+        with contextlib.suppress(OSError):  # a log that nobody reads, or that is full: tried again each time
+            self._view.event(level, message)
 
     def status(self, make_status: Callable[[], Status]) -> None:
         """How things stand; called twice a second."""
         status = make_status()
-        self._view.status(lambda: status)
+        with contextlib.suppress(OSError):
+            self._view.status(lambda: status)
         self.manager.status(status)
         before, self._last = self._last, status
         now = time.monotonic()
@@ -136,7 +139,7 @@ class Service:
             self._file.write(snapshot)
         except OSError as error:
             if not self._file_fails:
-                self._view.event("warning", f"the status file cannot be written: {error}")
+                self.event("warning", f"the status file cannot be written: {error}")
             self._file_fails = True
         else:
             self._file_fails = False

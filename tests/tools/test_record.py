@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import pty
 import select
@@ -16,8 +19,9 @@ import msgspec
 import pytest
 
 from tape2048 import Session, sessions
+from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.report import Status, Summary
-from tape2048_tools.recording_view import LogView, duration, rate, summary_parts
+from tape2048_tools.recording_view import LiveView, LogView, duration, rate, summary_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,3 +213,55 @@ def test_what_was_recorded_is_played_again_only_where_that_runs_no_code_of_a_use
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"])
     assert " validate x --replay\n" in str(summary_parts(some)[-1])
     assert " validate x\n" in str(summary_parts(msgspec.structs.replace(some, model_share=0.9))[-1])
+
+
+class ClosedTerminal(io.StringIO):
+    """A terminal that takes nothing any more, as one does whose other side is gone."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self.tried: list[int] = []
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, text: str) -> int:
+        self.tried.append(len(text))
+        return len(text)
+
+    def flush(self) -> None:
+        if len(self.tried) > 2:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_panel_that_cannot_be_drawn_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with (tmp_path / "nothing").open("wb") as file:
+        terminal = ClosedTerminal(file.fileno())
+        monkeypatch.setattr("sys.stderr", terminal)
+        with LiveView(RecorderConfig()) as view:
+            view.status(lambda: STATUS)
+            for _ in range(10):
+                with contextlib.suppress(OSError):
+                    view.status(lambda: STATUS)
+                with contextlib.suppress(OSError):
+                    view.event("info", "a line")
+    assert len(terminal.tried) > 20
+    assert max(terminal.tried) < 2 * terminal.tried[1]
+
+
+@pytest.mark.slow
+def test_a_summary_that_finds_no_room_is_no_failed_recording(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - no file of ours
+        done = subprocess.run(
+            [*COMMAND, "--player", "random", "--max-games", "20"],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0
+    assert "warning: the summary is lost: writing to standard output failed (No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(sessions(tmp_path / "selfplay")) == 1

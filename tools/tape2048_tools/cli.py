@@ -129,11 +129,11 @@ def _report(error: Exception, name: str) -> int:
 
     if not isinstance(error, TapeError):
         raise error
-    from tape2048_tools.output import printable
+    from tape2048_tools.output import complain, printable
 
-    click.echo(f"{name}: error: {printable(str(error))}", err=True)
+    complain(f"{name}: error: {printable(str(error))}")
     if error.hint is not None:
-        click.echo(f"hint: {printable(error.hint)}", err=True)
+        complain(f"hint: {printable(error.hint)}")
     return error.exit_code
 
 

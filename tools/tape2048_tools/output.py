@@ -10,11 +10,12 @@ file's name must not reach the terminal.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "cell",
     "columns",
+    "complain",
+    "drop_unwritten",
     "finding",
     "print_human",
     "print_json",
@@ -147,6 +150,21 @@ def finding(error: str, message: str, hint: str | None) -> Text:
     return text if hint is None else text.append(f"\n  hint: {printable(hint)}")
 
 
+def drop_unwritten(stream: TextIO) -> None:
+    """Write what a stream still holds, or let it go: the interpreter would try once more, and complain."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def complain(text: str) -> None:
+    """Write a line to standard error; where nobody reads that, the exit code has to do."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+    drop_unwritten(sys.stderr)
+
+
 def _encodable(value: Any) -> Any:
     """The document with names that are not valid Unicode (a file's) escaped, as JSON has no bytes."""
     if isinstance(value, dict):
@@ -165,13 +183,12 @@ def _emit(text: str) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at its end, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritten(sys.stdout)
         raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
     except OSError as error:
         from tape2048.errors import DiskFullError, StorageError
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritten(sys.stdout)
         kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
         raise kind(
             f"writing to standard output failed ({error.strerror})", hint="check where the output is sent"

@@ -5,6 +5,7 @@ Both views go to standard error; standard output gets the summary alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 
 from tape2048_tools.display import number, share, size
 from tape2048_tools.log_lines import log_line, stderr_is_journal, worth_saying
-from tape2048_tools.output import cell, columns, printable
+from tape2048_tools.output import cell, columns, drop_unwritten, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console, RenderableType
     from rich.panel import Panel
@@ -75,7 +76,7 @@ class LogView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        drop_unwritten(sys.stderr)
 
     def event(self, level: Level, message: str) -> None:
         """One line, with time and level."""
@@ -123,18 +124,33 @@ class LiveView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
+        drop_unwritten(sys.stderr)
 
     def changed(self, config: RecorderConfig) -> None:
         """Nothing here depends on what may change."""
 
     def event(self, level: Level, message: str) -> None:
         """A line above the panel."""
-        self._console.print(cell(message, _STYLES[level]))
+        with self._letting_go():
+            self._console.print(cell(message, _STYLES[level]))
 
     def status(self, make_status: Callable[[], Status]) -> None:
         """Draw the panel."""
-        self._live.update(self.panel(make_status()), refresh=True)
+        with self._letting_go():
+            self._live.update(self.panel(make_status()), refresh=True)
+
+    @contextlib.contextmanager
+    def _letting_go(self) -> Iterator[None]:
+        """Have rich forget what a terminal did not take; it would keep all of it, and write it each time."""
+        try:
+            yield
+        except OSError:
+            self._console.quiet = True
+            self._console.print()
+            self._console.quiet = False
+            raise
 
     def panel(self, status: Status) -> Panel:
         """The panel for one moment."""

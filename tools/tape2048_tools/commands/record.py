@@ -40,15 +40,21 @@ def command(*, config_path: Path | None, **flags: Any) -> None:
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
     loaded = load_from_command_line(config_path, flags)
+    from tape2048.errors import StorageError
     from tape2048_recorder.recorder import run
-    from tape2048_tools.output import print_human
+    from tape2048_tools.output import complain, print_human, printable
     from tape2048_tools.recording_view import open_view, summary_parts
 
     faulthandler.enable()  # the service manager ends what hangs by SIGABRT: its log then has the stack
     load = _loader(config_path, flags) if loaded.path is not None and not _has_terminal() else None
     with open_view(loaded.config) as view:
         summary = run(loaded.config, view, load=load, changed=view.changed)
-    print_human(*summary_parts(summary))
+    try:
+        print_human(*summary_parts(summary))
+    except click.exceptions.Exit:
+        pass  # nobody reads it any more; everything is published, and the exit code says so
+    except StorageError as error:
+        complain(f"tape2048: warning: the summary is lost: {printable(error)}")
 
 
 def _loader(config_path: Path | None, flags: dict[str, Any]) -> Callable[[], RecorderConfig]:

@@ -1,0 +1,144 @@
+"""A recorder whose log nobody reads any more, or whose terminal is gone: it ends as if it were read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048.errors import WorkerStartError
+from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.service import Service
+from tape2048_recorder.status_file import judge, read_snapshot
+
+from .checks import assert_sessions_valid, partials, run_table
+from .processes import PATIENCE_S, environment, wait_until, workers_of
+from .statuses import status_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tape2048_recorder.report import Level, Status
+
+
+CALM = ["--player", "expectimax", "--workers", "1", "--sample-rate", "20", "--min-free-mb", "0"]
+
+
+class Full:
+    """A view whose disk is full."""
+
+    def __init__(self) -> None:
+        self.full = True
+        self.shown: list[str] = []
+
+    def event(self, level: Level, message: str) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.shown.append(message)
+
+    def status(self, make_status: Callable[[], Status]) -> None:
+        self.event("info", make_status().state)
+
+
+def test_a_view_that_cannot_write_is_tried_again_with_the_next_line(tmp_path: Path) -> None:
+    view = Full()
+    nowhere = tmp_path / "gone" / "default.status.json"  # so that the service has something to say itself
+    with Service(view, RecorderConfig(), nowhere, {}) as service:
+        service.event("info", "one")
+        service.status(status_now)
+        view.full = False
+        service.event("info", "two")
+        service.status(lambda: status_now(state="paused"))
+    assert view.shown == ["two", "paused"]
+
+
+def games_recorded(root: Path) -> int:
+    with contextlib.suppress(Exception):  # it has not begun
+        return read_snapshot(root, "default").status.games
+    return 0
+
+
+def assert_ended_well(root: Path, why: str) -> None:
+    assert len(run_table(root)) > 0
+    assert_sessions_valid(root)
+    assert not partials(root)
+    last = read_snapshot(root, "default")
+    assert judge(last).text.startswith("stopped ")
+    assert last.status.why == f"{why} was received"
+
+
+@contextlib.contextmanager
+def command(root: Path, *args: str, **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`tape2048 record` that has recorded something."""
+    process = subprocess.Popen(  # type: ignore[call-overload]
+        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out-dir", str(root), *args],
+        env=environment(TERM="xterm-256color"), stdin=subprocess.DEVNULL, **options,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: process.poll() is not None or games_recorded(root) > 0)
+        assert process.poll() is None
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_nobody_reads_the_log_nor_the_summary(root: Path) -> None:
+    """`record 2>&1 | tee log`, and Ctrl-C, which ends tee first."""
+    log, write = os.pipe()
+    with command(root, "--log-interval-s", "0.2", stdout=write, stderr=write) as process:
+        os.close(write)
+        os.close(log)
+        time.sleep(0.5)  # so that a line of the log has failed
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+        assert not workers_of(process.pid)
+    assert_ended_well(root, "SIGINT")
+
+
+@pytest.mark.slow
+def test_an_error_that_nobody_reads_has_its_exit_code(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('broken on purpose')")
+    log, write = os.pipe()
+    os.close(log)
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out-dir", str(root)],
+        env=env, stdin=subprocess.DEVNULL, stdout=write, stderr=write, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert done.returncode == WorkerStartError.exit_code
+
+
+@pytest.mark.slow
+def test_its_terminal_is_closed(root: Path) -> None:
+    """An ssh connection that breaks: SIGHUP, and every write fails."""
+    primary, secondary = pty.openpty()
+
+    def begin() -> None:
+        fcntl.ioctl(secondary, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    streams = {"stdout": secondary, "stderr": secondary}
+    with command(root, **streams, start_new_session=True, preexec_fn=begin) as process:
+        os.close(secondary)
+        while select.select([primary], [], [], 0)[0]:
+            os.read(primary, 1 << 16)
+        os.close(primary)
+        assert process.wait(PATIENCE_S) == 0
+        assert not workers_of(process.pid)
+    assert_ended_well(root, "SIGHUP")
