@@ -56,7 +56,8 @@ def run(
     Args:
         config: what to record, and where.
         reporter: told of events and, twice a second, of the state of things.
-        load: reads the settings again when SIGHUP comes; None: SIGHUP ends it as SIGTERM does.
+        load: reads the settings again when SIGHUP comes; None: SIGHUP ends it as SIGTERM does, unless it is
+            ignored.
         changed: told of the settings that hold after that.
 
     Returns:
@@ -72,7 +73,7 @@ def run(
     player_args = check_player(config.player, config.player_args)
     out_dir = _prepare(Path(config.out_dir), config)
     instance = Instance(out_dir, config.instance)
-    signals = Signals()
+    signals = Signals(reloads=load is not None)
     try:
         with Service(reporter, config, instance.status_path, os.environ) as service:
             reload = None

@@ -27,12 +27,20 @@ def _note(_number: int, _frame: FrameType | None) -> None:
 
 
 class Signals:
-    """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only."""
+    """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only.
 
-    def __init__(self) -> None:
+    Args:
+        reloads: SIGHUP has the settings read again. Where it would be an end, whoever had it ignored when
+            this process began (``nohup``) wanted none.
+    """
+
+    def __init__(self, *, reloads: bool = False) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        self._before: dict[int, Handler] = {number: signal.signal(number, _note) for number in _HEARD}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and not reloads else ()
+        self._before: dict[int, Handler] = {
+            number: signal.signal(number, _note) for number in _HEARD if number not in ignored
+        }
 
     def take(self) -> list[str]:
         """The names of the signals that came since the last call."""

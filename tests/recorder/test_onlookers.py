@@ -20,6 +20,7 @@ import pytest
 from tape2048.errors import WorkerStartError
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.service import Service
+from tape2048_recorder.signals import Signals
 from tape2048_recorder.status_file import judge, read_snapshot
 
 from .checks import assert_sessions_valid, partials, run_table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.report import Level, Status
 
+    from .processes import Recorders
 
 CALM = ["--player", "expectimax", "--workers", "1", "--sample-rate", "20", "--min-free-mb", "0"]
 
@@ -125,13 +127,14 @@ def test_an_error_that_nobody_reads_has_its_exit_code(root: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_its_terminal_is_closed(root: Path) -> None:
+@pytest.mark.parametrize("ignored", [False, True], ids=["hears SIGHUP", "ignores SIGHUP"])
+def test_its_terminal_is_closed(root: Path, ignored: bool) -> None:
     """An ssh connection that breaks: SIGHUP, and every write fails."""
     primary, secondary = pty.openpty()
 
     def begin() -> None:
         fcntl.ioctl(secondary, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
 
     streams = {"stdout": secondary, "stderr": secondary}
     with command(root, **streams, start_new_session=True, preexec_fn=begin) as process:
@@ -139,6 +142,44 @@ def test_its_terminal_is_closed(root: Path) -> None:
         while select.select([primary], [], [], 0)[0]:
             os.read(primary, 1 << 16)
         os.close(primary)
+        if ignored:
+            games = games_recorded(root)
+            wait_until(lambda: process.poll() is not None or games_recorded(root) > games)
+            process.terminate()
         assert process.wait(PATIENCE_S) == 0
         assert not workers_of(process.pid)
-    assert_ended_well(root, "SIGHUP")
+    assert_ended_well(root, "SIGTERM" if ignored else "SIGHUP")
+
+
+# --- nohup
+
+
+@pytest.fixture
+def nohup() -> Iterator[None]:
+    """What this process starts, and it itself, ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nohup")
+def test_nohup_holds(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.start(workers=1, player="expectimax", sample_rate=20)
+    games = recorder.wait_for_status(lambda status: status["games"] > 0)["games"]
+    recorder.signal(signal.SIGHUP)
+    recorder.wait_for_status(lambda status: status["games"] > games)
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert recorder.summary["reason"] == "SIGTERM was received"
+
+
+@pytest.mark.usefixtures("nohup")
+@pytest.mark.parametrize("reloads", [False, True])
+def test_an_ignored_sighup_is_heard_where_it_reads_the_settings_again(reloads: bool) -> None:
+    signals = Signals(reloads=reloads)
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.take() == (["SIGHUP", "SIGTERM"] if reloads else ["SIGTERM"])
+    signals.close()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
