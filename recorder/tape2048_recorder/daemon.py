@@ -343,9 +343,9 @@ class Daemon:
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
             self.first_step_s = now - self._begun
         if self._phase == "recording":
-            self._check_limits(now)
             if self._reload is not None and self._reload.due(now):
                 self._reconfigure(self._reload)
+            self._check_limits(now)
         if self._phase == "draining":
             self._check_drain(now)
         if self._phase == "publishing" and now >= self._deadline:
@@ -360,10 +360,10 @@ class Daemon:
             self._confirm(worker)
         elif worker.waiting_rows is not None:
             self._answer_waiting(worker)
-        elif (
-            self._phase == "recording" and not worker.alive and not worker.said_bye and now >= worker.start_at
-        ):
-            self._start(worker)
+        elif self._phase == "recording" and not worker.alive and now >= worker.start_at:
+            is_through = worker.said_bye and self._ledger.exhausted  # which games that come back can change
+            if not is_through:
+                self._start(worker)
 
     def _start(self, worker: Worker) -> None:
         try:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +19,12 @@ from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.reload import INTERVAL_S, LIVE, Reload, merged
 from tape2048_recorder.settings import settings_of
 
+from .checks import run_table
+from .processes import PATIENCE_S, environment, wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tape2048_recorder.report import Level, Status
 
@@ -157,3 +165,49 @@ def test_a_new_limit_counts_games_that_are_out_already() -> None:
     assert ledger.take(0, 10) is None
     ledger.limit(None)
     assert ledger.take(0, 10) == (11, 10)
+
+
+#: What a worker runs before anything else: it says that it is through, and stays until it may go.
+LINGERING = """
+import os, pathlib, time
+from tape2048_recorder import protocol
+
+send = protocol.Channel.send
+
+def lingering_send(channel, message):
+    send(channel, message)
+    if isinstance(message, protocol.Bye):
+        pathlib.Path({there!r}, f"bye-{{os.getpid()}}").touch()
+        while not pathlib.Path({there!r}, "go").exists():
+            time.sleep(0.01)
+
+protocol.Channel.send = lingering_send
+"""
+
+
+@pytest.mark.slow
+def test_a_higher_limit_has_workers_that_are_through_start_again(root: Path, tmp_path: Path) -> None:
+    """Also where it comes between the last game and the end of the last worker."""
+    (tmp_path / "sitecustomize.py").write_text(LINGERING.format(there=str(tmp_path)))
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+    config = tmp_path / "recorder.toml"
+    text = 'player = "greedy"\nworkers = 2\nmin_free_mb = 0\nmax_games = {}\n'
+    config.write_text(text.format(10))
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out-dir", root],
+            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait_until(lambda: len(list(tmp_path.glob("bye-*"))) == 2)
+        config.write_text(text.format(500))
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "max_games = 500 (was 10)" in (tmp_path / "log").read_text())
+        (tmp_path / "go").touch()
+        assert process.wait(PATIENCE_S / 2) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert len(list(tmp_path.glob("bye-*"))) == 4
+    assert sorted(run_table(root)["id"]) == list(range(500))
