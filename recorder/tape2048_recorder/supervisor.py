@@ -93,16 +93,19 @@ class Supervisor:
         self.deaths_in_a_row = 0
         #: Further descriptors that workers inherit.
         self.fds: tuple[int, ...] = ()
+        self._server: InferenceProcess | None = None
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run."""
-        return [worker.process.pid for worker in self.workers if worker.process is not None]
+        """The processes that run, with the one that computes for all workers."""
+        pids = [worker.process.pid for worker in self.workers if worker.process is not None]
+        return pids if self._server is None else pids + self._server.pids
 
     def use(self, server: InferenceProcess) -> None:
         """Workers that start from now on ask this process."""
         self._spec = server.told(self._spec)
         self.fds = server.fds
+        self._server = server
 
     def set_weights(self, weights: Weights) -> None:
         """Workers that start from now on play these."""

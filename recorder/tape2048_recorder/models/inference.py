@@ -73,6 +73,11 @@ class InferenceProcess:
         """What workers inherit."""
         return (self._slots.fd, *self._wakes)
 
+    @property
+    def pids(self) -> list[int]:
+        """The process, while it runs."""
+        return [] if self._process is None else [self._process.pid]
+
     def told(self, spec: WorkerSpec) -> WorkerSpec:
         """A worker's specification, with where it asks."""
         return msgspec.structs.replace(

@@ -87,6 +87,12 @@ def failing(*, after: int, how: str = "raise") -> Player:
     return play
 
 
+def heavy(megabytes: int) -> Player:
+    """Holds this much memory."""
+    held = np.ones(megabytes * 10**6, dtype=np.uint8)
+    return lambda boards, _legal, _exps: scores_of(boards, int(held[0]))
+
+
 def from_checkpoint(model: str, slow_s: float = 0.0) -> Player:
     """Scores by the ``key`` of a JSON checkpoint; one that is not whole is refused."""
     try:

@@ -274,6 +274,15 @@ def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Pa
     assert len(published_runs(fast_dir)) > 50
 
 
+def test_the_memory_of_the_one_process_counts(recorders: Recorders, fast_dir: Path) -> None:
+    """Daemon and worker hold a quarter of a gigabyte."""
+    recorder = recorders.run(
+        player=f"{PLAYER}:heavy", player_args={"megabytes": 700}, inference="server", workers=1, lanes=16,
+        max_ram_mb=700, max_wall_s=60.0,
+    )  # fmt: skip
+    assert recorder.summary["reason"].startswith("max_ram_mb = 700 was reached")
+
+
 def servers_of(daemon_pid: int) -> list[int]:
     """Inference processes of a recorder."""
     found = []
