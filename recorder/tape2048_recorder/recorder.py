@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import platform
 import secrets
@@ -301,7 +302,9 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
     read or write is left for the next start. Both are reported.
     """
     try:
-        partials = sorted(out_dir.glob(f".*.{instance}{PARTIAL_SUFFIX}"))
+        # Not Path.glob, which takes what cannot be listed for empty (since Python 3.13).
+        names = fnmatch.filter(os.listdir(out_dir), f".*.{instance}{PARTIAL_SUFFIX}")  # noqa: PTH208
+        partials = sorted(out_dir / name for name in names)
     except OSError as error:
         raise storage_error(error, out_dir, "looking for unfinished sessions") from error
     found = []

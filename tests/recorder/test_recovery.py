@@ -369,6 +369,16 @@ def test_a_directory_that_the_device_does_not_list_is_not_taken_for_empty(
     assert_holds(root, blocks, confirmed=range(2), confirming=range(2), published_alive=alive)
 
 
+def test_an_output_directory_that_the_device_does_not_list_is_not_taken_for_empty(
+    root: Path, blocks: list[Prepared]
+) -> None:
+    leave(root, blocks, range(2))
+    refused = unsaid(root, "listdir", "scandir", code=errno.EACCES)
+    with refused, pytest.raises(StorageError, match="looking for unfinished sessions"):
+        recover(root)
+    assert_recovers(root, blocks, range(2))
+
+
 def test_a_journal_that_is_gone(root: Path, blocks: list[Prepared]) -> None:
     session = leave(root, blocks, range(2))
     (session.path / JOURNAL).unlink()
