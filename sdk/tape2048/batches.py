@@ -18,9 +18,10 @@ since a pool is read for many of them.
 
 **Ranks.** An epoch is one sequence of batches, dealt in turns: rank r of W has every W-th. Of the rows
 after the last W whole batches, each rank gets an equal share as a short batch (with ``drop_last``: none),
-and fewer than W rows are left out of the epoch (with ``pool_rows``: up to a chunk for each rank, see
-``_pool``). So all ranks have the same number of batches, no row comes twice, and one number says how far all
-of them are.
+and fewer than W rows are left out of the epoch. So all ranks have the same number of batches, no row comes
+twice, and one number says how far all of them are. With ``pool_rows`` chunks are dealt in turns, and each
+rank serves as many rows as the one with the fewest: fewer than 2 (W - 1) chunks are left out, at most one row
+in 32, other ones in each epoch.
 
 **Pools.** ``shuffle=True`` reads single rows from all over the corpus. What does not fit into memory and
 lies on a slow disk is served by ``pool_rows`` better: chunks of rows are read in order, in a random order
