@@ -32,9 +32,10 @@ _SLOT = np.dtype(
             "played_ns",  # ... and in all of its play
             "flush",  # the daemon's: number of the last request to write what is finished
             "flushed",  # the worker's: the last one that it has met
+            "loading",  # the worker's: 1 while a model is loaded, here or where it asks
         ],
-        "formats": ["<u8"] * 10,
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64, 72],
+        "formats": ["<u8"] * 11,
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80],
         "itemsize": 128,  # cache lines of their own, so that writers do not slow each other
     }
 )

@@ -6,8 +6,9 @@ stack of each thread to the daemon's standard error (from Python 3.14 on the nat
 the core file has it, where the system keeps core files), and SIGKILL some seconds later. Its death then
 shows as any other.
 
-Not silent is a worker that waits for the daemon. Compiling and the first slice (a model that is loaded) may
-take :data:`START_S`, writing a block ten times as long as a slice: it is the disk's time.
+Not silent is a worker that waits for the daemon. Compiling, the first slice and loading a model, here or in
+the inference process, may take :data:`START_S`, writing a block ten times as long as a slice: it is the
+disk's time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ABORT_S", "START_S", "Watch", "whereabouts"]
 
 #: From its start to the end of its first slice, a worker may take this long: a cold compiler takes a minute.
+#: So may a model that is loaded later.
 START_S = 600.0
 
 #: A block is 7 MB; a disk that takes longer than this many times a slice's patience hangs.
@@ -104,7 +106,7 @@ class Watch:
         patience_s = silence_s
         if worker.range is not None:
             patience_s *= WRITING_FACTOR
-        elif not worker.ready or steps == seen.steps_at_start:
+        elif not worker.ready or steps == seen.steps_at_start or slot["loading"]:
             patience_s = max(patience_s, START_S)
         if seen.silent_s >= patience_s:
             self._abort(worker, seen)

@@ -58,7 +58,7 @@ class World:
     def __init__(self) -> None:
         self.place = Place()
         self.workers = [self.place]
-        self.slots = np.zeros(1, dtype=[("heartbeat_ns", "u8"), ("steps", "u8")])
+        self.slots = np.zeros(1, dtype=[("heartbeat_ns", "u8"), ("steps", "u8"), ("loading", "u8")])
         self.warnings: list[str] = []
         self.now = 1000.0
         self.watch = Watch(self, self.warnings.append)  # type: ignore[arg-type]
@@ -134,6 +134,19 @@ def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
     world.pass_time(START_S - 5)
     assert world.signals == []
     world.pass_time(10)
+    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+
+
+def test_a_model_that_is_loaded_takes_longer_and_not_for_ever(world: World) -> None:
+    world.slots["loading"] = 1
+    world.pass_time(START_S - 5)
+    assert world.signals == []
+    world.beat()
+    world.slots["loading"] = 0
+    world.pass_time(SILENCE_S - 1)
+    assert world.signals == []
+    world.slots["loading"] = 1
+    world.pass_time(START_S - SILENCE_S + 3)
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 

@@ -65,7 +65,7 @@ class BatchWorker(Worker):
         spec = self._spec
         player: Any
         if spec.inference == "server":
-            player = RemotePlayer(spec, weights, self._server_slots)
+            player = RemotePlayer(spec, weights, self._server_slots, self._slot)
         else:
             args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
             player = make_batch_player(spec.player, args)
@@ -183,11 +183,15 @@ class BatchWorker(Worker):
                 raise TypeError(message)
             if answer.generation <= self._tables[-1].generation:
                 return  # others have refused what is newer
+            self._slot["loading"] = 1
             try:
                 table, sha256 = self._make_table(answer)
             except PlayerError as error:
                 self._channel.send(WeightsRefused(answer.generation, str(error)))
                 continue  # the one before it may be newer than what plays here
+            finally:
+                self._slot["heartbeat_ns"] = time.monotonic_ns()
+                self._slot["loading"] = 0
             self._channel.send(WeightsTaken(answer.generation, sha256))
             table.give(*self._tables[-1].retire())
             self._tables.append(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["RemotePlayer", "capacity_of"]
 
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
-_WAIT_MS = 1000
+_WAIT_MS = 200
 
 #: What an answer that is an error has.
 _SAID = ("error", "text", "hint")
@@ -39,18 +40,22 @@ class RemotePlayer:
         spec: the worker's.
         weights: the checkpoint that is to answer, or None.
         table: 0 or 1: which of the worker's slots it asks in; another player that still plays has the others.
+        told: the worker's slot of what it shares with the daemon, which is told while an answer takes long.
 
     Attributes:
         sha256: what the player says of itself, once it has answered.
     """
 
-    def __init__(self, spec: WorkerSpec, weights: Weights | None, table: int) -> None:
+    def __init__(
+        self, spec: WorkerSpec, weights: Weights | None, table: int, told: npt.NDArray[np.void]
+    ) -> None:
         self._slots = Slots(spec.server_memory_fd, spec.workers, capacity_of(spec.lanes))
         first = spec.index * SLOTS_PER_WORKER + table * SLOTS_PER_TABLE
         self._mine = self._slots.slots[first : first + SLOTS_PER_TABLE]
         self._ring, self._wake = spec.server_wake_fds[0], spec.server_wake_fds[1 + spec.index]
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
+        self._told = told
         self._weights = b"" if weights is None else os.fsencode(weights.path)
         self._next = 0
         self._under_way: list[int] = []
@@ -88,9 +93,15 @@ class RemotePlayer:
         """
         slot = self._mine[self._under_way.pop(0)]
         head = slot["head"]
+        before = int(self._told["loading"][0])
         while head["answered"] != head["asked"]:
             if self._poll.poll(_WAIT_MS):
                 os.eventfd_read(self._wake)
+            else:  # the process is not there, or loads a model
+                self._told["loading"] = 1
+        if self._told["loading"][0] != before:
+            self._told["heartbeat_ns"] = time.monotonic_ns()  # first: the silence ends here
+            self._told["loading"] = before
         n = int(head["n"])
         if int(head["kind"]) == ERROR:
             name, text, hint = (bytes(head[part]).decode(errors="replace") for part in _SAID)

@@ -93,8 +93,9 @@ def heavy(megabytes: int) -> Player:
     return lambda boards, _legal, _exps: scores_of(boards, int(held[0]))
 
 
-def from_checkpoint(model: str, slow_s: float = 0.0) -> Player:
+def from_checkpoint(model: str, slow_s: float = 0.0, load_s: float = 0.0) -> Player:
     """Scores by the ``key`` of a JSON checkpoint; one that is not whole is refused."""
+    time.sleep(load_s)
     try:
         key = json.loads(Path(model).read_text())["key"]
     except (ValueError, KeyError) as error:

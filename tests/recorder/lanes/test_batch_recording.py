@@ -265,6 +265,35 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
     assert {meta_of(run.session)["player_args"]["model"] for run in found.values()} == set(expected)
 
 
+@pytest.mark.parametrize("inference", ["server", "worker"])
+def test_a_model_that_takes_long_to_load_costs_no_worker(
+    recorders: Recorders, tmp_path: Path, inference: str
+) -> None:
+    """Longer than a worker may be silent; here, and where an inference process has died."""
+    model_dir = tmp_path / "models"
+    model_dir.mkdir()
+    write_checkpoint(model_dir, "a.json", '{"key": 1}')
+    recorder = recorders.start(
+        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 2.5},
+        inference=inference, model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
+        worker_silence_s=1.0,
+        hooks={"tape2048_recorder.weights:POLL_S": 0.05},
+    )  # fmt: skip
+    recorder.wait_for_status(lambda status: status["games"] > 50)
+    write_checkpoint(model_dir, "b.json", '{"key": 2}')
+    recorder.wait_for_event("b.json is loaded")
+    recorder.wait_for_event("published")  # no game of the first weights is left in play
+    lost = []
+    if inference == "server":
+        kill(*servers_of(recorder.pid))
+        lost = [recorder.wait_for_event("workers wait and lose nothing")]
+    games = recorder.wait_for_status(lambda status: True)["games"]
+    recorder.wait_for_status(lambda status: status["games"] > games + 200)
+    recorder.process.terminate()
+    assert recorder.end() == 0
+    assert len(recorder.events("warning", "error")) == len(lost)
+
+
 def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Path) -> None:
     recorder = recorders.run(
         player=f"{PLAYER}:failing", player_args={"after": 20_000}, inference="server", workers=1, lanes=16

@@ -54,6 +54,8 @@ class Asking:
             )
         )
 
+        self.told = np.zeros(WORKERS, dtype=[("heartbeat_ns", "u8"), ("loading", "u8")])
+
     def player(self, worker: int = 0, table: int = 0, weights: Weights | None = None) -> RemotePlayer:
         spec: Any = SimpleNamespace(
             index=worker,
@@ -62,7 +64,7 @@ class Asking:
             server_memory_fd=self.slots.fd,
             server_wake_fds=self.fds,
         )
-        return RemotePlayer(spec, weights, table)
+        return RemotePlayer(spec, weights, table, self.told[worker : worker + 1])
 
 
 @pytest.fixture
