@@ -180,7 +180,6 @@ def test_sessions_of_one_name_are_one_word(tmp_path: Path, table: TableName) -> 
     assert found.to_pylist() == [
         name for name, count in zip(names, counts, strict=True) for _ in range(count)
     ]
-    assert found.to_pandas().tolist() == found.to_pylist()
 
 
 def test_interleaved_runs_come_run_by_run(tmp_path: Path) -> None:
