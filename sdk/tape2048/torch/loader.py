@@ -217,11 +217,10 @@ class CriticLoader(IterableDataset[Tensors]):
                     raise RuntimeError(
                         "the loader was moved, or iterated over again, while this iteration went on"
                     )
+            batches.next_epoch()
         finally:
             ahead.close()
             self._tell()
-        batches.next_epoch()
-        self._tell()
 
     def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
         def make(slot: _Slot, index: int) -> None:
@@ -305,10 +304,9 @@ class CriticLoader(IterableDataset[Tensors]):
             for batch in data_loader:
                 self.batches.advance()
                 yield batch
+            self.batches.next_epoch()
         finally:
             self._tell()
-        self.batches.next_epoch()
-        self._tell()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch comes from: plain values; see :meth:`Batches.state_dict`."""
