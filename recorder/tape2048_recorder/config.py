@@ -278,7 +278,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     worker_silence_s: Annotated[
         Seconds,
         about(
-            "how long a worker may make no progress; then it is ended and replaced",
+            "how long a worker or the inference process may make no progress; then it is ended and replaced",
             why="a thousand times the slice of play after which a worker reports",
         ),
     ] = 60.0

@@ -49,18 +49,16 @@ from tape2048_recorder.report import Reporter, State, Status, Tally
 from tape2048_recorder.rotations import Rotations
 from tape2048_recorder.shared import DRAIN, HURRY
 from tape2048_recorder.signals import ROTATE, STOP_NOW
-from tape2048_recorder.supervisor import DEATHS_MAX, Supervisor, Worker
 from tape2048_recorder.watch import Watch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.instance import Memory
     from tape2048_recorder.ledger import Ledger
     from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.reload import Reload
     from tape2048_recorder.signals import Signals
+    from tape2048_recorder.supervisor import Supervisor, Worker
 
 __all__ = ["Daemon"]
 
@@ -132,7 +130,7 @@ class Daemon:
         self.gauges = Gauges(
             begun=begun, supervisor=supervisor, recording=recording, tally=self.tally, watch=self._watch
         )
-        self.sessions: list[Path] = []
+        self.sessions: list[str] = []  # the names alone: weeks of recording make 100,000
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
@@ -321,10 +319,10 @@ class Daemon:
         self._supervisor.schedule_restart(worker, time.monotonic())
         delay_s = worker.start_at - time.monotonic()
         self._reporter.event("warning", f"worker {worker.index} {what}, another starts in {delay_s:.1f} s")
-        if self._supervisor.deaths_in_a_row >= DEATHS_MAX:
+        if self._supervisor.is_hopeless:
             self._give_up(
                 WorkersDiedError(
-                    f"{DEATHS_MAX} workers died without recording anything; the last one {what}",
+                    f"{self._supervisor.deaths_in_a_row} workers died without recording, the last one {what}",
                     hint="its standard error is above; too little memory shows as SIGKILL",
                 )
             )
@@ -336,8 +334,9 @@ class Daemon:
             self._on_outcome(outcome)
         for worker in self._supervisor.workers:
             self._attend(worker, now)
-        self._watch.look(now, self.config.worker_silence_s)
-        self._give_up(self._playing.attend(self._recording, now, look=self._phase == "recording"))
+        look, silence_s = self._phase == "recording", self.config.worker_silence_s
+        self._watch.look(now, silence_s)
+        self._give_up(self._playing.attend(self._recording, now, silence_s=silence_s, look=look))
         self._rotations.attend(now)
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
@@ -378,6 +377,7 @@ class Daemon:
         self.gauges.reloads += 1
         self.config = reload.read(self.config)
         self._recording.reconfigure(self.config)
+        self._supervisor.pace(self.config)
         self._ledger.limit(self.config.max_games)
 
     def _check_limits(self, now: float) -> None:
@@ -445,7 +445,7 @@ class Daemon:
         if outcome.published is not None:
             published = outcome.published
             if published.path is not None:
-                self.sessions.append(published.path)
+                self.sessions.append(published.path.name)
                 self._reporter.event(
                     "info",
                     f"published {published.path.name}: {published.runs:,} games, {published.rows:,} rows, "
@@ -495,6 +495,6 @@ class Daemon:
             state="paused" if self._paused is not None else state,
             ending=self._phase != "recording",
             why=self._paused or (self.reason or None),
-            sessions=self.sessions,
+            sessions=len(self.sessions),
             rotation=self._rotations.state,
         )

@@ -250,6 +250,13 @@ class Buffer:
         self._ids = self._ids[:end]
         self._seeds = self._seeds[:end]
 
+    def resize(self, rows_max: int) -> None:
+        """Hold this many rows from now on, or those of the game in play; no finished games are in it."""
+        used = int(self._game[_ROWS])
+        data = np.empty(max(rows_max, used) * self.dtype.itemsize, dtype=np.uint8)
+        data[: used * self.dtype.itemsize] = self._bytes[: used * self.dtype.itemsize]
+        self._bytes = data
+
     def grow(self) -> None:
         """Double the buffer; the rows stay."""
         self._bytes = np.concatenate([self._bytes, np.empty_like(self._bytes)])

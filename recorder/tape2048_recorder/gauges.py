@@ -10,9 +10,6 @@ from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
 from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.recording import Recording
@@ -106,7 +103,7 @@ class Gauges:
         state: State,
         ending: bool,
         why: str | None,
-        sessions: Sequence[Path],
+        sessions: int,
         rotation: Rotation,
     ) -> Status:
         """How things stand.
@@ -116,7 +113,7 @@ class Gauges:
             state: what it is doing.
             ending: whether it has begun to end.
             why: for what reason, if there is one.
-            sessions: what was published.
+            sessions: how many were published.
             rotation: what became of requests to rotate.
         """
         workers = self._supervisor.workers
@@ -141,7 +138,7 @@ class Gauges:
             reach={tile: self._tally.reach(tile) or 0.0 for tile in REACH_TILES},
             session_rows=self._recording.open_rows,
             rotate_steps=config.rotate_steps,
-            sessions=len(sessions),
+            sessions=sessions,
             free_bytes=free,
             workers=len(workers),
             workers_ready=ready,
@@ -153,7 +150,7 @@ class Gauges:
             by_highest_tile=self._tally.by_highest_tile,
             counts=Counts(
                 blocks=self.blocks,
-                sessions=len(sessions),
+                sessions=sessions,
                 session_bytes=self.session_bytes,
                 publish_s=self._publish_s,
                 publish_last_s=self._publish_last_s,

@@ -73,8 +73,14 @@ class Playing:
             worker.channel.send(self._live.current)
         return None
 
-    def attend(self, recording: Recording, now: float, *, look: bool) -> TapeError | None:
+    def attend(self, recording: Recording, now: float, *, silence_s: float, look: bool) -> TapeError | None:
         """Look after server and weights, and close the sessions of weights that no worker plays any more.
+
+        Args:
+            recording: whose sessions they are.
+            now: ``time.monotonic``.
+            silence_s: how long the server may take for an answer.
+            look: whether to look for newer weights.
 
         Returns:
             What ends the recorder, or None.
@@ -85,7 +91,7 @@ class Playing:
             if look:
                 self._live.attend(now, oldest)
                 self._supervisor.set_weights(self._live.current)
-        return None if self._server is None else self._server.attend(now)
+        return None if self._server is None else self._server.attend(now, silence_s)
 
     def close(self) -> None:
         """Let go of server and weights; the workers have ended."""

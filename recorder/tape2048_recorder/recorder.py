@@ -121,7 +121,7 @@ def _run(
     workers = config.worker_count
     memory = Memory(instance, config.seed)
     try:
-        supervisor = Supervisor(_worker_spec(config, seed, player_args), workers)
+        supervisor = Supervisor(_worker_spec(config, seed, player_args), config)
     except OSError as error:
         raise WorkerStartError(
             f"no memory to share with workers could be made: {error.strerror or error}",
@@ -215,7 +215,7 @@ def _run(
     return Summary(
         reason=daemon.reason,
         out_dir=str(out_dir),
-        sessions=[str(path) for path in daemon.sessions],
+        sessions=[str(out_dir / name) for name in daemon.sessions],
         recovered=[str(path) for path in recovered],
         games=daemon.tally.games,
         steps=daemon.tally.steps,
@@ -235,7 +235,6 @@ def _run(
 def _worker_spec(
     config: RecorderConfig, seed: int, player_args: dict[str, int | float | str | bool]
 ) -> WorkerSpec:
-    flush_s = config.flush_s if config.rotate_s is None else min(config.flush_s, config.rotate_s)
     return WorkerSpec(
         index=0,
         workers=config.worker_count,
@@ -245,11 +244,8 @@ def _worker_spec(
         player=config.player,
         player_args=dict(player_args),
         seed=seed,
-        # A block larger than a session would make every session as large as a block.
-        block_rows=min(config.block_rows, config.rotate_steps),
         sample_rate=config.sample_rate,
         record_action=config.record_action,
-        flush_s=flush_s,
         lanes=config.lanes,
         sampling=dict(config.sampling),
         inference=config.inference,

@@ -12,12 +12,16 @@ import os
 
 import numpy as np
 
-__all__ = ["DRAIN", "HURRY", "PLAY", "Shared"]
+__all__ = ["ASKS", "DRAIN", "HURRY", "LOADS", "PLAY", "Shared"]
 
 # Commands, in the order in which they can follow each other.
 PLAY = 0
 DRAIN = 1  # finish the game in play, write, stop
 HURRY = 2  # give up the game in play, write, stop
+
+# What a worker is busy with.
+LOADS = 1  # it loads a model
+ASKS = 2  # it waits for the inference process, which is looked after for itself
 
 _SLOT = np.dtype(
     {
@@ -32,10 +36,12 @@ _SLOT = np.dtype(
             "played_ns",  # ... and in all of its play
             "flush",  # the daemon's: number of the last request to write what is finished
             "flushed",  # the worker's: the last one that it has met
-            "loading",  # the worker's: 1 while a model is loaded, here or where it asks
+            "busy",  # the worker's: what may take longer than a slice of play
+            "block_rows",  # the daemon's: finished games are written when they fill so many rows
+            "flush_s",  # the daemon's: ... and after this long at the latest
         ],
-        "formats": ["<u8"] * 11,
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80],
+        "formats": ["<u8"] * 12 + ["<f8"],
+        "offsets": list(range(0, 13 * 8, 8)),
         "itemsize": 128,  # cache lines of their own, so that writers do not slow each other
     }
 )

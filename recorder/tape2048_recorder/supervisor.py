@@ -20,6 +20,7 @@ from tape2048_recorder.protocol import Channel, Range, Weights, Written
 from tape2048_recorder.shared import PLAY, Shared
 
 if TYPE_CHECKING:
+    from tape2048_recorder.config import RecorderConfig
     from tape2048_recorder.models.inference import InferenceProcess
     from tape2048_recorder.worker import WorkerSpec
 
@@ -29,8 +30,10 @@ __all__ = ["Supervisor", "Worker"]
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 30.0
 
-#: Deaths in a row, over all workers and without a confirmed block between them, after which it is hopeless.
-DEATHS_MAX = 8
+#: Deaths in a row, without a confirmed block between them, after which it is hopeless: at least so many, and
+#: so many for each worker. What kills all of many at once has not come back yet.
+DEATHS_MIN = 8
+DEATHS_PER_WORKER = 3
 
 
 class Worker:
@@ -83,17 +86,18 @@ class Supervisor:
 
     Args:
         spec: what workers are told; index and descriptors are filled in.
-        count: how many.
+        config: how many, and how often they write.
     """
 
-    def __init__(self, spec: WorkerSpec, count: int) -> None:
+    def __init__(self, spec: WorkerSpec, config: RecorderConfig) -> None:
         self._spec = spec
-        self.shared = Shared.create(count)
-        self.workers = [Worker(index) for index in range(count)]
+        self.shared = Shared.create(config.worker_count)
+        self.workers = [Worker(index) for index in range(config.worker_count)]
         self.deaths_in_a_row = 0
         #: Further descriptors that workers inherit.
         self.fds: tuple[int, ...] = ()
         self._server: InferenceProcess | None = None
+        self.pace(config)
 
     @property
     def pids(self) -> list[int]:
@@ -111,6 +115,13 @@ class Supervisor:
         """Workers that start from now on play these."""
         self._spec = msgspec.structs.replace(self._spec, weights=weights)
 
+    def pace(self, config: RecorderConfig) -> None:
+        """Have workers write finished games as often as these settings ask; they see it within a slice."""
+        slots = self.shared.slots
+        # A block larger than a session would make every session as large as a block, an older one as late.
+        slots["block_rows"] = min(config.block_rows, config.rotate_steps)
+        slots["flush_s"] = min(config.flush_s, config.rotate_s or config.flush_s)
+
     def offer_weights(self, generation: int) -> None:
         """Tell all workers that newer weights are there; they see it within a slice of play."""
         self.shared.slots["weights"] = generation
@@ -125,6 +136,7 @@ class Supervisor:
         """
         ours, theirs = socket.socketpair()
         self.shared.slots["command"][worker.index] = PLAY
+        self.shared.slots["busy"][worker.index] = 0
         self.shared.slots["heartbeat_ns"][worker.index] = time.monotonic_ns()
         self.shared.slots["flushed"][worker.index] = self.shared.slots["flush"][worker.index]
         spec = msgspec.structs.replace(
@@ -173,6 +185,11 @@ class Supervisor:
         self.deaths_in_a_row += 1
         worker.start_at = now + worker.backoff_s
         worker.backoff_s = min(2 * worker.backoff_s, BACKOFF_MAX_S)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether another start would end as the last ones did."""
+        return self.deaths_in_a_row >= max(DEATHS_MIN, DEATHS_PER_WORKER * len(self.workers))
 
     def note_progress(self, worker: Worker) -> None:
         """A block of this worker was confirmed: whatever killed others is not everywhere."""

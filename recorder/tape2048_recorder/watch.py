@@ -6,9 +6,9 @@ stack of each thread to the daemon's standard error (from Python 3.14 on the nat
 the core file has it, where the system keeps core files), and SIGKILL some seconds later. Its death then
 shows as any other.
 
-Not silent is a worker that waits for the daemon. Compiling, the first slice and loading a model, here or in
-the inference process, may take :data:`START_S`, writing a block ten times as long as a slice: it is the
-disk's time.
+Not silent is a worker that waits for the daemon, or for the inference process, which is looked after in the
+same way. Compiling, the first slice and loading a model may take :data:`START_S`, writing a block ten times
+as long as a slice: it is the disk's time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048_recorder.shared import ASKS, LOADS
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
     from tape2048_recorder.supervisor import Supervisor, Worker
 
-__all__ = ["ABORT_S", "START_S", "Watch", "whereabouts"]
+__all__ = ["ABORT_S", "START_S", "Silence", "Watch", "whereabouts"]
 
 #: From its start to the end of its first slice, a worker may take this long: a cold compiler takes a minute.
 #: So may a model that is loaded later.
@@ -39,15 +41,49 @@ ABORT_S = 5.0
 LOOK_S_MAX = 1.0
 
 
-class _Silence:
-    """What is known of one process."""
+class Silence:
+    """How long nothing has been heard of a process, and its end.
 
-    def __init__(self, process: subprocess.Popen[bytes], heartbeat_ns: int, steps: int) -> None:
+    Args:
+        process: which.
+
+    Attributes:
+        ending: whether it has been told to die.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        self.heartbeat_ns = heartbeat_ns
-        self.steps_at_start = steps
-        self.silent_s = 0.0
-        self.aborted_s: float | None = None  # since SIGABRT; None before
+        self.ending = False
+        self._mark: object = None
+        self._silent_s = 0.0  # since SIGABRT, where it is ending
+        self._looked_at: float | None = None
+
+    def look(self, now: float, mark: object, *, excused: bool) -> float:
+        """Seconds without progress; 0 while it is ending (it is killed where that takes too long).
+
+        Args:
+            now: ``time.monotonic``.
+            mark: what progress changes. All by which patience is measured belongs to it: where that changes,
+                what came before does not count.
+            excused: whether it waits for others.
+        """
+        self._silent_s += 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK_S_MAX)
+        self._looked_at = now
+        if self.ending:
+            if self._silent_s >= ABORT_S:
+                self.process.kill()
+            return 0.0
+        if excused or mark != self._mark:
+            self._mark, self._silent_s = mark, 0.0
+        return self._silent_s
+
+    def end(self) -> str:
+        """Have it write its stack and die, also where somebody has stopped it; returns where it was."""
+        where = whereabouts(self.process.pid)
+        self.ending, self._silent_s = True, 0.0
+        self.process.send_signal(signal.SIGABRT)
+        self.process.send_signal(signal.SIGCONT)
+        return where
 
 
 class Watch:
@@ -61,14 +97,13 @@ class Watch:
     def __init__(self, supervisor: Supervisor, warn: Callable[[str], None]) -> None:
         self._supervisor = supervisor
         self._warn = warn
-        self._seen: dict[int, _Silence] = {}
-        self._looked_at: float | None = None
+        self._seen: dict[int, tuple[Silence, int]] = {}  # by worker, with its steps when it started
         self.ended = 0
 
     @property
     def overdue(self) -> int:
         """How many workers are to be ended and still there."""
-        return sum(silence.aborted_s is not None for silence in self._seen.values())
+        return sum(silence.ending for silence, _ in self._seen.values())
 
     def look(self, now: float, silence_s: float) -> None:
         """See who has made progress, and end who has not.
@@ -77,55 +112,32 @@ class Watch:
             now: ``time.monotonic``.
             silence_s: how long a slice of play may take.
         """
-        passed_s = 0.0 if self._looked_at is None else min(now - self._looked_at, LOOK_S_MAX)
-        self._looked_at = now
         for worker in self._supervisor.workers:
             if worker.process is None:
                 self._seen.pop(worker.index, None)
             else:
-                self._look_at(worker, worker.process, passed_s, silence_s)
+                self._look_at(worker, worker.process, now, silence_s)
 
     def _look_at(
-        self, worker: Worker, process: subprocess.Popen[bytes], passed_s: float, silence_s: float
+        self, worker: Worker, process: subprocess.Popen[bytes], now: float, silence_s: float
     ) -> None:
         slot = self._supervisor.shared.slots[worker.index]
-        heartbeat_ns, steps = int(slot["heartbeat_ns"]), int(slot["steps"])
-        seen = self._seen.get(worker.index)
-        if seen is None or seen.process is not process:
-            seen = self._seen[worker.index] = _Silence(process, heartbeat_ns, steps)
-        if seen.aborted_s is not None:
-            seen.aborted_s += passed_s
-            if seen.aborted_s >= ABORT_S:
-                process.kill()
-            return
+        heartbeat_ns, steps, busy = int(slot["heartbeat_ns"]), int(slot["steps"]), int(slot["busy"])
+        silence, steps_at_start = self._seen.get(worker.index, (None, 0))
+        if silence is None or silence.process is not process:
+            silence, steps_at_start = self._seen[worker.index] = Silence(process), steps
         waits = worker.waiting_rows is not None or worker.unconfirmed is not None or worker.said_bye
-        if waits or heartbeat_ns != seen.heartbeat_ns:
-            seen.heartbeat_ns, seen.silent_s = heartbeat_ns, 0.0
-            return
-        seen.silent_s += passed_s
-        patience_s = silence_s
+        mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None
+        silent_s = silence.look(now, mark, excused=waits or busy == ASKS)
         if worker.range is not None:
-            patience_s *= WRITING_FACTOR
-        elif not worker.ready or steps == seen.steps_at_start or slot["loading"]:
-            patience_s = max(patience_s, START_S)
-        if seen.silent_s >= patience_s:
-            self._abort(worker, seen)
-
-    def _abort(self, worker: Worker, seen: _Silence) -> None:
-        seen.aborted_s = 0.0
-        self.ended += 1
-        pid = seen.process.pid
-        self._warn(
-            f"worker {worker.index} (pid {pid}) has made no progress for {seen.silent_s:.0f} s "
-            f"({whereabouts(pid)}): ending it, its stack follows"
-        )
-        abort(seen.process)
-
-
-def abort(process: subprocess.Popen[bytes]) -> None:
-    """Have a process write its stack and die, also where somebody has stopped it."""
-    process.send_signal(signal.SIGABRT)
-    process.send_signal(signal.SIGCONT)
+            silence_s *= WRITING_FACTOR
+        elif not worker.ready or steps == steps_at_start or busy == LOADS:
+            silence_s = max(silence_s, START_S)
+        if silent_s >= silence_s:
+            self.ended += 1
+            where = silence.end()
+            what = f"worker {worker.index} (pid {process.pid}) has made no progress for {silent_s:.0f} s"
+            self._warn(f"{what} ({where}): ending it, its stack follows")
 
 
 def whereabouts(pid: int) -> str:

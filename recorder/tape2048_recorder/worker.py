@@ -74,10 +74,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     player: str
     player_args: dict[str, int | float | str | bool]
     seed: int
-    block_rows: int
     sample_rate: int
     record_action: bool
-    flush_s: float
     # What follows is for batched players (`tape2048_recorder.lanes.worker`).
     lanes: int = 1
     sampling: dict[str, int | float | str | bool] = {}
@@ -103,6 +101,7 @@ class Worker:
         self._channel = channel
         self._slot = shared.slots[spec.index : spec.index + 1]
         self.player_sha256 = ""
+        self._block_rows = int(self._slot["block_rows"][0])
         self._prepare()
         self._slice_steps = _SLICE_STEPS_FIRST
         self._finished_since: float | None = None
@@ -117,7 +116,7 @@ class Worker:
 
         self._player: Any = players.make_player(self._spec.player, self._spec.player_args)
         self.player_sha256 = players.player_sha256(self._spec.player, self._player)
-        self._buffer = self._new_buffer(self._spec.block_rows)
+        self._buffer = self._new_buffer(self._block_rows)
 
     def _new_buffer(self, rows_max: int) -> Any:
         spec = self._spec
@@ -142,6 +141,7 @@ class Worker:
                 more = False
                 self._buffer.forget_waiting()
             self._flush_if_asked()
+            self._resize_if_asked()
             idle = not self._buffer.in_play and not self._buffer.games_waiting
             if idle and more:
                 more = self._get_games()
@@ -194,7 +194,7 @@ class Worker:
             self._flush()
 
     def _flush_is_due(self, now: float) -> bool:
-        return self._finished_since is not None and now - self._finished_since >= self._spec.flush_s
+        return self._finished_since is not None and now - self._finished_since >= self._slot["flush_s"][0]
 
     def _flush_if_asked(self) -> None:
         """Write what is finished where the daemon is to rotate, and let it know."""
@@ -206,6 +206,17 @@ class Worker:
     def _flush_all(self) -> None:
         """Write all that is finished."""
         self._flush()
+
+    def _resize_if_asked(self) -> None:
+        """Make blocks of another size where the daemon's settings have changed."""
+        rows = int(self._slot["block_rows"][0])
+        if rows != self._block_rows:
+            self._flush_all()
+            self._block_rows = rows
+            self._resize(rows)
+
+    def _resize(self, rows: int) -> None:
+        self._buffer.resize(rows)
 
     def _flush(self) -> None:
         """Write the finished games as one block, and wait until the daemon has confirmed it."""

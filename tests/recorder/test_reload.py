@@ -13,13 +13,15 @@ import msgspec
 import pytest
 
 from tape2048.errors import ConfigError
+from tape2048.session import Session, sessions
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.instance import GameState
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.reload import INTERVAL_S, LIVE, Reload, merged
 from tape2048_recorder.settings import settings_of
 
-from .checks import run_table
+from .checks import assert_sessions_valid, run_table
+from .lanes import batched
 from .processes import PATIENCE_S, environment, wait_until
 
 if TYPE_CHECKING:
@@ -211,3 +213,37 @@ def test_a_higher_limit_has_workers_that_are_through_start_again(root: Path, tmp
         process.wait()
     assert len(list(tmp_path.glob("bye-*"))) == 4
     assert sorted(run_table(root)["id"]) == list(range(500))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("player", ["greedy", f"python:{batched.__file__}:hashed"])
+def test_workers_follow_a_new_rotation(root: Path, tmp_path: Path, player: str) -> None:
+    """By age and by size: also where finished games would wait for minutes, or for a block to fill."""
+    config = tmp_path / "recorder.toml"
+    text = f'player = "{player}"\nworkers = 1\nmin_free_mb = 0\nblock_rows = 4_000_000\nflush_s = 1_000\n'
+    config.write_text(text)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tape2048_tools.cli", "record", "--config", config, "--out-dir", root],
+            env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+        )  # fmt: skip
+
+    def follow(settings: str) -> None:
+        config.write_text(text + settings)
+        process.send_signal(signal.SIGHUP)
+
+    def rows() -> list[int]:
+        return [len(Session.open(path).steps) for path in sessions(root)]
+
+    try:
+        wait_until(lambda: "recording" in (tmp_path / "log").read_text())
+        follow("rotate_s = 0.2\n")
+        wait_until(lambda: len(rows()) >= 2)
+        follow("rotate_steps = 3_000\n")
+        wait_until(lambda: any(3_000 <= count < 10_000 for count in rows()[2:]))
+        process.terminate()
+        assert process.wait(PATIENCE_S / 2) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert_sessions_valid(root)

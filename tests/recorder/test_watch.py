@@ -13,6 +13,7 @@ import pytest
 
 from tape2048_recorder import watch as module
 from tape2048_recorder.protocol import Range
+from tape2048_recorder.shared import ASKS, LOADS
 from tape2048_recorder.watch import ABORT_S, START_S, WRITING_FACTOR, Watch, whereabouts
 
 from .checks import assert_sessions_valid
@@ -58,7 +59,7 @@ class World:
     def __init__(self) -> None:
         self.place = Place()
         self.workers = [self.place]
-        self.slots = np.zeros(1, dtype=[("heartbeat_ns", "u8"), ("steps", "u8"), ("loading", "u8")])
+        self.slots = np.zeros(1, dtype=[("heartbeat_ns", "u8"), ("steps", "u8"), ("busy", "u8")])
         self.warnings: list[str] = []
         self.now = 1000.0
         self.watch = Watch(self, self.warnings.append)  # type: ignore[arg-type]
@@ -138,16 +139,35 @@ def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
 
 
 def test_a_model_that_is_loaded_takes_longer_and_not_for_ever(world: World) -> None:
-    world.slots["loading"] = 1
+    world.slots["busy"] = LOADS
     world.pass_time(START_S - 5)
     assert world.signals == []
     world.beat()
-    world.slots["loading"] = 0
+    world.slots["busy"] = 0
     world.pass_time(SILENCE_S - 1)
     assert world.signals == []
-    world.slots["loading"] = 1
-    world.pass_time(START_S - SILENCE_S + 3)
+    world.slots["busy"] = LOADS
+    world.pass_time(START_S + 3)
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+
+
+def test_what_came_before_does_not_count_where_patience_ends() -> None:
+    """Steps are counted within a slice, its end is noted later: a slow start must not be blamed between."""
+    world = World()
+    world.place.ready = False
+    world.pass_time(START_S - 5)
+    world.place.ready = True
+    world.slots["steps"] += 1
+    world.pass_time(SILENCE_S - 1)
+    assert world.signals == []
+    world.pass_time(2)
+    assert world.signals
+
+
+def test_one_that_waits_for_the_inference_process_is_not_silent(world: World) -> None:
+    world.slots["busy"] = ASKS
+    world.pass_time(2 * START_S)
+    assert world.signals == []
 
 
 @pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed", "said_bye"])

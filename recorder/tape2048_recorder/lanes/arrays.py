@@ -187,6 +187,10 @@ class Finished:
         """The bytes of the rows (a view)."""
         return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].data
 
+    def resize(self, rows_max: int) -> None:
+        """Hold this many rows from now on; nothing is in it."""
+        self.arrays = self.arrays._replace(rows=np.empty(rows_max * self.dtype.itemsize, dtype=np.uint8))
+
     def grow(self) -> None:
         """Double the buffer; what it holds stays."""
         rows = self.arrays.rows

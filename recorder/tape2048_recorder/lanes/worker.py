@@ -27,7 +27,7 @@ from tape2048_recorder.protocol import (
     WeightsTaken,
 )
 from tape2048_recorder.sampling import read_sampling
-from tape2048_recorder.shared import DRAIN, HURRY
+from tape2048_recorder.shared import DRAIN, HURRY, LOADS
 from tape2048_recorder.worker import RUNS_MAX, SLICE_S, Worker
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class BatchWorker(Worker):
             lanes=spec.lanes,
             sampling=self._sampling,
             finished=Finished(
-                rows_max=64 if practice else spec.block_rows,
+                rows_max=64 if practice else self._block_rows,
                 runs_max=1 if practice else RUNS_MAX,
                 record_action=spec.record_action,
                 sample_rate=spec.sample_rate,
@@ -133,6 +133,7 @@ class BatchWorker(Worker):
                 elif int(self._slot["weights"][0]) > self._asked_for:
                     self._change_weights()
                 self._flush_if_asked()
+                self._resize_if_asked()
                 if not self._play_ticks():
                     break
         except PlayerError:
@@ -159,7 +160,7 @@ class BatchWorker(Worker):
         self._slot["heartbeat_ns"] = time.monotonic_ns()
         self._slot["model_ns"] = self._model_ns + sum(table.model_ns for table in self._tables)
         for table in self._tables:
-            if now - self._finished_at.get(table.generation, now) >= self._spec.flush_s:
+            if now - self._finished_at.get(table.generation, now) >= self._slot["flush_s"][0]:
                 self.flush(table)
         self._end_retired()
         self._slot["played_ns"] += np.uint64((time.monotonic() - begin) * 1e9)
@@ -168,6 +169,10 @@ class BatchWorker(Worker):
     def _flush_all(self) -> None:
         for table in self._tables:
             self.flush(table)
+
+    def _resize(self, rows: int) -> None:
+        for table in self._tables:
+            table.finished.resize(rows)
 
     # Weights.
 
@@ -183,7 +188,7 @@ class BatchWorker(Worker):
                 raise TypeError(message)
             if answer.generation <= self._tables[-1].generation:
                 return  # others have refused what is newer
-            self._slot["loading"] = 1
+            self._slot["busy"] = LOADS
             try:
                 table, sha256 = self._make_table(answer)
             except PlayerError as error:
@@ -191,7 +196,7 @@ class BatchWorker(Worker):
                 continue  # the one before it may be newer than what plays here
             finally:
                 self._slot["heartbeat_ns"] = time.monotonic_ns()
-                self._slot["loading"] = 0
+                self._slot["busy"] = 0
             self._channel.send(WeightsTaken(answer.generation, sha256))
             table.give(*self._tables[-1].retire())
             self._tables.append(table)

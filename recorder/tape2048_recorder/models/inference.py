@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.errors import InferenceError, WorkerStartError
+from tape2048_recorder.models.slots import LOADING
+from tape2048_recorder.watch import START_S, Silence
 
 if TYPE_CHECKING:
     from tape2048_recorder.config import RecorderConfig
@@ -105,9 +107,15 @@ class InferenceProcess:
             pass_fds=self.fds,
             process_group=0,
         )
+        self._silence = Silence(self._process)
 
-    def attend(self, now: float) -> InferenceError | None:
-        """Start another process where this one has died; an error where that does not help."""
+    def attend(self, now: float, silence_s: float) -> InferenceError | None:
+        """Start another process where this one has died or hangs; an error where that does not help.
+
+        Args:
+            now: ``time.monotonic``.
+            silence_s: how long an answer may take; one for which a model is loaded may take ``START_S``.
+        """
         if self._process is None:
             if now < self._start_at:
                 return None
@@ -118,11 +126,26 @@ class InferenceProcess:
             return None
         code = self._process.poll()
         if code is None:
+            self._look_at(self._process.pid, now, silence_s)
             return None
         self._process = None
         return self._note_death(
             f"the inference process ended with status {code}", "its standard error is above", now
         )
+
+    def _look_at(self, pid: int, now: float, silence_s: float) -> None:
+        """End the process where something is asked, and nothing has been answered for too long."""
+        heads = self._slots.slots["head"]
+        waiting = heads["asked"] != heads["answered"]
+        loads = waiting & (heads["kind"] == LOADING)
+        answered = int(heads["answered"].sum())
+        silent_s = self._silence.look(now, (answered, loads.tobytes()), excused=not waiting.any())
+        if answered == self._answered or loads.any():
+            silence_s = max(silence_s, START_S)
+        if silent_s >= silence_s:
+            where = self._silence.end()
+            what = f"the inference process (pid {pid}) has not answered for {silent_s:.0f} s"
+            self._reporter.event("warning", f"{what} ({where}): ending it, its stack follows")
 
     def _note_death(self, what: str, hint: str, now: float) -> InferenceError | None:
         """Have another one start in a while; an error where too many have died."""

@@ -12,6 +12,7 @@ import numpy as np
 from tape2048 import errors
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
+from tape2048_recorder.shared import ASKS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,15 +94,15 @@ class RemotePlayer:
         """
         slot = self._mine[self._under_way.pop(0)]
         head = slot["head"]
-        before = int(self._told["loading"][0])
+        before = int(self._told["busy"][0])
         while head["answered"] != head["asked"]:
             if self._poll.poll(_WAIT_MS):
                 os.eventfd_read(self._wake)
             else:  # the process is not there, or loads a model
-                self._told["loading"] = 1
-        if self._told["loading"][0] != before:
+                self._told["busy"] = ASKS
+        if self._told["busy"][0] != before:
             self._told["heartbeat_ns"] = time.monotonic_ns()  # first: the silence ends here
-            self._told["loading"] = before
+            self._told["busy"] = before
         n = int(head["n"])
         if int(head["kind"]) == ERROR:
             name, text, hint = (bytes(head[part]).decode(errors="replace") for part in _SAID)

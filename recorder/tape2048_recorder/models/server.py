@@ -7,6 +7,7 @@ checkpoint is loaded when it is first asked for, and stays for as long as anybod
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import InferenceError, PlayerError
-from tape2048_recorder.models.slots import ERROR, MOVES, SCORES, SLOTS_PER_WORKER, Slots
+from tape2048_recorder.models.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
 from tape2048_recorder.worker import die_with
 
@@ -84,6 +85,8 @@ class Server:
 
     def _answer(self, chosen: list[int], weights: bytes) -> None:
         try:
+            if weights not in self._models:
+                self._slots["head"]["kind"][chosen] = LOADING
             model = self._model(weights)
             answers = self._ask(model.caller, chosen)
         except PlayerError as error:
@@ -155,6 +158,7 @@ def main(argument: str) -> int:
     die_with(spec.daemon_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
     Server(spec).run()
     return 0
 

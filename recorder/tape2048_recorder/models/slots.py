@@ -13,14 +13,14 @@ import os
 
 import numpy as np
 
-__all__ = ["ERROR", "MOVES", "SCORES", "SLOTS_PER_TABLE", "SLOTS_PER_WORKER", "Slots"]
+__all__ = ["ERROR", "LOADING", "MOVES", "SCORES", "SLOTS_PER_TABLE", "SLOTS_PER_WORKER", "Slots"]
 
 #: Two halves alternate, and while weights change a worker plays two tables; all of them may be under way.
 SLOTS_PER_TABLE = 2
 SLOTS_PER_WORKER = 2 * SLOTS_PER_TABLE
 
-#: What an answer is.
-MOVES, SCORES, ERROR = range(3)
+#: What an answer is; of one that is still to come, whether its model is being loaded.
+MOVES, SCORES, ERROR, LOADING = range(4)
 
 _HEAD = np.dtype(
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -192,6 +193,7 @@ def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.Monkey
     slots["flush"] = 3
     worker = BatchWorker.__new__(BatchWorker)  # a loop without tables
     worker._slot, worker._tables, worker._asked_for, worker._finished_dropped = slots, [], 0, 0
+    worker._block_rows = 0
     worker._channel = SimpleNamespace(send=lambda _: None)
     seen: list[tuple[str, int]] = []
 
@@ -265,33 +267,40 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
     assert {meta_of(run.session)["player_args"]["model"] for run in found.values()} == set(expected)
 
 
-@pytest.mark.parametrize("inference", ["server", "worker"])
+@pytest.mark.parametrize("sent", [None, signal.SIGKILL, signal.SIGSTOP])
 def test_a_model_that_takes_long_to_load_costs_no_worker(
-    recorders: Recorders, tmp_path: Path, inference: str
+    recorders: Recorders, tmp_path: Path, sent: signal.Signals | None
 ) -> None:
-    """Longer than a worker may be silent; here, and where an inference process has died."""
+    """Longer than anybody may be silent: in a worker, and where an inference process has died or hangs."""
     model_dir = tmp_path / "models"
     model_dir.mkdir()
     write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 2.5},
-        inference=inference, model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
-        worker_silence_s=1.0,
+        inference="worker" if sent is None else "server", model_dir=str(model_dir), model_files="*.json",
+        lanes=50, seed=7, flush_s=0.1, worker_silence_s=1.0,
         hooks={"tape2048_recorder.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["games"] > 50)
     write_checkpoint(model_dir, "b.json", '{"key": 2}')
     recorder.wait_for_event("b.json is loaded")
     recorder.wait_for_event("published")  # no game of the first weights is left in play
-    lost = []
-    if inference == "server":
-        kill(*servers_of(recorder.pid))
-        lost = [recorder.wait_for_event("workers wait and lose nothing")]
+    expected = 0
+    if sent is not None:
+        (server,) = servers_of(recorder.pid)
+        kill(server, sent)
+        recorder.wait_for_event("workers wait and lose nothing")
+        expected = 1
+    if sent == signal.SIGSTOP:
+        said = recorder.wait_for_event("has not answered")
+        assert "stopped" in said
+        assert "Fatal Python error: Aborted" in recorder.stderr
+        expected = 2
     games = recorder.wait_for_status(lambda status: True)["games"]
     recorder.wait_for_status(lambda status: status["games"] > games + 200)
     recorder.process.terminate()
     assert recorder.end() == 0
-    assert len(recorder.events("warning", "error")) == len(lost)
+    assert len(recorder.events("warning", "error")) == expected
 
 
 def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Path) -> None:

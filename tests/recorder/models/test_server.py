@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from tape2048_recorder.models import inference, server
 from tape2048_recorder.models.inference import DEATHS_MAX, RETRY_S, InferenceProcess
 from tape2048_recorder.models.remote import RemotePlayer
 from tape2048_recorder.models.server import Server, ServerSpec
-from tape2048_recorder.models.slots import Slots
+from tape2048_recorder.models.slots import LOADING, SCORES, Slots
 from tape2048_recorder.protocol import Weights
+from tape2048_recorder.watch import START_S
 
 from ..checks import Listener
 from ..lanes import batched
@@ -54,7 +56,7 @@ class Asking:
             )
         )
 
-        self.told = np.zeros(WORKERS, dtype=[("heartbeat_ns", "u8"), ("loading", "u8")])
+        self.told = np.zeros(WORKERS, dtype=[("heartbeat_ns", "u8"), ("busy", "u8")])
 
     def player(self, worker: int = 0, table: int = 0, weights: Weights | None = None) -> RemotePlayer:
         spec: Any = SimpleNamespace(
@@ -205,11 +207,11 @@ def test_a_process_that_cannot_be_made_is_tried_later(sleeper: Sleeper) -> None:
         sleeper.made[0].wait()
         sleeper.refuse = True
         times = [RETRY_S * number for number in range(1, 4)]
-        assert [process.attend(now) for now in times] == [None] * 3
+        assert [process.attend(now, 60.0) for now in times] == [None] * 3
         sleeper.refuse = False
-        assert process.attend(times[-1] + RETRY_S / 2) is None
+        assert process.attend(times[-1] + RETRY_S / 2, 60.0) is None
         assert len(sleeper.made) == 1, "the time has not come"
-        assert process.attend(times[-1] + RETRY_S) is None
+        assert process.attend(times[-1] + RETRY_S, 60.0) is None
         assert len(sleeper.made) == 2
     finally:
         process.close()
@@ -228,7 +230,7 @@ def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
         sleeper.made[0].kill()
         sleeper.made[0].wait()
         sleeper.refuse = True
-        found = [process.attend(RETRY_S * number) for number in range(1, DEATHS_MAX + 1)]
+        found = [process.attend(RETRY_S * number, 60.0) for number in range(1, DEATHS_MAX + 1)]
     finally:
         process.close()
     assert found[:-1] == [None] * (DEATHS_MAX - 1)
@@ -242,3 +244,43 @@ def test_where_the_first_process_cannot_be_made_nothing_stays(sleeper: Sleeper) 
     with pytest.raises(WorkerStartError, match="no inference process could be made: Resource temporarily"):
         InferenceProcess(CONFIG, {}, Listener())
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something is asked; a first answer, and one for which a model is loaded, may take longer."""
+    held: list[Slots] = []
+    create = Slots.create
+    monkeypatch.setattr(Slots, "create", lambda *sizes: held.append(create(*sizes)) or held[-1])
+    listener = Listener()
+    process = InferenceProcess(CONFIG, {}, listener)
+    now = 1000.0
+
+    def silent_for(seconds: float) -> bool:
+        """Whether it is ended in this time; it is looked at every half second."""
+        nonlocal now
+        for _ in range(round(2 * seconds)):
+            now += 0.5
+            assert process.attend(now, 10.0) is None
+        return bool(listener.messages("warning"))
+
+    try:
+        head = held[0].slots["head"][:1]
+        assert not silent_for(2 * START_S), "nobody asks"
+        head["asked"] = 1
+        assert not silent_for(START_S - 5), "its model is loaded"
+        head["answered"] = 1
+        assert not silent_for(START_S)
+        head["asked"] = 2
+        head["kind"] = LOADING
+        assert not silent_for(START_S - 5)
+        head["answered"], head["kind"] = 2, SCORES
+        head["asked"] = 3
+        assert not silent_for(9.5)
+        assert silent_for(2)
+        assert "has not answered for 10 s (state S, sleeping" in listener.messages("warning")[0]
+        assert sleeper.made[0].wait(10) == -signal.SIGABRT
+        silent_for(START_S - 5)
+        assert len(sleeper.made) == 2
+        assert len(listener.messages("warning")) == 2, "the next one loads its model"
+    finally:
+        process.close()
