@@ -203,6 +203,7 @@ def _best_move(tables: Any, board: Any) -> Any:
 @kernel
 def train(
     tables: Any,
+    plays: Any,
     lane: Any,
     beta: Any,
     decay: Any,
@@ -215,6 +216,7 @@ def train(
 
     Args:
         tables: what learns; other threads may learn into it at the same time.
+        plays: whose values choose the moves: ``tables`` itself, or an older copy of it.
         lane: this thread's own.
         beta: the learning rate.
         decay: lambda.
@@ -240,7 +242,7 @@ def train(
         length = 0
         score = 0.0
         while length < LENGTH_MAX:
-            after, reward = _best_move(tables, board)
+            after, reward = _best_move(plays, board)
             if after == board:
                 break
             lane.boards[length] = board

@@ -110,11 +110,13 @@ def test_the_last_afterstate_learns_that_nothing_comes() -> None:
 # --- the games that are played
 
 
-def play_one(tables: Tables, lane: Lane, *, restart_moves_min: int) -> tuple[int, list[float], list[int]]:
+def play_one(
+    learns: Tables, plays: Tables, lane: Lane, *, restart_moves_min: int
+) -> tuple[int, list[float], list[int]]:
     """Play one game: its moves, and score and highest exponent if it was a new one."""
     scores = np.full(4, np.nan)
     highest = np.zeros(4, dtype=np.uint8)
-    games, moves, errors = train(tables, lane, 0.0, 0.0, restart_moves_min, 1, scores, highest)
+    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, restart_moves_min, 1, scores, highest)
     assert errors >= 0
     return moves, scores[:games].tolist(), highest[:games].tolist()
 
@@ -141,8 +143,8 @@ def check_game(
 
 
 def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
-    network = slow.random_network("0123", "1256", stages=(32,))
-    tables = tables_of(network)
+    """By the moves that the one network wants; another one may learn from them."""
+    network, other = (slow.random_network("0123", "1256", stages=(32,), seed=seed) for seed in (1, 2))
     seed = 77
     lane = new_lane(np.uint64(seed), len(network.layout.tuples))
     seeds = reference.Generator.of_game(seed)
@@ -150,7 +152,7 @@ def test_games_begin_anew_or_from_the_middle_of_the_last_one() -> None:
     restarts = 0
     begun = []
     for _ in range(30):
-        length, scores, highest = play_one(tables, lane, restart_moves_min=40)
+        length, scores, highest = play_one(tables_of(other), tables_of(network), lane, restart_moves_min=40)
         board, _, generator = reference.new_game(seeds.next())
         restarts += restart is not None
         begun.append(restart or board)
@@ -169,7 +171,7 @@ def test_what_is_played_is_what_is_learned() -> None:
     lane = new_lane(np.uint64(5), 2)
     scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
     for _ in range(20):
-        _, length, errors = train(tables, lane, 1.0, 0.5, 10, 1, scores, highest)
+        _, length, errors = train(tables, tables, lane, 1.0, 0.5, 10, 1, scores, highest)
         assert errors == learn_backwards(other, lane, length, 1.0, 0.5)
     assert np.array_equal(tables.table, other.table)
     assert np.array_equal(tables.coherence, other.coherence)
@@ -185,7 +187,7 @@ def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[A
     found: list[float] = []
     total = 0
     for budget in budgets:
-        count, moves, _ = train(tables, lane, 1.0, 0.0, 10, budget, scores, highest)
+        count, moves, _ = train(tables, tables, lane, 1.0, 0.0, 10, budget, scores, highest)
         found += scores[:count].tolist()
         total += moves
     return tables.table, found, total

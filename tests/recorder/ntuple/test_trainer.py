@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.recorder.disks import files_end_at, unsaid
@@ -103,9 +104,9 @@ def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.Monke
     rates: list[tuple[int, float]] = []
     train = trainer_module.train
 
-    def watched(tables: Any, lane: Any, beta: float, *rest: Any) -> Any:
+    def watched(tables: Any, plays: Any, lane: Any, beta: float, *rest: Any) -> Any:
         rates.append((annealed.moves, beta))
-        return train(tables, lane, beta, *rest)
+        return train(tables, plays, lane, beta, *rest)
 
     plain = Trainer(small(stages=""))
     plain.learn(55_000)
@@ -126,6 +127,44 @@ def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.Monke
     same.learn(10**9)
     plain.learn(10**9)
     assert state_of(same) != state_of(plain)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_of_several_threads_plays_by_a_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
+    train = trainer_module.train
+    trainer = Trainer(small(moves=60_000, stages="", threads=threads))
+    played: dict[int, set[int]] = {}
+    learned: list[bool] = []
+
+    def watched(tables: Any, plays: Any, lane: Any, beta: Any, *rest: Any) -> Any:
+        assert tables.table is trainer._network.table
+        played.setdefault(id(lane), set()).add(plays.table.ctypes.data)
+        was = plays.table.copy()
+        learned.append(was.any())
+        found = train(tables, plays, lane, beta, *rest)
+        assert threads == 1 or np.array_equal(plays.table, was), "somebody writes into it"
+        return found
+
+    monkeypatch.setattr(trainer_module, "train", watched)
+    trainer.learn(10**9)
+    assert (learned[0], learned[-1]) == (False, True)
+    shared = trainer._network.table.ctypes.data
+    assert all(tables == {shared} if threads == 1 else shared not in tables for tables in played.values())
+
+
+def test_copies_are_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
+    entries = small(stages="").layout.entries
+    tables = Trainer(small(stages=""))._tables()
+    copy = trainer_module._Copy(tables)
+    assert copy.renew(0) == 1_000
+    tables.table[:] = 1
+    assert copy.renew(400) == 600, "it is still young"
+    assert not copy.tables.table.any()
+    assert copy.renew(160_000) == 10_000
+    assert (copy.tables.table == 1).all()
+    assert copy.renew(10**12) == entries // 4
 
 
 def test_progress_before_anything_is_known() -> None:
@@ -172,10 +211,10 @@ def test_an_error_in_a_thread_is_raised_and_the_others_stop(monkeypatch: pytest.
     real = trainer_module.train
     trainer = Trainer(small(moves=10**12, threads=2))
 
-    def train(tables: Any, lane: Any, *args: Any) -> Any:
+    def train(tables: Any, plays: Any, lane: Any, *args: Any) -> Any:
         if lane is trainer._lanes[0]:
             raise MemoryError
-        return real(tables, lane, *args)
+        return real(tables, plays, lane, *args)
 
     monkeypatch.setattr(trainer_module, "train", train)
     with pytest.raises(MemoryError):
@@ -318,6 +357,7 @@ def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: 
 def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(tuples="012456 012345", stages="8192")
     assert memory_needed(config) == 2 * 2 * 16**6 * 12
+    assert memory_needed(msgspec.structs.replace(config, threads=3)) == 2 * 2 * 16**6 * (12 + 3 * 4)
     monkeypatch.setattr(_ram, "ram_available", lambda: 700_000_000)
     with pytest.raises(ConfigError, match=r"need 0\.8 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
