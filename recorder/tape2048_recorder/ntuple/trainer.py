@@ -90,20 +90,28 @@ class _Slice(NamedTuple):
 
 
 class _Copy:
-    """The tables that one of several threads chooses its moves by: those that learn, as they were lately."""
+    """The tables that one of several threads chooses its moves by: those that learn, as they were lately.
 
-    def __init__(self, tables: Tables) -> None:
+    Args:
+        tables: those that learn.
+        moves: of all threads so far.
+    """
+
+    def __init__(self, tables: Tables, moves: int) -> None:
         self._source = tables.table
         self.tables = tables._replace(table=tables.table.copy())
-        self._renew_at = 0
+        self._good_until = self._end_at(moves)
+
+    def _end_at(self, moves: int) -> int:
+        lasts = min(self._source.size * _COPY_ENTRIES, moves * _COPY_MOVES)
+        return moves + max(int(lasts), _COPY_MOVES_MIN)
 
     def renew(self, moves: int) -> int:
         """Make it new where it is old, after so many moves of all threads; how many more it is good for."""
-        if moves >= self._renew_at:
+        if moves >= self._good_until:
             self.tables.table[:] = self._source
-            lasts = min(self._source.size * _COPY_ENTRIES, moves * _COPY_MOVES)
-            self._renew_at = moves + max(int(lasts), _COPY_MOVES_MIN)
-        return self._renew_at - moves
+            self._good_until = self._end_at(moves)
+        return self._good_until - moves
 
 
 class _Counts(msgspec.Struct):
@@ -238,7 +246,7 @@ class Trainer:
     def _run_lane(self, lane: Lane, limit: int, stop: threading.Event) -> None:
         try:
             tables = self._tables()
-            copy = _Copy(tables) if len(self._lanes) > 1 else None
+            copy = _Copy(tables, self._counts.moves) if len(self._lanes) > 1 else None
             plays = tables if copy is None else copy.tables
             scores = np.empty(_SLICE_GAMES)
             highest = np.empty(_SLICE_GAMES, dtype=np.uint8)

@@ -157,7 +157,7 @@ def test_copies_are_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
     entries = small(stages="").layout.entries
     tables = Trainer(small(stages=""))._tables()
-    copy = trainer_module._Copy(tables)
+    copy = trainer_module._Copy(tables, 0)
     assert copy.renew(0) == 1_000
     tables.table[:] = 1
     assert copy.renew(400) == 600, "it is still young"
