@@ -52,7 +52,7 @@ _SLICE_MOVES = 500_000
 _SLICE_GAMES = 4096
 
 #: Where threads play by copies, a copy is renewed after as many moves as these parts of the tables' entries
-#: and of all moves before (copying takes a hundredth of the time then), but not more often than this.
+#: and of all moves before (copying takes a hundredth or two of the time), but not more often than this.
 _COPY_ENTRIES = 1 / 4
 _COPY_MOVES = 1 / 16
 _COPY_MOVES_MIN = 20_000
