@@ -6,6 +6,7 @@ its socket, whatever killed it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -29,6 +30,9 @@ __all__ = ["Supervisor", "Worker"]
 #: Between a worker's death and the next start in its place: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 30.0
+
+#: From the end of the socket of a worker that is through to its end. Libraries that it loaded may hang there.
+BYE_S = 0.5
 
 #: Deaths in a row, without a confirmed block between them, after which it is hopeless: at least so many, and
 #: so many for each worker. What kills all of many at once has not come back yet.
@@ -171,8 +175,10 @@ class Supervisor:
         """End what is left of a process whose socket has closed, and say how it ended."""
         assert worker.process is not None
         assert worker.channel is not None
-        if not worker.said_bye:
-            worker.process.kill()
+        if worker.said_bye:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(BYE_S)
+        worker.process.kill()
         code = worker.process.wait()
         worker.channel.close()
         worker.process = None

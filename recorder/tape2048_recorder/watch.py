@@ -126,8 +126,8 @@ class Watch:
         silence, steps_at_start = self._seen.get(worker.index, (None, 0))
         if silence is None or silence.process is not process:
             silence, steps_at_start = self._seen[worker.index] = Silence(process), steps
-        waits = worker.waiting_rows is not None or worker.unconfirmed is not None or worker.said_bye
-        mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None
+        waits = worker.waiting_rows is not None or worker.unconfirmed is not None
+        mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
         silent_s = silence.look(now, mark, excused=waits or busy == ASKS)
         if worker.range is not None:
             silence_s *= WRITING_FACTOR

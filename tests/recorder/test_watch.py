@@ -170,7 +170,7 @@ def test_one_that_waits_for_the_inference_process_is_not_silent(world: World) ->
     assert world.signals == []
 
 
-@pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed", "said_bye"])
+@pytest.mark.parametrize("what", ["waiting_rows", "unconfirmed"])
 def test_one_that_waits_for_the_daemon_is_not_silent(world: World, what: str) -> None:
     setattr(world.place, what, True)
     world.pass_time(SILENCE_S * 20)
@@ -178,6 +178,15 @@ def test_one_that_waits_for_the_daemon_is_not_silent(world: World, what: str) ->
     setattr(world.place, what, None)
     world.pass_time(SILENCE_S - 1)  # counted from now
     assert world.signals == []
+
+
+def test_one_that_is_through_and_does_not_end_is_ended(world: World) -> None:
+    world.pass_time(SILENCE_S - 1)
+    world.place.said_bye = True
+    world.pass_time(SILENCE_S - 1)  # counted from now
+    assert world.signals == []
+    world.pass_time(2)
+    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 
 def test_writing_may_take_ten_times_as_long(world: World) -> None:

@@ -120,6 +120,18 @@ def test_a_player_that_fails_at_its_millionth_step_costs_no_finished_game(
     assert published == {key: kept.rows for key, kept in games.kept.items()}
 
 
+@pytest.mark.parametrize("how", ["thread", "library"])
+def test_a_worker_that_is_through_and_does_not_end_is_ended(recorders: Recorders, how: str) -> None:
+    """After its last word its process may hang, with its socket open or closed."""
+    recorder = recorders.run(
+        player=f"{PLAYER}:unending", player_args={"how": how}, workers=1, lanes=8, max_games=10,
+        worker_silence_s=1.0,
+    )  # fmt: skip
+    assert recorder.summary["games"] == 10
+    assert recorder.count("has made no progress") == (how == "thread")
+    assert recorder.count("another starts") == 0
+
+
 def test_a_factory_that_is_none_is_named(recorders: Recorders, fast_dir: Path) -> None:
     recorder = recorders.run(player="python:no.such.module:make", workers=1)
     assert recorder.error["error"] == PlayerImportError.__name__
