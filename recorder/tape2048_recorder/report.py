@@ -119,9 +119,9 @@ class Status(msgspec.Struct, frozen=True):
 
     ``ending``: no game is begun any more, also while it is paused. ``can_record``: every worker is ready,
     and there is room for a block. ``workers_overdue``: workers of which nothing was heard for too long, and
-    that are not replaced yet. ``rows_waiting`` and ``sessions_pending`` are what the disk is behind.
-    ``disk_full_s``: when ``min_free_mb`` is reached at the rate of now. ``model_share``: of the workers'
-    time, the share in a batched player; None for the others.
+    that are not replaced yet; the inference process counts as one. ``rows_waiting`` and
+    ``sessions_pending`` are what the disk is behind. ``disk_full_s``: when ``min_free_mb`` is reached at the
+    rate of now. ``model_share``: of the workers' time, the share in a batched player; None for the others.
     """
 
     state: State

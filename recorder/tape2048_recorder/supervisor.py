@@ -109,6 +109,15 @@ class Supervisor:
         pids = [worker.process.pid for worker in self.workers if worker.process is not None]
         return pids if self._server is None else pids + self._server.pids
 
+    @property
+    def server_overdue(self) -> bool:
+        """Whether the inference process is to be ended and still there."""
+        return self._server is not None and self._server.overdue
+
+    def awaits_answer(self, worker: Worker) -> bool:
+        """Whether the inference process has yet to answer something that this worker asked."""
+        return self._server is not None and self._server.owes(worker.index)
+
     def use(self, server: InferenceProcess) -> None:
         """Workers that start from now on ask this process."""
         self._spec = server.told(self._spec)

@@ -102,8 +102,9 @@ class Watch:
 
     @property
     def overdue(self) -> int:
-        """How many workers are to be ended and still there."""
-        return sum(silence.ending for silence, _ in self._seen.values())
+        """How many workers are to be ended and still there; the inference process counts as one."""
+        ending = sum(silence.ending for silence, _ in self._seen.values())
+        return ending + self._supervisor.server_overdue
 
     def look(self, now: float, silence_s: float) -> None:
         """See who has made progress, and end who has not.
@@ -128,7 +129,8 @@ class Watch:
             silence, steps_at_start = self._seen[worker.index] = Silence(process), steps
         waits = worker.waiting_rows is not None or worker.unconfirmed is not None
         mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
-        silent_s = silence.look(now, mark, excused=waits or busy == ASKS)
+        waits = waits or (busy == ASKS and self._supervisor.awaits_answer(worker))
+        silent_s = silence.look(now, mark, excused=waits)
         if worker.range is not None:
             silence_s *= WRITING_FACTOR
         elif not worker.ready or steps == steps_at_start or busy == LOADS:

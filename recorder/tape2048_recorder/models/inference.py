@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.errors import InferenceError, WorkerStartError
-from tape2048_recorder.models.slots import LOADING
+from tape2048_recorder.models.slots import LOADING, SLOTS_PER_WORKER
 from tape2048_recorder.watch import START_S, Silence
 
 if TYPE_CHECKING:
@@ -79,6 +79,16 @@ class InferenceProcess:
     def pids(self) -> list[int]:
         """The process, while it runs."""
         return [] if self._process is None else [self._process.pid]
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is to be ended and still there."""
+        return self._process is not None and self._silence.ending
+
+    def owes(self, index: int) -> bool:
+        """Whether something that this worker asked is not answered."""
+        heads = self._slots.slots["head"][index * SLOTS_PER_WORKER : (index + 1) * SLOTS_PER_WORKER]
+        return bool((heads["asked"] != heads["answered"]).any())
 
     def told(self, spec: WorkerSpec) -> WorkerSpec:
         """A worker's specification, with where it asks."""

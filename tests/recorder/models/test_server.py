@@ -270,16 +270,22 @@ def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.Mon
         assert not silent_for(START_S - 5), "its model is loaded"
         head["answered"] = 1
         assert not silent_for(START_S)
+        assert not process.owes(0)
         head["asked"] = 2
+        assert process.owes(0)
+        assert not process.owes(1)
         head["kind"] = LOADING
         assert not silent_for(START_S - 5)
         head["answered"], head["kind"] = 2, SCORES
         head["asked"] = 3
         assert not silent_for(9.5)
+        assert not process.overdue
         assert silent_for(2)
+        assert process.overdue
         assert "has not answered for 10 s (state S, sleeping" in listener.messages("warning")[0]
         assert sleeper.made[0].wait(10) == -signal.SIGABRT
         silent_for(START_S - 5)
+        assert not process.overdue
         assert len(sleeper.made) == 2
         assert len(listener.messages("warning")) == 2, "the next one loads its model"
     finally:
