@@ -90,7 +90,7 @@ class Playing:
             recording.retire(oldest)
             if look:
                 self._live.attend(now, oldest)
-                self._supervisor.set_weights(self._live.current)
+                self._supervisor.set_weights(self._live.proven)
         return None if self._server is None else self._server.attend(now, silence_s)
 
     def close(self) -> None:

@@ -265,7 +265,7 @@ def _live_weights(
         reporter=reporter,
         offer=supervisor.offer_weights,
     )
-    supervisor.set_weights(live.current)
+    supervisor.set_weights(live.proven)
     return live
 
 

@@ -151,6 +151,8 @@ class Supervisor:
         self.shared.slots["command"][worker.index] = PLAY
         self.shared.slots["busy"][worker.index] = 0
         self.shared.slots["heartbeat_ns"][worker.index] = time.monotonic_ns()
+        weights = self._spec.weights
+        self.shared.slots["oldest"][worker.index] = 0 if weights is None else weights.generation
         self.shared.slots["flushed"][worker.index] = self.shared.slots["flush"][worker.index]
         spec = msgspec.structs.replace(
             self._spec,

@@ -143,6 +143,17 @@ class LiveWeights:
         good = [number for number in self._generations if number not in self._refused]
         return self._generations[max(good)].weights
 
+    @property
+    def proven(self) -> Weights:
+        """The newest good weights that a worker has loaded; before one has, those to begin with.
+
+        A worker that starts plays these. It takes newer ones as the others do: by refusing those that are no
+        good, not by failing to start.
+        """
+        good = [number for number in self._generations if number not in self._refused]
+        loaded = [number for number in good if number in self._sha256]
+        return self._generations[max(loaded, default=good[0])].weights
+
     def on_ready(self, generation: int, player_sha256: str) -> str | None:
         """Note what a worker plays; text where that is not what others play under the same number."""
         if self._sha256 and generation not in self._sha256:
@@ -234,11 +245,14 @@ class LiveWeights:
         self._offer(number)
 
     def _forget(self, oldest: int) -> None:
-        """Remove the copies that neither plays nor may be asked for."""
-        keep = min(oldest, self.current.generation)
+        """Forget those that neither play nor may be asked for, and remove their copies."""
+        keep = min(oldest, self.proven.generation)
         for number in [number for number in self._generations if number < keep]:
             with contextlib.suppress(OSError):
                 Path(self._generations[number].weights.path).unlink(missing_ok=True)
+            del self._generations[number]
+            self._sha256.pop(number, None)
+            self._refused.discard(number)
 
     def close(self) -> None:
         """Remove the copies."""

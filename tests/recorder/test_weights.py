@@ -102,6 +102,18 @@ def test_what_is_refused_does_not_play_and_is_named_once(watch: Watch) -> None:
     assert watch.current == b"c"
 
 
+def test_who_starts_plays_what_somebody_has_loaded(watch: Watch) -> None:
+    watch.write("b.st", b"b", at=5)
+    watch.look(2)
+    assert (watch.current, watch.live.proven.generation) == (b"b", 1), "nobody has loaded anything"
+    watch.live.on_ready(1, "a" * 64)
+    assert watch.live.proven.generation == 1
+    watch.live.on_message(WeightsTaken(2, "b" * 64))
+    assert watch.live.proven.generation == 2
+    watch.live.on_message(WeightsRefused(2, "no memory"))
+    assert watch.live.proven.generation == 1
+
+
 @pytest.mark.parametrize("how", ["empty", "gone"])
 def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watch, how: str) -> None:
     (watch.dir / "a.st").unlink()
@@ -122,9 +134,11 @@ def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watc
 def test_copies_that_nobody_plays_are_removed(watch: Watch) -> None:
     watch.write("b.st", b"b", at=5)
     watch.look(3, oldest=1)
+    watch.live.on_message(WeightsTaken(2, "b" * 64))
     assert len(list(watch.keep.iterdir())) == 2
     watch.look(1, oldest=2)
     assert [path.read_bytes() for path in watch.keep.iterdir()] == [b"b"]
+    assert list(watch.live._generations) == [2], "what is kept of them adds up over weeks"
     watch.live.close()
     assert not watch.keep.exists()
 

@@ -20,7 +20,7 @@ from tape2048_recorder.rng import game_seeds
 from tape2048_recorder.shared import Shared
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
-from ..processes import Recorders, kill
+from ..processes import Recorders, kill, wait_until
 from . import batched
 from .tables import Games, make_table, play, play_out
 
@@ -196,6 +196,28 @@ def test_newer_weights_play_the_games_that_begin_after_them(
             assert run.data == expected, f"{path.name} holds a game that {model} did not play"
     assert set(played) == set(keys)
     assert len(set(played.values())) == 3
+
+
+def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_good_ones(
+    recorders: Recorders, fast_dir: Path, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "models"
+    model_dir.mkdir()
+    write_checkpoint(model_dir, "a.json", '{"key": 1}')
+    recorder = recorders.start(
+        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001, "load_s": 1.5}, lanes=8, seed=7,
+        flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
+        hooks={"tape2048_recorder.weights:POLL_S": 0.05},
+    )  # fmt: skip
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
+    write_checkpoint(model_dir, "half.json", '{"ke')
+    wait_until(lambda: list(fast_dir.glob(".*.weights/2-half.json")))
+    kill(recorder.workers[0])
+    recorder.wait_for_event("half.json cannot be used")
+    games = recorder.wait_for_status(lambda status: status["workers_ready"] < 2)["games"]
+    recorder.wait_for_status(lambda status: status["games"] > games + 50 and status["workers_ready"] == 2)
+    recorder.process.terminate()
+    assert recorder.end() == 0
 
 
 def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
