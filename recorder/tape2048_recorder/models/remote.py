@@ -12,7 +12,7 @@ import numpy as np
 from tape2048 import errors
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
-from tape2048_recorder.shared import ASKS
+from tape2048_recorder.shared import ASKS, HURRY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from tape2048_recorder.protocol import Weights
     from tape2048_recorder.worker import WorkerSpec
 
-__all__ = ["RemotePlayer", "capacity_of"]
+__all__ = ["HurriedError", "RemotePlayer", "capacity_of"]
 
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
 _WAIT_MS = 200
 
 #: What an answer that is an error has.
 _SAID = ("error", "text", "hint")
+
+
+class HurriedError(BaseException):
+    """The time for answers is over. No ``Exception``: whoever wraps a player's errors lets it pass."""
 
 
 def capacity_of(lanes: int) -> int:
@@ -91,6 +95,7 @@ class RemotePlayer:
 
         Raises:
             PlayerError: what the player raised over there.
+            HurriedError: the daemon wants no more waiting.
         """
         slot = self._mine[self._under_way.pop(0)]
         head = slot["head"]
@@ -98,6 +103,9 @@ class RemotePlayer:
         while head["answered"] != head["asked"]:
             if self._poll.poll(_WAIT_MS):
                 os.eventfd_read(self._wake)
+            elif self._told["command"][0] == HURRY:
+                self._told["busy"] = before
+                raise HurriedError
             else:  # the process is not there, or loads a model
                 self._told["busy"] = ASKS
         if self._told["busy"][0] != before:

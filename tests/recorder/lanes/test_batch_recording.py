@@ -337,6 +337,22 @@ def test_a_model_that_takes_long_to_load_costs_no_worker(
     assert len(recorder.events("warning", "error")) == expected
 
 
+def test_games_that_have_ended_are_recorded_where_no_answer_comes_any_more(recorders: Recorders) -> None:
+    """Not even a worker that waits for an inference process that hangs outlasts a drain."""
+    recorder = recorders.start(
+        player=f"{PLAYER}:hashed", inference="server", workers=1, lanes=16, block_rows=10_000_000,
+        rotate_steps=10_000_000, drain_timeout_s=1.0,
+    )  # fmt: skip
+    recorder.wait_for_status(lambda status: status["steps"] > 20_000)
+    (server,) = servers_of(recorder.pid)
+    kill(server, signal.SIGSTOP)
+    recorder.process.terminate()
+    assert recorder.end() == 0
+    assert recorder.summary["games"] > 50
+    assert recorder.summary["games_dropped"] <= 16
+    assert not recorder.events("warning", "error")
+
+
 def test_an_error_over_there_is_the_recorders(recorders: Recorders, fast_dir: Path) -> None:
     recorder = recorders.run(
         player=f"{PLAYER}:failing", player_args={"after": 20_000}, inference="server", workers=1, lanes=16

@@ -56,7 +56,7 @@ class Asking:
             )
         )
 
-        self.told = np.zeros(WORKERS, dtype=[("heartbeat_ns", "u8"), ("busy", "u8")])
+        self.told = np.zeros(WORKERS, dtype=[("command", "u8"), ("heartbeat_ns", "u8"), ("busy", "u8")])
 
     def player(self, worker: int = 0, table: int = 0, weights: Weights | None = None) -> RemotePlayer:
         spec: Any = SimpleNamespace(
