@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tape2048 import errors
 from tape2048.errors import PlayerError, TapeError, WorkerStartError
 from tape2048_recorder.protocol import FromWorker, WantWeights, WeightsRefused, WeightsTaken
+from tape2048_recorder.shared import LOADS
+from tape2048_recorder.weights import LOADERS_MAX
 
 if TYPE_CHECKING:
     from tape2048_recorder.models.inference import InferenceProcess
@@ -46,6 +49,8 @@ class Playing:
         self._server = server
         self._supervisor = supervisor
         self._live = live
+        self._told: dict[int, int] = {}  # by worker, the generation that it asked for last
+        self._died: Counter[int] = Counter()  # by generation, workers that ended while they loaded it
         self.player_sha256: str | None = None
 
     def on_ready(self, index: int, message: Ready) -> WorkerStartError | None:
@@ -69,6 +74,7 @@ class Playing:
         if isinstance(message, WeightsTaken | WeightsRefused):
             return _conflict(self._live.on_message(message))
         assert isinstance(message, WantWeights)
+        self._told[worker.index] = self._live.current.generation
         with contextlib.suppress(ConnectionError):  # it has died; the end of its socket will say so
             worker.channel.send(self._live.current)
         return None
@@ -89,9 +95,22 @@ class Playing:
             oldest = int(self._supervisor.shared.slots["oldest"].min())
             recording.retire(oldest)
             if look:
+                self._look_at_the_dead(self._live)
                 self._live.attend(now, oldest)
                 self._supervisor.set_weights(self._live.proven)
         return None if self._server is None else self._server.attend(now, silence_s)
+
+    def _look_at_the_dead(self, live: LiveWeights) -> None:
+        """Refuse weights that end whoever loads them."""
+        busy = self._supervisor.shared.slots["busy"]
+        for worker in self._supervisor.workers:
+            if not worker.alive and busy[worker.index] == LOADS:
+                busy[worker.index] = 0
+                generation = self._told[worker.index]
+                self._died[generation] += 1
+                if self._died[generation] == LOADERS_MAX and generation > live.proven.generation:
+                    why = f"{LOADERS_MAX} workers ended while they loaded it"
+                    live.on_message(WeightsRefused(generation, why))
 
     def close(self) -> None:
         """Let go of server and weights; the workers have ended."""

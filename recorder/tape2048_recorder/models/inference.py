@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tape2048.errors import InferenceError, WorkerStartError
-from tape2048_recorder.models.slots import LOADING, SLOTS_PER_WORKER
+from tape2048_recorder.models.slots import LOADING, MOVES, SLOTS_PER_WORKER
 from tape2048_recorder.watch import START_S, Silence
+from tape2048_recorder.weights import LOADERS_MAX
 
 if TYPE_CHECKING:
     from tape2048_recorder.config import RecorderConfig
@@ -64,6 +66,7 @@ class InferenceProcess:
         self._start_at = 0.0
         self._deaths = 0
         self._answered = 0
+        self._died: Counter[bytes] = Counter()  # by checkpoint, processes that ended while they loaded it
         try:
             self._start()
         except OSError as error:
@@ -108,6 +111,7 @@ class InferenceProcess:
             wake_fds=self._wakes[1:],
             player=self._config.player,
             player_args=self._player_args,
+            refused=[weights for weights, died in self._died.items() if died >= LOADERS_MAX],
         )
         argument = msgspec.json.encode(spec).decode()
         self._process = subprocess.Popen(
@@ -139,6 +143,7 @@ class InferenceProcess:
             self._look_at(self._process.pid, now, silence_s)
             return None
         self._process = None
+        self._note_loading()
         return self._note_death(
             f"the inference process ended with status {code}", "its standard error is above", now
         )
@@ -156,6 +161,13 @@ class InferenceProcess:
             where = self._silence.end()
             what = f"the inference process (pid {pid}) has not answered for {silent_s:.0f} s"
             self._reporter.event("warning", f"{what} ({where}): ending it, its stack follows")
+
+    def _note_loading(self) -> None:
+        """Count what the process loaded when it ended; those that follow are told not to try for ever."""
+        heads = self._slots.slots["head"]
+        loads = (heads["asked"] != heads["answered"]) & (heads["kind"] == LOADING)
+        self._died.update({weights for weights in heads["weights"][loads].tolist() if weights})
+        heads["kind"][loads] = MOVES
 
     def _note_death(self, what: str, hint: str, now: float) -> InferenceError | None:
         """Have another one start in a while; an error where too many have died."""

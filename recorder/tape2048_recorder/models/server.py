@@ -40,6 +40,7 @@ class ServerSpec(msgspec.Struct, frozen=True):
     wake_fds: list[int]
     player: str
     player_args: dict[str, int | float | str | bool]
+    refused: list[bytes] = []  # checkpoints that have ended who loaded them
 
 
 class _Model:
@@ -145,6 +146,8 @@ class Server:
         for idle in [key for key, one in self._models.items() if self._round - one.round > _IDLE_ROUNDS]:
             del self._models[idle]
         spec = self._spec
+        if weights in spec.refused:
+            raise InferenceError("the inference process ended each time that it loaded it")
         args = {**spec.player_args, "model": os.fsdecode(weights)} if weights else spec.player_args
         player = make_batch_player(spec.player, args)
         caller = Caller(player, spec.player)

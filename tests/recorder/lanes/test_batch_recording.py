@@ -220,6 +220,29 @@ def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_goo
     assert recorder.end() == 0
 
 
+@pytest.mark.parametrize("inference", ["worker", "server"])
+def test_weights_that_end_whoever_loads_them_are_refused(
+    recorders: Recorders, tmp_path: Path, inference: str
+) -> None:
+    model_dir = tmp_path / "models"
+    model_dir.mkdir()
+    write_checkpoint(model_dir, "a.json", '{"key": 1}')
+    recorder = recorders.start(
+        player=f"{PLAYER}:deadly", lanes=8, seed=7, flush_s=0.2, inference=inference,
+        model_dir=str(model_dir), model_files="*.json",
+        hooks={"tape2048_recorder.weights:POLL_S": 0.05},
+    )  # fmt: skip
+    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
+    write_checkpoint(model_dir, "b.json", "{}")
+    assert "goes on with a.json" in recorder.wait_for_event("b.json cannot be used")
+    games = recorder.wait_for_status(lambda status: True)["games"]
+    recorder.wait_for_status(lambda status: status["games"] > games + 100)
+    write_checkpoint(model_dir, "c.json", '{"key": 3}')
+    recorder.wait_for_event("c.json is loaded")
+    recorder.process.terminate()
+    assert recorder.end() == 0
+
+
 def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Shared.create(1)
     slots = shared.slots.copy()
