@@ -28,7 +28,7 @@ from tape2048.errors import ModelDirError
 from tape2048_recorder.protocol import Weights, WeightsRefused, WeightsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tape2048_recorder.partial import Facts
     from tape2048_recorder.report import Reporter
@@ -136,7 +136,8 @@ class LiveWeights:
         try:
             self._take(first)
         except OSError as error:
-            raise storage_error(error, first.path, "copying the first checkpoint") from error
+            where = Path(error.filename or first.path)
+            raise storage_error(error, where, "copying the first checkpoint") from error
 
     # What workers are told.
 
@@ -265,8 +266,22 @@ class LiveWeights:
 def _copy(source: Path, target: Path) -> str:
     """Copy a file; returns its bytes' SHA-256."""
     digest = hashlib.sha256()
-    with source.open("rb") as reader, target.open("wb") as writer:
-        while chunk := reader.read(_COPY_BYTES):
+    with _named(target), source.open("rb") as reader, target.open("wb") as writer:
+        while True:
+            with _named(source):
+                chunk = reader.read(_COPY_BYTES)
+            if not chunk:
+                break
             digest.update(chunk)
             writer.write(chunk)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Have errors of reading and writing say where, as those of opening do."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

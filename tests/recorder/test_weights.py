@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +131,22 @@ def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watc
     watch.look(2)
     assert watch.current == b"b"
     assert "can be read again" in watch.listener.messages("info")[0]
+
+
+def test_a_copy_that_finds_no_room_is_named_and_tried_again(watch: Watch) -> None:
+    watch.write("b.st", b"b", at=5)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        watch.look(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    (event,) = watch.listener.messages("warning")
+    assert event.startswith(f"{watch.keep}/2-b.st: File too large"), "not the directory that is read"
+    watch.look()
+    assert watch.current == b"b"
 
 
 def test_copies_that_nobody_plays_are_removed(watch: Watch) -> None:
