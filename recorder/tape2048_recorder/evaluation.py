@@ -100,11 +100,11 @@ def evaluate(
     work = _Work(seeds, scores, highest)
     begin = time.monotonic()
     running = [threading.Thread(target=work.run, args=(player,)) for player in players]
-    for thread in running:
-        thread.start()
     try:
-        while any(thread.is_alive() for thread in running):
-            running[-1].join(0.2)
+        for thread in running:
+            thread.start()
+        while alive := [thread for thread in running if thread.is_alive()]:
+            alive[0].join(0.2)
             if progress is not None:
                 progress(work.done, games)
             if work.done >= games:
@@ -112,7 +112,8 @@ def evaluate(
     finally:
         work.stop = True  # an interrupt ends the threads at their next chunk
         for thread in running:
-            thread.join()
+            if thread.ident is not None:  # the system may have refused to start it
+                thread.join()
     if work.error is not None:
         raise work.error
     if progress is not None:

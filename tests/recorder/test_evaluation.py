@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,38 @@ def test_progress_is_told_and_never_beyond_all() -> None:
     assert told[-1] == (30, 30)
     assert all(0 <= done <= games == 30 for done, games in told)
     assert told == sorted(told)
+
+
+def test_waiting_for_some_threads_takes_no_time_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def play(*_: Any) -> int:
+        if threading.current_thread() is not threading.main_thread() and not begun.is_set():
+            begun.set()
+            time.sleep(0.5)  # the other one has nothing left to do
+        return 1
+
+    monkeypatch.setattr(evaluation, "play_unrecorded", play)
+    told: list[tuple[int, int]] = []
+    player = players.make_player("random", {})
+    evaluate(player, games=16, seed=1, threads=2, progress=lambda *now: told.append(now))
+    assert len(told) < 20
+
+
+def test_a_thread_that_cannot_start_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    player = players.make_player("random", {})
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        evaluate(player, games=10**7, seed=1, threads=2)
+    assert not started[0].is_alive()
 
 
 def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
