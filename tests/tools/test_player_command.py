@@ -183,6 +183,12 @@ def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, netwo
     assert "up to 30.5 where a table's range asks for it" in done.out
 
 
+def test_quantise_calls_no_step_coarser_that_float32_rounds(tape: Tape, exact: Path, tmp_path: Path) -> None:
+    done = tape("player", "quantise", exact, tmp_path / "out", "--step", "0.7")
+    assert done.code == 0
+    assert "up to" not in done.out
+
+
 def test_quantise_replaces_nothing_unasked(tape: Tape, exact: Path, tmp_path: Path) -> None:
     target = tmp_path / "taken"
     target.write_text("mine")
@@ -197,6 +203,7 @@ def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path
     small = tmp_path / "small"
     assert tape("player", "quantise", exact, small, "--step", "0").code == 78
     assert tape("player", "quantise", exact, small, "--step", "nan").code == 78
+    assert tape("player", "quantise", exact, small, "--step", "1e39").code == 78
     assert not small.exists()
     assert tape("player", "quantise", exact, tmp_path / "no/dir").code == errors.OutDirError.exit_code
     assert tape("player", "quantise", exact, tmp_path, "--force").code == errors.StorageError.exit_code

@@ -181,12 +181,13 @@ class Network:
         """The same network as ``i16`` in steps of ``step`` points, or more where a table's range asks for it.
 
         Raises:
-            ConfigError: it is quantised already, or the step is not above 0.
+            ConfigError: it is quantised already, or the step is not above 0, or no ``f32``.
         """
-        if self.table.dtype != np.float32 or not step > 0:
+        limits = np.finfo(np.float32)
+        if self.table.dtype != np.float32 or not 0 < step <= float(limits.max):
             raise ConfigError(
                 f"found tables of {self.table.dtype} and a step of {step:g}; "
-                "expected float32 and a step above 0"
+                "expected float32 and a step above 0 that float32 can hold"
             )
         table = np.empty(self.layout.entries, dtype=np.int16)
         scales = np.empty_like(self.scales)
@@ -194,7 +195,7 @@ class Network:
         quantised = target.tables()
         for (stage, index), values in self.tables().items():
             # The ends of the range are left free: 32,767 steps to either side.
-            scale = max(step, float(np.abs(values).max()) / np.iinfo(np.int16).max)
+            scale = max(step, float(np.abs(values).max()) / np.iinfo(np.int16).max, float(limits.tiny))
             scales[stage, index] = scale
             quantised[stage, index][:] = np.rint(values / np.float32(scale))
         return target

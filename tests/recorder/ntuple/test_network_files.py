@@ -25,14 +25,13 @@ from tape2048.errors import (
 from tape2048_recorder.ntuple import _safetensors, files
 from tape2048_recorder.ntuple.arguments import SHIPPED
 from tape2048_recorder.ntuple.files import file_facts, load_network, read_network, save_network
+from tape2048_recorder.ntuple.network import Layout, Network
 
 from . import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from tape2048_recorder.ntuple.network import Network
 
     Header = dict[str, Any]
 
@@ -314,6 +313,18 @@ def test_values_that_are_not_finite_are_refused(value: float, at: int) -> None:
     refused(
         build({"0/0123": table, "scales": ones(1, 1)}), NetworkError, "0/0123 has values that are not finite"
     )
+
+
+def test_facts_of_great_depth_are_refused() -> None:
+    facts = '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
+    arrays = {"0/0123": zeros(4), "scales": ones(1, 1)}
+    refused(build(arrays, facts=facts), NetworkError, "does not describe a network")
+
+
+def test_the_least_step_makes_a_network_that_can_be_read(tmp_path: Path) -> None:
+    network = Network.empty(Layout.of(["0123"])).quantised(1e-46)
+    save_network(network, tmp_path / "network")
+    assert same(load_network(str(tmp_path / "network")), network)
 
 
 def test_a_checkpoint_is_no_network() -> None:

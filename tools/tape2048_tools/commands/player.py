@@ -100,7 +100,9 @@ def _trained(facts: dict[str, Any]) -> str:
 @click.option(
     "--games", type=click.IntRange(1), default=1000, show_default=True, help="Games of each player."
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Same seed, same games.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True, help="Same seed, same games."
+)
 @click.option(
     "--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="0: one for each core."
 )
@@ -178,6 +180,8 @@ def _table(found: dict[str, Evaluation]) -> Any:
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
 def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
+    import numpy as np
+
     from tape2048.errors import NameTakenError
     from tape2048_recorder.ntuple.files import load_network, save_network
 
@@ -188,5 +192,7 @@ def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
     network = load_network(source).quantised(step)
     written = save_network(network, target)
     largest = float(network.scales.max())
-    coarser = f" (up to {largest:.3g} where a table's range asks for it)" if largest > step else ""
+    coarser = (
+        f" (up to {largest:.3g} where a table's range asks for it)" if largest > np.float32(step) else ""
+    )
     print_human(f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}")
