@@ -16,6 +16,7 @@ gives what going through would have given, to the bit.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -31,7 +32,7 @@ from tape2048 import _ram
 from tape2048._durable import publishing_file, storage_error
 from tape2048.errors import ConfigError, NetworkError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
-from tape2048_recorder.ntuple.learning import LANE_WORDS, Lane, Tables, new_lane, train
+from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
 from tape2048_recorder.ntuple.network import Network
 from tape2048_recorder.rng import game_seeds
 
@@ -175,7 +176,13 @@ class Trainer:
         return self._counts.elapsed_s + time.monotonic() - self._begun
 
     def network(self) -> Network:
-        """The network as it stands (its tables go on learning), with the facts of its training."""
+        """The network as it stands (its tables go on learning), with the facts of its training.
+
+        Before the stages part, each stage has what the first one knows by now.
+        """
+        if not self._counts.parted:
+            stages = self._network.table.reshape(self.layout.stage_count, -1)
+            stages[1:] = stages[0]
         facts = {
             "training": msgspec.to_builtins(self.config),
             "moves": self._counts.moves,
@@ -229,11 +236,11 @@ class Trainer:
             threading.Thread(target=self._run_lane, args=(lane, limit, stop), name=f"lane {index}")
             for index, lane in enumerate(self._lanes)
         ]
-        for thread in threads:
-            thread.start()
         try:
-            while any(thread.is_alive() for thread in threads):
-                threads[-1].join(_TICK_S)
+            for thread in threads:
+                thread.start()
+            while alive := [thread for thread in threads if thread.is_alive()]:
+                alive[0].join(_TICK_S)
                 if tick is not None:
                     tick()
         except BaseException:
@@ -241,7 +248,8 @@ class Trainer:
             raise
         finally:
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:  # the system may have refused to start it
+                    thread.join()
 
     def _run_lane(self, lane: Lane, limit: int, stop: threading.Event) -> None:
         try:
@@ -251,25 +259,29 @@ class Trainer:
             scores = np.empty(_SLICE_GAMES)
             highest = np.empty(_SLICE_GAMES, dtype=np.uint8)
             config = self.config
-            settings = (config.decay, config.restart_moves_min)
+            # No game is longer; what is larger says no more, and may be no i64.
+            settings = (config.decay, min(config.restart_moves_min, LENGTH_MAX + 1))
             # Compiled before the clock starts.
             train(tables, plays, lane, config.beta, *settings, 0, scores, highest)
-            while not stop.is_set() and (left := limit - self._counts.moves) > 0:
+            while not stop.is_set() and (left := limit - (moved := self._counts.moves)) > 0:
                 begin = time.monotonic()
                 slice_moves = min(_SLICE_MOVES, left)
                 if copy is not None:
-                    slice_moves = min(copy.renew(self._counts.moves), slice_moves)
+                    slice_moves = min(copy.renew(moved), slice_moves)
                 games, moves, errors = train(
-                    tables, plays, lane, self._beta(), *settings, slice_moves, scores, highest
+                    tables, plays, lane, self._beta(moved), *settings, slice_moves, scores, highest
                 )
                 self._note(scores[:games], highest[:games], begin, moves, errors)
         except BaseException as error:  # noqa: BLE001 - the thread's edge: raised again by learn
             self._error = error
             stop.set()  # the others would go on alone
 
-    def _beta(self) -> float:
-        """The learning rate of the next slice: it falls to 0 over the last ``anneal_moves``."""
-        left = self.config.moves - self._counts.moves
+    def _beta(self, moves: int) -> float:
+        """The learning rate of a slice that begins after ``moves``: 0 after the last ``anneal_moves``.
+
+        Moves are counted once for a slice: others, counted meanwhile, may be more than all.
+        """
+        left = self.config.moves - moves
         return self.config.beta * min(left / max(self.config.anneal_moves, 1), 1.0)
 
     def _note(
@@ -280,6 +292,11 @@ class Trainer:
         moves: int,
         errors: float,
     ) -> None:
+        if not math.isfinite(errors):
+            raise ConfigError(
+                "the values have left the range of float32",
+                hint="a smaller initial_value or beta; an earlier checkpoint is as it was",
+            )
         with self._lock:
             self._counts.moves += moves
             self._counts.games += len(scores)
@@ -336,11 +353,11 @@ class Trainer:
 
         Args:
             path: the checkpoint.
-            config: may differ from the checkpoint's in what does not change its arrays' shapes.
+            config: may differ from the checkpoint's, but not in what its arrays come from.
 
         Raises:
             FormatError: the file is not a whole checkpoint, or one of another number of threads.
-            ConfigError: it is one of another network.
+            ConfigError: it is one of another network, or of a training that began otherwise.
             StorageError: it cannot be read.
         """
         arrays, texts = decode(_mapped(path), str(path))
@@ -351,9 +368,9 @@ class Trainer:
         try:
             counts = msgspec.json.decode(texts.get("counts", ""), type=_Counts)
             saved: dict[str, Any] = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise NetworkError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        for name in ("tuples", "stages"):
+        for name in ("tuples", "stages", "initial_value", "seed"):
             if saved.get(name) != getattr(config, name):
                 raise ConfigError(
                     f"found a checkpoint with {name} = {saved.get(name)!r}, "

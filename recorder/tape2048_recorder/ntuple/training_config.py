@@ -111,7 +111,7 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about("seconds from one checkpoint to the next", why="what a crash may cost"),
     ] = 600.0
     quantise_step: Annotated[
-        Annotated[float, msgspec.Meta(ge=0)],
+        Annotated[float, msgspec.Meta(ge=0, le=1e6)],
         about(
             "points of score that an int16 entry counts in; 0: float32",
             why="half the cache, and a fifth of the file, for no strength that shows",

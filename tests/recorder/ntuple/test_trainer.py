@@ -153,6 +153,31 @@ def test_each_of_several_threads_plays_by_a_young_copy(monkeypatch: pytest.Monke
     assert all(tables == {shared} if threads == 1 else shared not in tables for tables in played.values())
 
 
+def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_SLICE_MOVES", 1_000)
+    trainer = Trainer(small(moves=20_000, stages="", threads=2))
+    train, renew = trainer_module.train, trainer_module._Copy.renew
+    rates: list[float] = []
+
+    def watched(tables: Any, plays: Any, lane: Any, beta: float, *rest: Any) -> Any:
+        rates.append(beta)
+        return train(tables, plays, lane, beta, *rest)
+
+    def slow(copy: Any, moves: int) -> int:
+        lasts = renew(copy, moves)
+        if threading.current_thread().name == "lane 1":  # until the other one has learned all that is left
+            end = time.monotonic() + PATIENCE_S
+            while not trainer.done and time.monotonic() < end:
+                time.sleep(0.01)
+        return lasts
+
+    monkeypatch.setattr(trainer_module, "train", watched)
+    monkeypatch.setattr(trainer_module._Copy, "renew", slow)
+    trainer.learn(10**9)
+    assert set(rates) == {1.0}
+    assert np.isfinite(trainer._network.table).all()
+
+
 def test_copies_are_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
     entries = small(stages="").layout.entries
@@ -221,7 +246,45 @@ def test_an_error_in_a_thread_is_raised_and_the_others_stop(monkeypatch: pytest.
         trainer.learn(10**12)
 
 
+def test_a_thread_that_cannot_start_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "lane 2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Trainer(small(moves=10**12, threads=3)).learn(10**12)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane")]
+
+
+def test_values_out_of_range_end_the_training() -> None:
+    with pytest.raises(ConfigError, match="range of float32"):
+        Trainer(small(initial_value=3e38, beta=1.0)).learn(50_000)
+
+
+def test_a_restart_of_no_game_at_all_is_one_for_any_large_number() -> None:
+    trainers = [Trainer(small(restart_moves_min=moves)) for moves in (1 << 20, 1 << 64)]
+    for trainer in trainers:
+        trainer.learn(20_000)
+    assert state_of(trainers[0]) == state_of(trainers[1])
+
+
 # --- stages
+
+
+def test_a_network_of_before_stages_part_knows_late_boards() -> None:
+    trainer = Trainer(small(split_moves=10**9))
+    trainer.learn(30_000)
+    before, after = (np.array([board], dtype=np.uint64) for board in (0x6100 << 48, 0x7100 << 48))
+    trainer._network.table.reshape(2, -1)[0, :] += 1
+    network = trainer.network()
+    assert network.values(before)[0] != 0
+    one = Trainer(small(stages=""))
+    one._network.table[:] = trainer._network.table[: one.layout.entries]
+    assert network.values(after)[0] == one.network().values(after)[0] != 0
 
 
 def test_before_stages_part_all_boards_use_the_first_ones_tables() -> None:
@@ -310,6 +373,8 @@ def test_going_on_with_more_moves_or_another_rate(tmp_path: Path) -> None:
     [
         ({"tuples": "0123 0146"}, ConfigError, "tuples = '0123 0145', expected '0123 0146'"),
         ({"stages": "256"}, ConfigError, "stages = '128', expected '256'"),
+        ({"seed": 8}, ConfigError, "seed = 7, expected 8"),
+        ({"initial_value": 1.0}, ConfigError, "initial_value = 0.0, expected 1.0"),
         ({"threads": 2}, NetworkError, "lanes: found uint64"),
     ],
 )
@@ -581,6 +646,7 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
         ("threads = -1", ConfigError, "threads"),
         ("seed = 1.5", ConfigError, "seed"),
         ("checkpoint_s = 0", ConfigError, "above 0"),
+        ("quantise_step = 1e39", ConfigError, "from 0 to 1000000"),
         ("initial_value = inf", ConfigError, "initial_value"),
         ("downgrade = 5", ConfigError, "found downgrade = 5, expected 0 or a tile from 4 to 32768"),
         ("downgrade = -1", ConfigError, "downgrade"),
