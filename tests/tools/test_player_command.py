@@ -184,7 +184,7 @@ def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, netwo
 
 
 def test_quantise_calls_no_step_coarser_that_float32_rounds(tape: Tape, exact: Path, tmp_path: Path) -> None:
-    done = tape("player", "quantise", exact, tmp_path / "out", "--step", "0.7")
+    done = tape("player", "quantise", exact, tmp_path / "out", "--step", "0.6")
     assert done.code == 0
     assert "up to" not in done.out
 
