@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Session, errors, sessions
+from tape2048_recorder import evaluation
 from tape2048_recorder.ntuple.files import load_network, save_network
 from tape2048_recorder.ntuple.network import Layout, Network
 
@@ -161,6 +162,18 @@ def test_eval_refuses_what_cannot_be_before_it_plays(
 
 
 # --- quantise
+
+
+@pytest.mark.parametrize("second", ["ntuple:weights={}", "python:a.b:c"])
+def test_eval_makes_all_players_before_any_plays(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    played: list[object] = []
+    monkeypatch.setattr(evaluation, "evaluate", lambda player, **_: played.append(player))
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"damaged")
+    assert tape("player", "eval", "random", second.format(damaged)).code != 0
+    assert not played
 
 
 def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network: Network) -> None:

@@ -152,8 +152,8 @@ class _Metrics:
 def _moves_of(line: bytes) -> float:
     """The moves in a line of metrics; infinite in a line that is none."""
     try:
-        return msgspec.json.decode(line, type=_Noted).moves
-    except msgspec.MsgspecError:
+        return msgspec.json.decode(line.decode(), type=_Noted).moves
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return math.inf
 
 

@@ -475,6 +475,15 @@ def test_a_training_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert state_of(trainer) == state_of(through)
 
 
+@pytest.mark.parametrize("damaged", [b'{"moves": 1, "x": "\xff"}\n', b'{"x": ' + b"[" * 100_000 + b"\n"])
+def test_lines_of_metrics_that_are_none_are_dropped(tmp_path: Path, damaged: bytes) -> None:
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    lines = (tmp_path / METRICS).read_bytes()
+    (tmp_path / METRICS).write_bytes(damaged + lines)
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    assert (tmp_path / METRICS).read_bytes() == lines
+
+
 def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     kept = (tmp_path / CHECKPOINT).read_bytes()

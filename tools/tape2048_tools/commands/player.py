@@ -125,11 +125,13 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
             raise ConfigError(f"found the player {text!r}, expected NAME:key=value,... ({error})") from error
         check_player(name, args or {})
         chosen.append((text, name, args or {}))
+    # All are made before any plays: a network that is damaged would cost the games of those before it.
+    made = [(text, make_player(name, args)) for text, name, args in chosen]
     found: dict[str, Evaluation] = {}
-    for text, name, args in chosen:
+    for text, player in made:
         with progress_bar(text) as progress:
             found[text] = evaluate(
-                make_player(name, args),
+                player,
                 games=games,
                 seed=seed,
                 threads=threads or available_cores(),
