@@ -15,7 +15,7 @@ import numpy as np
 from tape2048.errors import PlayerError
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table
-from tape2048_recorder.models.remote import HurriedError, RemotePlayer
+from tape2048_recorder.models.remote import Hurried, RemotePlayer
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.protocol import (
     Ask,
@@ -136,7 +136,7 @@ class BatchWorker(Worker):
                 self._resize_if_asked()
                 if not self._play_ticks():
                     break
-        except HurriedError:
+        except Hurried:
             pass  # the inference process hangs, or is slow: what has ended is written all the same
         except PlayerError:
             self._flush_all()  # a bad answer costs the games in play, and none that has ended

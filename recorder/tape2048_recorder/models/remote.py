@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.protocol import Weights
     from tape2048_recorder.worker import WorkerSpec
 
-__all__ = ["HurriedError", "RemotePlayer", "capacity_of"]
+__all__ = ["Hurried", "RemotePlayer", "capacity_of"]
 
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
 _WAIT_MS = 200
@@ -29,7 +29,7 @@ _WAIT_MS = 200
 _SAID = ("error", "text", "hint")
 
 
-class HurriedError(BaseException):
+class Hurried(BaseException):
     """The time for answers is over. No ``Exception``: whoever wraps a player's errors lets it pass."""
 
 
@@ -95,7 +95,7 @@ class RemotePlayer:
 
         Raises:
             PlayerError: what the player raised over there.
-            HurriedError: the daemon wants no more waiting.
+            Hurried: the daemon wants no more waiting.
         """
         slot = self._mine[self._under_way.pop(0)]
         head = slot["head"]
@@ -105,7 +105,7 @@ class RemotePlayer:
                 os.eventfd_read(self._wake)
             elif self._told["command"][0] == HURRY:
                 self._told["busy"] = before
-                raise HurriedError
+                raise Hurried
             else:  # the process is not there, or loads a model
                 self._told["busy"] = ASKS
         if self._told["busy"][0] != before:
