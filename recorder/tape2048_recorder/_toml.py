@@ -31,7 +31,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(
             f"found malformed TOML, expected key = value: {what} (line {line}, column {column})",
             path=f"{path}:{line}",
-            hint="text needs quotes, true and false do not; `tape2048 config init` writes a sample",
+            hint="text needs quotes, true and false do not",
         ) from error
     return values, _lines(text)
 

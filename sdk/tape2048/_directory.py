@@ -18,6 +18,7 @@ from tape2048.formats.session import (
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
+    SESSION_NAME,
     STEP_DTYPE,
     STEPS_NPY,
     Manifest,
@@ -88,7 +89,9 @@ def find_steps(directory: Path) -> list[Path]:
     """
     names = list_names(directory)
     if METADATA_DB not in names:
-        raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
+        within = sorted(name for name in names if SESSION_NAME.fullmatch(name))
+        hint = f"a directory of {len(within)} sessions? name one of them: {within[-1]}" if within else None
+        raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
     numbered = ((name, SHARD_NAME.fullmatch(name)) for name in names)
     shards = {int(match[1]): directory / name for name, match in numbered if match}
     if STEPS_NPY in names:

@@ -142,7 +142,11 @@ def merge_sessions(
 def _parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> Iterator[_Part]:
     """The sessions by their start, none twice; they are held until the stack is closed."""
     if len(paths) < 2:
-        raise MergeError(f"found {len(paths)} sessions, expected at least two", hint="name the ones to merge")
+        found = f"{len(paths)} path" + ("" if len(paths) == 1 else "s")
+        raise MergeError(
+            f"found {found}, expected at least two sessions",
+            hint="name each session that is to be merged, as in selfplay/*_model=greedy",
+        )
     seen: set[str] = set()
     parts = []
     for path in paths:

@@ -56,6 +56,26 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 # --- help
 
 
+def test_no_line_of_a_list_of_commands_is_cut_off(tape: Tape) -> None:
+    for words, command in commands():
+        if isinstance(command, click.Group):
+            assert "..." not in tape(*words, "--help").out.partition("Commands:")[2].partition("Examples:")[0]
+
+
+def test_a_setting_that_is_a_choice_is_shown_with_its_values(tape: Tape) -> None:
+    shown = tape("record", "--help").out
+    assert "--log-level [info|warning|error]" in shown
+    assert "--inference [worker|server]" in shown
+
+
+@pytest.mark.parametrize("words", [("lst",), ("pack", "lst")])
+def test_an_unknown_command_is_refused(tape: Tape, words: tuple[str, ...]) -> None:
+    done = tape(*words)
+    assert done.code == 2
+    assert "No such command 'lst'" in done.err
+    assert ("Did you mean 'list'?" in done.err) == (words == ("lst",))
+
+
 def test_help_lists_every_command_with_the_line_that_its_own_help_begins_with(tape: Tape) -> None:
     done = tape("--help")
     assert done.code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,6 @@ from tape2048 import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from conftest import Outcome
 
@@ -91,7 +91,7 @@ def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhe
         (["--format", "csv"], "'csv' is not one of"),
         ([], "--format"),
         (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
-        (["--format", "jsonl", "--labels", "many"], "write them as 8192,16384"),
+        (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles with commas"),
         (["--format", "parquet", "--output", "-"], "only jsonl can go to a pipe"),
         (["--format", "jsonl", "--compression", "zstd"], "jsonl has none"),
     ],
@@ -119,3 +119,16 @@ def test_a_closed_pipe_is_no_error(session: Path, environment: dict[str, str]) -
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait(60) == 141
+
+
+def test_a_full_disk_behind_standard_output_is_an_error_with_a_hint(
+    process: Callable[..., subprocess.CompletedProcess[str]], session: Path
+) -> None:
+    options = ["--runs", "--format", "jsonl", "--output", "-"]
+    with Path("/dev/full").open("wb") as full:
+        done = process(
+            "export", str(session), *options, capture_output=False, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == errors.DiskFullError.exit_code
+    assert done.stderr.startswith("tape2048: error: writing to standard output failed")
+    assert "Traceback" not in done.stderr

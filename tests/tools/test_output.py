@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -88,3 +89,30 @@ def test_a_board_without_colours_is_a_grid_of_numbers() -> None:
 def test_each_tile_has_a_colour_of_its_own() -> None:
     styles = {str(span.style) for span in display.board(range(16)).spans}
     assert len(styles) == 16
+
+
+def test_a_table_wider_than_the_terminal_keeps_its_numbers_and_names_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    table = output.table("session", ">rows", ">mean score", "what")
+    table.add_row(output.cell("20260101T000000Z_model=ntuple"), "37,142,417", "239,280 ±12", "a few words")
+    table.add_row(output.cell("20260101T000000Z_model=greedy"), "1", "2", "")
+    output.print_human(table, "no table")
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1].startswith("20260101T000000Z_model=ntuple 37,142,417 239,280 ±12 ")
+    assert lines[-2].split() == ["20260101T000000Z_model=greedy", "1", "2"]
+    assert lines[-1] == "no table"
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_of_many_runs_left_out_for_one_reason_a_few_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    many = [(f"a: run {number}", f"RecoveryError: run {number} has no moves") for number in range(30)]
+    output.complain_left_out([*many, ("b", "FormatError: cut off")])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        f"left out: a: run {number}: RecoveryError: run {number} has no moves" for number in (0, 1)
+    ]
+    assert lines[-2:] == ["left out: b: FormatError: cut off", "left out: 25 more of that kind"]
+    assert len(lines) == 7

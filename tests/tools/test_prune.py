@@ -311,3 +311,13 @@ def test_three_hundred_sessions_in_little_memory(tape: Tape, tmp_path: Path) -> 
     assert time.monotonic() > begin
     assert peak < 300 * 8_000, "more than 8 kB a session"
     assert len(list(root.glob("2*"))) == 10
+
+
+def test_a_session_in_place_of_its_directory_is_refused_and_stays_as_it_is(tape: Tape, many: Path) -> None:
+    session = min(path for path in many.iterdir() if path.is_dir() and not path.name.startswith("."))
+    before = sorted(path.name for path in session.iterdir())
+    for words in (("prune", session, "--max-sessions", "1", "--dry-run"), ("list", session)):
+        done = tape(*words)
+        assert done.code == errors.OutDirError.exit_code
+        assert "found a session, expected a directory of sessions" in done.err
+        assert sorted(path.name for path in session.iterdir()) == before

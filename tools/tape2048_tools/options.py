@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["load_from_command_line", "setting_option", "setting_options"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+#: A pattern that is a choice of plain words.
+_CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
 
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
 
@@ -60,4 +64,6 @@ def setting_option(setting: Setting) -> Callable[[F], F]:
         name = setting.flag.removeprefix("--")
         return click.option(f"--{name}/--no-{name}", setting.name, default=None, help=text)
     metavar = _METAVARS.get(setting.unit, "N" if setting.kind in ("int", "float") else "TEXT")
+    if setting.pattern is not None and (choices := _CHOICES.fullmatch(setting.pattern)):
+        metavar = f"[{choices[1]}]"
     return click.option(setting.flag, setting.name, metavar=metavar, help=text)

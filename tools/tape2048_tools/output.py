@@ -1,8 +1,9 @@
 """Standard output: one JSON document, or text for people.
 
 Everything that a command says on standard output goes through :func:`print_json` or :func:`print_human`.
-On a terminal people get colours and tables of its width. Elsewhere (a pipe, a file) the same tables are
-plain text: no control characters, nothing cut off, no trailing white space.
+On a terminal people get colours and tables of its width, or of more where that would cut numbers or break
+names. Elsewhere (a pipe, a file) the same tables are plain text: no control characters, nothing cut off. No
+line has trailing white space.
 
 Text from outside (names of files, values in them) is shown by :func:`printable`: an escape sequence in a
 file's name must not reach the terminal.
@@ -14,15 +15,16 @@ import contextlib
 import errno
 import io
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -30,6 +32,7 @@ __all__ = [
     "cell",
     "columns",
     "complain",
+    "complain_left_out",
     "drop_unwritten",
     "finding",
     "print_human",
@@ -38,6 +41,7 @@ __all__ = [
     "print_text",
     "printable",
     "table",
+    "unwritten",
 ]
 
 #: What a shell reports for a program that SIGPIPE ended; the usual answer to ``| head``.
@@ -45,6 +49,16 @@ EXIT_PIPE_CLOSED = 128 + 13
 
 #: A width that no table of ours reaches: without a terminal nothing is wrapped or cut.
 _UNBOUNDED_WIDTH = 100_000
+
+#: Words of text up to this length (a session's name) are not broken to make a table fit a terminal.
+_UNBROKEN_MAX = 40
+
+#: Runs that are named where many are left out for one reason.
+_NAMED_MAX = 5
+
+_PADDING = 2
+_TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def printable(value: object) -> str:
@@ -73,6 +87,7 @@ def print_text(text: str) -> None:
 def print_human(*parts: RenderableType) -> None:
     """Print text and tables, as the place that they go to can show them."""
     from rich.console import Console
+    from rich.table import Table
 
     tty = sys.stdout.isatty()
     buffer = io.StringIO()
@@ -85,10 +100,34 @@ def print_human(*parts: RenderableType) -> None:
         emoji=False,
         markup=False,
     )
+    width = console.width
     for part in parts:
+        console.width = width
+        if isinstance(part, Table):
+            least = _least_width(part, console)
+            if least > width:
+                part.padding = (0, 1, 0, 0)
+                least -= (_PADDING - 1) * (len(part.columns) - 1)
+            console.width = max(width, least)
         console.print(part, soft_wrap=isinstance(part, str))
-    text = buffer.getvalue()
-    _emit(text if tty else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    # Padding at the end of a line that is wider than the terminal would be an empty line of its own.
+    _emit(_TRAILING.sub(lambda found: "".join(_ESCAPE.findall(found[0])), buffer.getvalue()))
+
+
+def _least_width(shown: Table, console: Console) -> int:
+    """The width below which rich cuts numbers of a table short and breaks its names."""
+    from rich.measure import Measurement
+
+    options = console.options.update(width=_UNBOUNDED_WIDTH)
+    total = _PADDING * (len(shown.columns) - 1)
+    for column in shown.columns:
+        parts = [*column.cells, *([column.header] if shown.show_header else [])]
+        sizes = [Measurement.get(console, options, part) for part in parts]
+        words = min(max((one.minimum for one in sizes), default=0), _UNBROKEN_MAX)
+        whole = max((one.maximum for one in sizes), default=0)
+        column.no_wrap = column.no_wrap or words == whole  # rich then narrows other columns
+        total += whole if column.no_wrap else words
+    return total
 
 
 def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -112,7 +151,12 @@ def table(*headings: str, title: str | None = None) -> Table:
     from rich.table import Table
 
     made = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        padding=(0, _PADDING, 0, 0),
     )
     for heading in headings:
         number = heading.startswith(">")
@@ -165,6 +209,36 @@ def complain(text: str) -> None:
     drop_unwritten(sys.stderr)
 
 
+def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
+    """Tell which runs were left out and why: of those with one reason, the first few by name.
+
+    Args:
+        left_out: each run's name, and the reason.
+    """
+    counts: dict[str, int] = {}
+    for name, reason in left_out:
+        kind = reason.replace(name.rpartition(": ")[2], "")  # which run it is, is no part of the reason
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= _NAMED_MAX:
+            complain(f"left out: {printable(name)}: {printable(reason)}")
+    for count in counts.values():
+        if count > _NAMED_MAX:
+            complain(f"left out: {count - _NAMED_MAX:,} more of that kind")
+
+
+def unwritten(error: OSError) -> Exception:
+    """What to raise where standard output could not be written; what it still holds is let go."""
+    drop_unwritten(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return click.exceptions.Exit(EXIT_PIPE_CLOSED)
+    from tape2048.errors import DiskFullError, StorageError
+
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    return kind(
+        f"writing to standard output failed ({error.strerror})", hint="check where the output is sent"
+    )
+
+
 def _encodable(value: Any) -> Any:
     """The document with names that are not valid Unicode (a file's) escaped, as JSON has no bytes."""
     if isinstance(value, dict):
@@ -182,14 +256,5 @@ def _emit(text: str) -> None:
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
-    except BrokenPipeError:
-        drop_unwritten(sys.stdout)
-        raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
     except OSError as error:
-        from tape2048.errors import DiskFullError, StorageError
-
-        drop_unwritten(sys.stdout)
-        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        raise kind(
-            f"writing to standard output failed ({error.strerror})", hint="check where the output is sent"
-        ) from error
+        raise unwritten(error) from error

@@ -231,8 +231,11 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
         said = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
-        if summary.first_step_s is None:
-            said += " No move was made yet: the first start of a version compiles, for half a minute or so."
+        if summary.first_step_s is None and not summary.reason.startswith(("max_disk_mb", "max_ram_mb")):
+            said += (
+                " No move was made yet: the first start of a version compiles, for half a minute or so."
+                " Start it again, and give it longer."
+            )
         return [said]
     steps_per_s = summary.steps / summary.elapsed_s
     facts: dict[str, object] = {

@@ -48,13 +48,14 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     from tape2048_recorder.sampling import read_sampling
 
     sampling = read_sampling({"method": method})
+    words = lanes.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers with commas, as 64,1024")
+    sizes = [int(word) for word in words]
     try:
-        sizes = [int(text) for text in lanes.split(",")]
         name, args = split_player(player)
     except ValueError as error:
-        raise click.UsageError(
-            f"{error}: expected numbers with commas, and NAME:key=value,key=value"
-        ) from error
+        raise click.UsageError(f"{error}: expected NAME:key=value,key=value") from error
     if min(sizes) < 1 or seconds <= 0:
         raise click.UsageError("expected at least one lane, and some time")
     from tape2048_recorder.lanes.measuring import measure

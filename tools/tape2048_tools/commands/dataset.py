@@ -12,7 +12,16 @@ import msgspec
 
 from tape2048_tools._click import Group
 from tape2048_tools.display import number, share, size
-from tape2048_tools.output import cell, columns, finding, print_human, print_json, printable, table
+from tape2048_tools.output import (
+    cell,
+    columns,
+    complain_left_out,
+    finding,
+    print_human,
+    print_json,
+    printable,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +105,8 @@ def build(
 
 
 @command.command(
-    examples=["tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json"]
+    short_help="Add every run in SOURCES to a data set.",
+    examples=["tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json"],
 )
 @_DATASET
 @_SOURCES
@@ -118,7 +128,10 @@ def append(
     _say_built(built, as_json=as_json)
 
 
-@command.command(examples=["tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50"])
+@command.command(
+    short_help="Show what a data set holds.",
+    examples=["tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50"],
+)
 @_DATASET
 @_JSON
 def stats(*, dataset: Path, as_json: bool) -> None:
@@ -137,6 +150,7 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 
 @command.command(
     "filter",
+    short_help="Choose runs: count them, or write them as a data set.",
     examples=[
         "tape2048 dataset filter ds --min-score 50000 --min-tile 4096",
         "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --output recent",
@@ -206,7 +220,10 @@ def filter_(
     )
 
 
-@command.command(examples=["tape2048 dataset verify ds", "tape2048 dataset verify ds other --json"])
+@command.command(
+    short_help="Check data sets completely.",
+    examples=["tape2048 dataset verify ds", "tape2048 dataset verify ds other --json"],
+)
 @click.argument("datasets", type=click.Path(path_type=Path), nargs=-1, required=True)
 @_JSON
 @_QUIET
@@ -249,9 +266,7 @@ def _bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int, int], None]
 
 
 def _say_built(built: Built, *, as_json: bool) -> None:
-    for skipped in built.skipped:
-        line = f"left out: {printable(skipped.run)}: {skipped.error}: {printable(skipped.message)}"
-        click.echo(line, err=True)
+    complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in built.skipped)
     if as_json:
         print_json(msgspec.to_builtins(built))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from tape2048_tools._click import Command
 from tape2048_tools.display import number, size
-from tape2048_tools.output import EXIT_PIPE_CLOSED, cell, print_human, print_json
+from tape2048_tools.output import cell, print_human, print_json, unwritten
 from tape2048_tools.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -33,8 +32,11 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 
     if value is None:
         return ()
+    words = value.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise click.BadParameter(f"found {value!r}, expected tiles with commas, as 8192,16384")
     try:
-        return tuple(check_thresholds([int(word) for word in value.split(",")]).tolist())
+        return tuple(check_thresholds([int(word) for word in words]).tolist())
     except ValueError as error:
         raise click.BadParameter(f"{error}; write them as 8192,16384") from error
 
@@ -130,6 +132,5 @@ def _to_stdout(corpus: Corpus, table: TableName, labels: tuple[int, ...]) -> Non
     try:
         write_jsonl(make_table(corpus, table, labels), sys.stdout.buffer, lambda _done, _total: None)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.exceptions.Exit(EXIT_PIPE_CLOSED) from None
+    except OSError as error:
+        raise unwritten(error) from error

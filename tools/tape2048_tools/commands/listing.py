@@ -13,6 +13,7 @@ from tape2048.errors import OutDirError, TapeError
 from tape2048_tools._click import Command
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import cell, finding, print_human, print_json, print_lines, table
+from tape2048_tools.roots import refuse_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     from tape2048._quarantine import quarantined
 
     directory = root if root is not None else _default_root()
+    refuse_session(directory, f"one session: tape2048 show {directory}; or list the directory above it")
     try:
         good, broken, scores = _open_all(directory, scores)
     except OutDirError as error:
@@ -101,13 +103,13 @@ def summaries_table(summaries: Sequence[Summary]) -> Any:
         ">best",
         *(f">{tile}" for tile in REACH_THRESHOLDS),
         ">size",
-        "note",
+        *(["note"] if any(summary.recovered for summary in summaries) else []),
     )
     for summary in summaries:
-        shown.add_row(cell(summary.name), *_numbers(summary), "recovered" if summary.recovered else "")
+        shown.add_row(cell(summary.name), *_numbers(summary), *(["recovered"] if summary.recovered else []))
     if len(summaries) > 1:
         shown.add_section()
-        shown.add_row(cell(f"{len(summaries)} sessions", style="bold"), *_numbers(_total(summaries)), "")
+        shown.add_row(cell(f"{len(summaries)} sessions", style="bold"), *_numbers(_total(summaries)))
     return shown
 
 

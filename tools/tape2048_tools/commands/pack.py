@@ -22,6 +22,7 @@ _PACKFILE = click.option(
     "--packfile", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The pack."
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+_ENGINES_SHOWN = 3
 _WORKERS = click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
 )
@@ -123,7 +124,10 @@ def pack(
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
-@command.command(examples=["tape2048 pack validate --packfile runs.a2pack && echo sound"])
+@command.command(
+    short_help="Read a pack completely, and check all of it.",
+    examples=["tape2048 pack validate --packfile runs.a2pack && echo sound"],
+)
 @_PACKFILE
 def validate(*, packfile: Path) -> None:
     """Read a pack completely: every checksum, every run, padding and statistics.
@@ -148,7 +152,8 @@ def validate(*, packfile: Path) -> None:
 
 
 @command.command(
-    examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"]
+    short_help="Say how many runs a pack holds, and what they are like.",
+    examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"],
 )
 @_PACKFILE
 @_JSON
@@ -161,7 +166,13 @@ def stats(*, packfile: Path, as_json: bool) -> None:
     from tape2048_tools.output import columns
 
     tiles = ", ".join(f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
-    engines = ", ".join(f"{name or '(none)'}: {count:,}" for name, count in found["engine_counts"].items())
+    # Recorded games have their seed in the engine's name: a name for each game.
+    most = list(found["engine_counts"].items())
+    if len(most) > _ENGINES_SHOWN:
+        most.sort(key=lambda item: -item[1])
+    engines = ", ".join(f"{name or '(none)'}: {count:,}" for name, count in most[:_ENGINES_SHOWN])
+    if len(most) > _ENGINES_SHOWN:
+        engines += f", and {len(most) - _ENGINES_SHOWN:,} more (--json has all)"
     shown = {key: f"{value:,}" for key, value in found.items() if isinstance(value, int)}
     shown |= {"mean_len": f"{found['mean_len']:,.1f}", "highest_tile_hist": tiles, "engine_counts": engines}
     print_human(columns(shown))
@@ -193,7 +204,10 @@ def to_jsonl(*, packfile: Path, output: Path, parallel: bool, workers: int | Non
     print_human(f"{printable(output)}: {len(reader):,} runs, {written:,} bytes")
 
 
-@command.command(examples=["tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"])
+@command.command(
+    short_help="Write runs to files of their own, byte for byte.",
+    examples=["tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"],
+)
 @_PACKFILE
 @click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
 @click.option(

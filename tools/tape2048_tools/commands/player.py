@@ -89,6 +89,7 @@ def _trained(facts: dict[str, Any]) -> str:
 
 @command.command(
     "eval",
+    short_help="Play seeded games with each player: scores, reach rates, speed.",
     cls=Command,
     examples=[
         "tape2048 player eval ntuple",

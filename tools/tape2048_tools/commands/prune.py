@@ -16,6 +16,7 @@ from tape2048_tools._click import Command
 from tape2048_tools.display import number, size
 from tape2048_tools.output import cell, print_human, print_json, print_lines
 from tape2048_tools.progress import progress_bar
+from tape2048_tools.roots import refuse_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,6 +83,7 @@ def command(
     path = config_path or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     retention = load_retention(limits, path)
     directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
+    refuse_session(directory, "name the directory that holds it")
     from tape2048._holds import Upkeep
     from tape2048._removal import clear_leftovers
     from tape2048_tools.pruning import candidates, free_bytes, make_plan

@@ -70,6 +70,7 @@ def _common(command: F) -> F:
 
 @command.command(
     "print",
+    short_help="Print the units, each with its path.",
     examples=[
         "tape2048 service print",
         "tape2048 service print --user",
@@ -90,6 +91,7 @@ def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool)
 
 @command.command(
     "install",
+    short_help="Write the units, and sample configurations.",
     examples=[
         "sudo tape2048 service install --instance main --dry-run",
         "sudo tape2048 service install --instance main",
@@ -130,6 +132,7 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
 
 @command.command(
     "uninstall",
+    short_help="Remove the units; configurations and recordings stay.",
     examples=["sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user"],
 )
 @_common

@@ -97,7 +97,7 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
         parts += [
             "",
             cell("settings", style="bold"),
-            columns({key: _plain(value) for key, value in config.items()}),
+            columns({key: _setting(key, value) for key, value in config.items()}),
         ]
     if document["games"]:
         parts += [
@@ -116,6 +116,15 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
 def _plain(value: object) -> str:
     """A fact as text: what is not text is shown as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _setting(name: str, value: object) -> str:
+    """A setting's value as a person would write it; one of another version as :func:`_plain` shows it."""
+    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.settings import settings_of
+
+    setting = settings_of(RecorderConfig).get(name)
+    return _plain(value) if setting is None or value is not None else setting.show(value)
 
 
 def _quantiles(document: dict[str, Any]) -> RenderableType:

@@ -132,7 +132,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     if verdict.running:
         facts["rate"] = f"{number(status.steps_per_s)} steps/s{in_model(status.model_share)}"
     if status.free_bytes is not None:
-        facts["disk"] = f"{size(status.free_bytes)} free" + _until_full(status)
+        facts["disk"] = f"{size(status.free_bytes)} free" + (_until_full(status) if verdict.running else "")
     if status.rows_waiting or status.sessions_pending:
         facts["waiting"] = f"{number(status.rows_waiting)} rows, {status.sessions_pending} sessions"
     if counts.pauses:

@@ -1,0 +1,26 @@
+"""Directories of sessions, as commands are given them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tape2048.errors import OutDirError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["refuse_session"]
+
+#: What stands in a session, and in no directory of sessions.
+_FILES = ("manifest.json", "metadata.db", "steps.npy")
+
+
+def refuse_session(root: Path, hint: str) -> None:
+    """Raise OutDirError where a session stands in place of the directory that holds it.
+
+    Args:
+        root: the directory.
+        hint: what to do instead.
+    """
+    if any((root / name).is_file() for name in _FILES):
+        raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
