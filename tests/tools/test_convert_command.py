@@ -56,6 +56,27 @@ def test_recorded_games_go_round(tape: Tape, recorded: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_a_data_set_of_recorded_games_knows_how_they_ended_where_that_is_wanted(
+    tape: Tape, process: Any, tmp_path: Path
+) -> None:
+    """The rules leave two candidates for some of these games."""
+    flags = ["--player", "greedy", "--max-games", "20", "--seed", "3", "--record-action", "--workers", "1"]
+    assert process("record", *flags, "--out-dir", str(tmp_path / "games")).returncode == 0
+    assert tape("dataset", "build", tmp_path / "games", "--output", tmp_path / "some").code == 0
+    refused = tape("convert", tmp_path / "some", tmp_path / "some.a2pack")
+    assert refused.code != 0
+    assert "a final board that is not known for sure" in refused.err
+    assert not (tmp_path / "some.a2pack").exists()
+    build = ["dataset", "build", tmp_path / "games", "--output", tmp_path / "all", "--final-boards"]
+    assert tape(*build).code == 0
+    assert tape("dataset", "append", tmp_path / "all", tmp_path / "games", "--final-boards").code == 0
+    assert tape("convert", tmp_path / "all", tmp_path / "all.a2pack").code == 0
+    assert tape("convert", tmp_path / "games", tmp_path / "direct.a2pack").code == 0
+    found = [run.states.tolist() for run in PackReader.open(tmp_path / "all.a2pack")]
+    assert found == 2 * [run.states.tolist() for run in PackReader.open(tmp_path / "direct.a2pack")]
+
+
+@pytest.mark.slow
 def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
     assert tape("annotate", recorded, tmp_path / "x.a2pack", "--player", "expectimax:depth=1").code == 0
     done = tape("convert", tmp_path / "x.a2pack", tmp_path / "v1", "--to", "a2run")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tape2048.formats.dataset import Dataset
     from tape2048.formats.dataset_build import Built
+    from tape2048.formats.sources import Source
 
 __all__ = ["command"]
 
@@ -50,6 +51,11 @@ _SHARD_ROWS = click.option(
     type=click.IntRange(1),
     metavar="N",
     help="Files of N rows in place of one steps.npy: appending then copies no rows.",
+)
+_FINAL_BOARDS = click.option(
+    "--final-boards",
+    is_flag=True,
+    help="Play games of sessions again, so that no final board is a guess (runs and packs need that).",
 )
 
 
@@ -75,11 +81,13 @@ def command() -> None:
     examples=[
         "tape2048 dataset build runs/ --output ds",
         "tape2048 dataset build selfplay/ old.a2pack --output ds --shard-rows 100000000 --workers 4",
+        "tape2048 dataset build selfplay/ --output ds --final-boards",
     ]
 )
 @_SOURCES
 @click.option("--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new one.")
 @_SHARD_ROWS
+@_FINAL_BOARDS
 @_WORKERS
 @_JSON
 @_QUIET
@@ -88,6 +96,7 @@ def build(
     sources: Sequence[Path],
     output: Path,
     shard_rows: int | None,
+    final_boards: bool,
     workers: int | None,
     as_json: bool,
     quiet: bool,
@@ -100,7 +109,8 @@ def build(
     from tape2048.formats.dataset_build import build_dataset
 
     with _bar("building", quiet=quiet) as progress:
-        built = build_dataset(output, sources, workers=workers, shard_rows=shard_rows, progress=progress)
+        opened = _opened(sources, final_boards=final_boards)
+        built = build_dataset(output, opened, workers=workers, shard_rows=shard_rows, progress=progress)
     _say_built(built, as_json=as_json)
 
 
@@ -110,11 +120,18 @@ def build(
 )
 @_DATASET
 @_SOURCES
+@_FINAL_BOARDS
 @_WORKERS
 @_JSON
 @_QUIET
 def append(
-    *, dataset: Path, sources: Sequence[Path], workers: int | None, as_json: bool, quiet: bool
+    *,
+    dataset: Path,
+    sources: Sequence[Path],
+    final_boards: bool,
+    workers: int | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Add every run in SOURCES to a data set; ids go on after the highest one.
 
@@ -124,8 +141,19 @@ def append(
     from tape2048.formats.dataset_build import append_dataset
 
     with _bar("appending", quiet=quiet) as progress:
-        built = append_dataset(dataset, sources, workers=workers, progress=progress)
+        opened = _opened(sources, final_boards=final_boards)
+        built = append_dataset(dataset, opened, workers=workers, progress=progress)
     _say_built(built, as_json=as_json)
+
+
+def _opened(sources: Sequence[Path], *, final_boards: bool) -> Sequence[Path | Source]:
+    """The sources; those of sessions say how their games ended where that is wanted."""
+    if not final_boards:
+        return sources
+    from tape2048.formats.sources import Endings, open_source
+    from tape2048_recorder import endings
+
+    return [open_source(path, Endings(endings.final_boards)) for path in sources]
 
 
 @command.command(
