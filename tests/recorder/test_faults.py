@@ -491,7 +491,7 @@ def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, r
 
 @pytest.mark.parametrize("what", ["the journal", "rows"])
 def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, root: Path, what: str) -> None:
-    hooks = {"tape2048_recorder.daemon:HURRY_GRACE_S": 1.5}
+    hooks = {"tape2048_recorder.daemon:HURRY_GRACE_S": 1.5, "import:slow_publisher": True}
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
     recorder = recorders.start(**settings, **CALM, hooks=hooks)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)

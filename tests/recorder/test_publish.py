@@ -21,7 +21,15 @@ from tape2048_recorder.partial import PartialSession, read_facts
 from tape2048_recorder.publish import publish
 from tape2048_recorder.publisher import Publisher
 
-from .checks import assert_sessions_valid, expected_runs, meta_of, partials, published_runs, snapshot
+from .checks import (
+    assert_sessions_valid,
+    descriptors,
+    expected_runs,
+    meta_of,
+    partials,
+    published_runs,
+    snapshot,
+)
 from .disks import files_end_at
 from .materials import NAME, STARTED_AT, Prepared, make_facts
 from .processes import wait_until
@@ -200,14 +208,14 @@ def test_sessions_that_begin_within_one_second_do_not_meet(root: Path, blocks: l
 
 
 def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the count alone
+    before = descriptors()
     for size in (10, 100):  # the journal's header does not fit; the facts do not
         with files_end_at(size), pytest.raises(StorageError, match="beginning a session"):
             begin(root)
     assert list(root.iterdir()) == []
     with pytest.raises(OutDirError):
         begin(root / "nowhere")
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert descriptors() == before
 
 
 def test_facts_are_read_back(root: Path) -> None:
