@@ -1,7 +1,7 @@
 """Reading the configuration again while the recorder runs: what may change then, and what may not.
 
-Everything that workers were started with, and everything by which the directory is claimed, stays until the
-next start. A file that cannot be read, or does not hold, changes nothing.
+How workers play, and everything by which the directory is claimed, stays until the next start; how often they
+write does not. A file that cannot be read, or does not hold, changes nothing.
 """
 
 from __future__ import annotations

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["refuse_session"]
 
-#: What stands in a session, and in no directory of sessions.
-_FILES = ("manifest.json", "metadata.db", "steps.npy")
-
 
 def refuse_session(root: Path, hint: str) -> None:
     """Raise OutDirError where a session stands in place of the directory that holds it.
@@ -22,5 +19,7 @@ def refuse_session(root: Path, hint: str) -> None:
         root: the directory.
         hint: what to do instead.
     """
-    if any((root / name).is_file() for name in _FILES):
+    from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
+
+    if any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY)):
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)

@@ -167,7 +167,7 @@ class InferenceProcess:
         heads = self._slots.slots["head"]
         loads = (heads["asked"] != heads["answered"]) & (heads["kind"] == LOADING)
         self._died.update({weights for weights in heads["weights"][loads].tolist() if weights})
-        heads["kind"][loads] = MOVES
+        heads["kind"][loads] = MOVES  # that is counted; the next process says anew what it loads
 
     def _note_death(self, what: str, hint: str, now: float) -> InferenceError | None:
         """Have another one start in a while; an error where too many have died."""

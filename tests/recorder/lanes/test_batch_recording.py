@@ -147,12 +147,18 @@ def write_checkpoint(model_dir: Path, name: str, text: str) -> None:
     (model_dir / f".{name}").replace(model_dir / name)
 
 
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    """A directory of checkpoints with the first one, ``a.json``."""
+    directory = tmp_path / "models"
+    directory.mkdir()
+    write_checkpoint(directory, "a.json", '{"key": 1}')
+    return directory
+
+
 def test_newer_weights_play_the_games_that_begin_after_them(
-    recorders: Recorders, fast_dir: Path, tmp_path: Path
+    recorders: Recorders, fast_dir: Path, model_dir: Path
 ) -> None:
-    model_dir = tmp_path / "models"
-    model_dir.mkdir()
-    write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001}, model_dir=str(model_dir),
         model_files="*.json", lanes=32, seed=7, flush_s=0.2, hooks={"tape2048_recorder.weights:POLL_S": 0.05},
@@ -199,11 +205,8 @@ def test_newer_weights_play_the_games_that_begin_after_them(
 
 
 def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_good_ones(
-    recorders: Recorders, fast_dir: Path, tmp_path: Path
+    recorders: Recorders, fast_dir: Path, model_dir: Path
 ) -> None:
-    model_dir = tmp_path / "models"
-    model_dir.mkdir()
-    write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001, "load_s": 1.5}, lanes=8, seed=7,
         flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
@@ -222,11 +225,8 @@ def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_goo
 
 @pytest.mark.parametrize("inference", ["worker", "server"])
 def test_weights_that_end_whoever_loads_them_are_refused(
-    recorders: Recorders, tmp_path: Path, inference: str
+    recorders: Recorders, model_dir: Path, inference: str
 ) -> None:
-    model_dir = tmp_path / "models"
-    model_dir.mkdir()
-    write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
         player=f"{PLAYER}:deadly", lanes=8, seed=7, flush_s=0.2, inference=inference,
         model_dir=str(model_dir), model_files="*.json",
@@ -284,12 +284,9 @@ def one_game(number: int, key: int) -> bytes:
 
 
 def test_one_process_computes_for_all_changes_weights_and_may_die(
-    fast_dir: Path, recorders: Recorders, tmp_path: Path
+    fast_dir: Path, recorders: Recorders, model_dir: Path
 ) -> None:
     """While weights change, a worker has two tables of lanes, and four batches, with the one process."""
-    model_dir = tmp_path / "models"
-    model_dir.mkdir()
-    write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005}, inference="server",
         model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
@@ -326,12 +323,9 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
 
 @pytest.mark.parametrize("sent", [None, signal.SIGKILL, signal.SIGSTOP])
 def test_a_model_that_takes_long_to_load_costs_no_worker(
-    recorders: Recorders, tmp_path: Path, sent: signal.Signals | None
+    recorders: Recorders, model_dir: Path, sent: signal.Signals | None
 ) -> None:
     """Longer than anybody may be silent: in a worker, and where an inference process has died or hangs."""
-    model_dir = tmp_path / "models"
-    model_dir.mkdir()
-    write_checkpoint(model_dir, "a.json", '{"key": 1}')
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 2.5},
         inference="worker" if sent is None else "server", model_dir=str(model_dir), model_files="*.json",
