@@ -234,7 +234,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[int, msgspec.Meta(ge=1024, le=2**26)],
         about(
             "rows that a worker buffers at most before it writes them",
-            why="7 MB a worker, and any game fits: each move adds at least 2 to a sum of at most 16 x 32768",
+            why="2 MB a worker (rows wait as boards; 7 MB in lanes), and any game fits: "
+            "each move adds at least 2 to a sum of at most 16 x 32768",
         ),
     ] = 262_144
     flush_s: Annotated[

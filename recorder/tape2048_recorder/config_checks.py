@@ -25,6 +25,9 @@ STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
 #: A row of ``steps.npy`` with its action. Written out, since the module that has the layout loads NumPy.
 ROW_BYTES_MAX = 29
 
+#: What waits of a row in the buffer of a compiled player: its board and its action.
+BUFFERED_BYTES_MAX = 9
+
 
 def check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]) -> None:
     """Refuse settings that are fine one by one and cannot all hold.
@@ -45,7 +48,8 @@ def check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: M
 def _check_memory(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
     if config.max_ram_mb is None:
         return
-    buffers_mb = config.worker_count * config.block_rows * ROW_BYTES_MAX / 1e6
+    row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
+    buffers_mb = config.worker_count * config.block_rows * row_bytes / 1e6
     if buffers_mb > config.max_ram_mb:
         why = f"{config.worker_count} workers buffer {config.block_rows} rows each ({origins['block_rows']})"
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"

@@ -9,7 +9,6 @@ can be, and drains elsewhere (a terminal that is closed). The daemon reports thr
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import time
@@ -34,7 +33,6 @@ from tape2048_recorder.protocol import (
     Bye,
     Confirmed,
     Crashed,
-    FromDaemon,
     FromWorker,
     Games,
     NoMoreGames,
@@ -44,7 +42,6 @@ from tape2048_recorder.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.recording import MEGABYTE, Recording
 from tape2048_recorder.report import Reporter, State, Status, Tally
 from tape2048_recorder.rotations import Rotations
 from tape2048_recorder.shared import DRAIN, HURRY
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.instance import Memory
     from tape2048_recorder.ledger import Ledger
     from tape2048_recorder.publisher import Outcome
+    from tape2048_recorder.recording import Recording
     from tape2048_recorder.reload import Reload
     from tape2048_recorder.signals import Signals
     from tape2048_recorder.supervisor import Supervisor, Worker
@@ -148,10 +146,15 @@ class Daemon:
             for worker in self._supervisor.workers:
                 if worker.alive:
                     self._listen(worker)
+            next_tick = 0.0
             while not (self._phase == "publishing" and self._recording.idle):
-                for key, _ in self._selector.select(TICK_S):
-                    key.data()
-                self._tick(time.monotonic())
+                routine = True
+                for key, _ in self._selector.select(max(next_tick - time.monotonic(), 0.0)):
+                    routine = key.data() and routine
+                now = time.monotonic()
+                if now >= next_tick or not routine:
+                    self._tick(now)
+                    next_tick = now + TICK_S
             self._reporter.status(self.status)  # the last one, with everything published
         finally:
             self._supervisor.close()
@@ -188,11 +191,14 @@ class Daemon:
         self._supervisor.kill_all()
         self._recording.publisher.give_up()
 
-    def _on_worker(self, worker: Worker) -> None:
+    def _on_worker(self, worker: Worker) -> bool:
+        """Hear a worker; True where it said only what each says with each block: no tick is due for that."""
         assert worker.channel is not None
+        routine = True
         try:
             messages, is_open = worker.channel.receive_ready()
             for message in messages:
+                routine = isinstance(message, Ask | Reserve | Written) and routine
                 self._on_message(worker, message)
         except (msgspec.MsgspecError, FormatError) as error:
             # Nothing that it holds can be trusted; its games are played again by another one.
@@ -200,13 +206,7 @@ class Daemon:
             is_open = False
         if not is_open:
             self._on_death(worker)
-
-    @staticmethod
-    def _send(worker: Worker, message: FromDaemon) -> None:
-        """Answer a worker; if it has died, the end of its socket will say so."""
-        assert worker.channel is not None
-        with contextlib.suppress(ConnectionError):
-            worker.channel.send(message)
+        return is_open and routine
 
     def _on_message(self, worker: Worker, message: FromWorker) -> None:
         match message:
@@ -255,7 +255,7 @@ class Daemon:
                 games = self._ledger.take(worker.index, want)
             except StorageError as error:
                 self._give_up(error)
-        self._send(worker, NoMoreGames() if games is None else Games(*games))
+        worker.answer(NoMoreGames() if games is None else Games(*games))
 
     def _answer_waiting(self, worker: Worker) -> None:
         """Give a worker its range, or leave it waiting and say why."""
@@ -268,7 +268,7 @@ class Daemon:
                 why = str(error)
             else:
                 worker.waiting_rows = None
-                self._send(worker, worker.range)
+                worker.answer(worker.range)
                 return
         self._pause(why)
 
@@ -285,7 +285,7 @@ class Daemon:
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
         self._supervisor.note_progress(worker)
-        self._send(worker, Confirmed())
+        worker.answer(Confirmed())
 
     def _on_death(self, worker: Worker) -> None:
         assert worker.channel is not None
@@ -422,7 +422,7 @@ class Daemon:
             for worker in workers:
                 if worker.waiting_rows is not None:
                     worker.waiting_rows = None
-                    self._send(worker, NoRoom())
+                    worker.answer(NoRoom())
 
     def _publish_rest(self, now: float) -> None:
         self._phase = "publishing"
@@ -446,11 +446,7 @@ class Daemon:
             published = outcome.published
             if published.path is not None:
                 self.sessions.append(published.path.name)
-                self._reporter.event(
-                    "info",
-                    f"published {published.path.name}: {published.runs:,} games, {published.rows:,} rows, "
-                    f"{published.bytes / MEGABYTE:,.1f} MB",
-                )
+                self._reporter.event("info", f"published {published.path.name}: {published.contents}")
             if published.rows_lost:
                 self._reporter.event(
                     "error", f"{published.rows_lost:,} rows of it did not match their checksums"

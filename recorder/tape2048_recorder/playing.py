@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -70,13 +69,11 @@ class Playing:
     def hear(self, worker: Worker, message: FromWorker) -> WorkerStartError | None:
         """Answer what a worker says about weights; an error as :meth:`on_ready`."""
         assert self._live is not None, "no weights were offered"
-        assert worker.channel is not None
         if isinstance(message, WeightsTaken | WeightsRefused):
             return _conflict(self._live.on_message(message))
         assert isinstance(message, WantWeights)
         self._told[worker.index] = self._live.current.generation
-        with contextlib.suppress(ConnectionError):  # it has died; the end of its socket will say so
-            worker.channel.send(self._live.current)
+        worker.answer(self._live.current)
         return None
 
     def attend(self, recording: Recording, now: float, *, silence_s: float, look: bool) -> TapeError | None:

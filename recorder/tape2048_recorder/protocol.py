@@ -1,6 +1,7 @@
 """What daemon and workers say to each other, over one socket for each worker.
 
-A worker asks and waits for the answer, so at most one message is under way in either direction::
+A worker waits for its ranges, and plays on once a block is written. That it was confirmed, and the games that
+it asked for in the same breath (either may come first), it hears before it says the next thing::
 
     worker                                   daemon
     Ready(player_sha256)      ->
@@ -52,7 +53,8 @@ __all__ = [
 ]
 
 _LENGTH = struct.Struct("<I")
-_RECEIVE_BYTES = 1 << 20
+#: Below what malloc takes from the kernel anew each time.
+_RECEIVE_BYTES = 1 << 16
 FRAME_BYTES_MAX = 1 << 28
 
 
@@ -198,22 +200,25 @@ class Channel:
         """Close the socket."""
         self._socket.close()
 
-    def send(self, message: FromWorker | FromDaemon) -> None:
-        """Send one message.
+    def send(self, *messages: FromWorker | FromDaemon) -> None:
+        """Send messages, together: the other side wakes once.
 
         Raises:
             OSError: the other side is gone.
         """
-        payload = _encode(message)
-        self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
+        payloads = map(_encode, messages)
+        self._socket.sendall(b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads))
 
     def receive_ready(self) -> tuple[list[FromWorker], bool]:
         """Everything that has arrived from a worker, and whether its side is still open."""
         is_open = True
         try:
-            data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            while True:
+                data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+                self._received += data
+                if len(data) < _RECEIVE_BYTES:
+                    break
             is_open = bool(data)
-            self._received += data
         except BlockingIOError:
             pass
         except OSError:

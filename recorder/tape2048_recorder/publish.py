@@ -70,6 +70,11 @@ class Published(NamedTuple):
     recovered: bool
     rows_lost: int
 
+    @property
+    def contents(self) -> str:
+        """How much it holds, for a person."""
+        return f"{self.runs:,} games, {self.rows:,} rows, {self.bytes / 10**6:,.1f} MB"
+
 
 def publish(
     out_dir: Path,

@@ -315,11 +315,8 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
             continue
         if published.path is not None:
             found.append(published.path)
-            reporter.event(
-                "warning",
-                f"recovered {published.path.name}: {published.runs:,} games, {published.rows:,} rows "
-                "of a recorder that was killed",
-            )
+            what = f"recovered {published.path.name}: {published.contents}, of a recorder that was killed"
+            reporter.event("warning", what)
         if published.rows_lost:
             reporter.event(
                 "error", f"{partial.name}: {published.rows_lost:,} rows did not match their checksums"

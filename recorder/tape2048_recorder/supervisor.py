@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048_recorder.protocol import Channel, Range, Weights, Written
+from tape2048_recorder.protocol import Channel, FromDaemon, Range, Weights, Written
 from tape2048_recorder.shared import PLAY, Shared
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class Worker:
     def alive(self) -> bool:
         """Whether a process is in this place."""
         return self.process is not None
+
+    def answer(self, message: FromDaemon) -> None:
+        """Answer it; if it has died, the end of its socket will say so."""
+        assert self.channel is not None
+        with contextlib.suppress(ConnectionError):
+            self.channel.send(message)
 
     def forget_work(self) -> None:
         """Whatever it held is gone with it."""

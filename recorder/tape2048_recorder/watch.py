@@ -31,7 +31,7 @@ __all__ = ["ABORT_S", "START_S", "Silence", "Watch", "whereabouts"]
 #: So may a model that is loaded later.
 START_S = 600.0
 
-#: A block is 7 MB; a disk that takes longer than this many times a slice's patience hangs.
+#: A block of rows is 7 MB; a disk that takes longer than this many times a slice's patience hangs.
 WRITING_FACTOR = 10.0
 
 #: From SIGABRT to SIGKILL: writing the stacks takes milliseconds, a core file seconds.

@@ -31,7 +31,10 @@ from tape2048_recorder.protocol import (
     Channel,
     Confirmed,
     Crashed,
+    FromDaemon,
+    FromWorker,
     Games,
+    NoMoreGames,
     NoRoom,
     Range,
     Ready,
@@ -61,6 +64,9 @@ OOM_SCORE_ADJ = 500
 
 #: Games asked for at first, before anything is known of their length.
 _FIRST_GAMES = 8
+
+#: For how many blocks a worker asks for games in advance: seldom does it run out before the next is written.
+_BLOCKS_AHEAD = 1.25
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -108,6 +114,9 @@ class Worker:
         self._games = 0
         self._rows = 0
         self._finished_dropped = 0
+        self._more_games = True
+        self._written = False  # whether a block is written that I have not heard the daemon confirm
+        self._asked = False  # whether games are asked for that I have not got yet
         self._file: tuple[int, int] | None = None  # session, descriptor
 
     def _prepare(self) -> None:
@@ -135,41 +144,46 @@ class Worker:
 
     def run(self) -> None:
         """Play until the daemon has no more games or commands a stop."""
-        more = True
+        buffer = self._buffer
         while (command := int(self._slot["command"][0])) != HURRY:
             if command == DRAIN:
-                more = False
-                self._buffer.forget_waiting()
+                self._more_games = False
+                self._settle()
+                buffer.forget_waiting()
             self._flush_if_asked()
             self._resize_if_asked()
-            idle = not self._buffer.in_play and not self._buffer.games_waiting
-            if idle and more:
-                more = self._get_games()
-            elif idle:
-                break
-            else:
+            if buffer.in_play or buffer.games_waiting:
                 self._play_slice()
-        self._flush()
-        self._channel.send(Bye(int(self._buffer.in_play), self._finished_dropped))
+            elif self._asked:
+                self._settle()
+            elif self._more_games:
+                self._get_games()
+            else:
+                break
+        self._flush_all()
+        self._channel.send(Bye(int(buffer.in_play), self._finished_dropped))
 
-    def _get_games(self) -> bool:
-        free_runs = RUNS_MAX - len(self._buffer.runs)
-        if free_runs == 0:
+    def _get_games(self) -> None:
+        if len(self._buffer.runs) == RUNS_MAX:
             self._flush()
-            return True
-        answer = self._channel.ask(Ask(min(self._games_to_fill(), free_runs)))
+            return
+        self._take(self._answer_to(Ask(self._games_wanted())))
+
+    def _take(self, answer: FromDaemon) -> None:
+        """Play these games, or no more."""
         if not isinstance(answer, Games):
-            return False
+            self._more_games = False
+            return
         ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
         self._buffer.give(ids, self._game_seeds(self._spec.seed, ids))
-        return True
 
-    def _games_to_fill(self) -> int:
-        """About how many games fill what is left of the buffer."""
-        if not self._games:
-            return _FIRST_GAMES
-        free_rows = self._buffer.rows_max - self._buffer.rows_finished
-        return int(free_rows * self._games / self._rows) + 1
+    def _games_wanted(self) -> int:
+        """How many games to ask for now, so that they last until the next block is written."""
+        buffer = self._buffer
+        block = buffer.rows_max * self._games / self._rows if self._games else _FIRST_GAMES
+        wanted = int(block * _BLOCKS_AHEAD) + 1 - buffer.games_waiting
+        free_runs = RUNS_MAX - len(buffer.runs) - buffer.games_waiting - buffer.in_play
+        return int(min(wanted, free_runs))
 
     def _play_slice(self) -> None:
         buffer, slot = self._buffer, self._slot
@@ -204,8 +218,9 @@ class Worker:
             self._slot["flushed"] = asked
 
     def _flush_all(self) -> None:
-        """Write all that is finished."""
+        """Write all that is finished, and hear that it is confirmed."""
         self._flush()
+        self._settle()
 
     def _resize_if_asked(self) -> None:
         """Make blocks of another size where the daemon's settings have changed."""
@@ -219,39 +234,69 @@ class Worker:
         self._buffer.resize(rows)
 
     def _flush(self) -> None:
-        """Write the finished games as one block, and wait until the daemon has confirmed it."""
+        """Write the finished games as one block, and play on: that it is confirmed is heard in time."""
         buffer = self._buffer
-        rows = buffer.rows_finished
-        if not rows:
+        if not buffer.rows_finished:
             return
-        checksum = crc32c(buffer.block)
-        while True:
-            place = self._channel.ask(Reserve(rows, self.generation))
-            if isinstance(place, NoRoom):
-                self._finished_dropped += len(buffer.runs)
-                break
-            if not isinstance(place, Range):
-                message = f"expected a range to write to, got {place!r}"
-                raise TypeError(message)
-            try:
-                write_all(
-                    self._open(place),
-                    buffer.block,
-                    STEPS_HEADER_BYTES + place.first_row * buffer.dtype.itemsize,
-                )
-            except OSError as error:
-                self._channel.send(WriteFailed(place.session, place.first_row, error.errno or 0))
-                continue
-            answer = self._channel.ask(
-                Written(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
-            )
-            if not isinstance(answer, Confirmed):
-                message = f"expected the block to be confirmed, got {answer!r}"
-                raise TypeError(message)
-            break
+        written = self._write_block()
+        if written is None:
+            self._finished_dropped += len(buffer.runs)
         buffer.drop_block()
+        if written is not None:
+            self._announce(written)
         self._finished_since = None
         self._slot["heartbeat_ns"] = time.monotonic_ns()
+
+    def _write_block(self) -> Written | None:
+        """Write the finished games where the daemon says; None where it has no room for them."""
+        buffer = self._buffer
+        rows = buffer.rows_finished
+        while True:
+            place = self._answer_to(Reserve(rows, self.generation))
+            if isinstance(place, NoRoom):
+                return None
+            if not isinstance(place, Range):
+                raise _unexpected("a range to write to", place)
+            try:
+                checksum = self._write_rows(place)
+            except OSError as error:
+                self._channel.send(WriteFailed(place.session, place.first_row, error.errno or 0))
+            else:
+                return Written(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
+
+    def _write_rows(self, place: Range) -> int:
+        """Write the finished games' rows to their place; returns the CRC-32C of them."""
+        fd = self._open(place)
+        at = STEPS_HEADER_BYTES + place.first_row * self._buffer.dtype.itemsize
+        checksum = 0
+        for piece in self._buffer.pieces():
+            checksum = crc32c(piece, checksum)
+            write_all(fd, piece, at)
+            at += len(piece)
+        return checksum
+
+    def _announce(self, written: Written) -> None:
+        """Say that a block is written, and which games are wanted next, in one breath."""
+        wanted = self._games_wanted() if self._more_games else 0
+        self._channel.send(written, *([Ask(wanted)] if wanted > 0 else []))
+        self._written, self._asked = True, wanted > 0
+
+    def _answer_to(self, message: FromWorker) -> FromDaemon:
+        """What the daemon answers to this, once it has answered what was said before."""
+        self._settle()
+        return self._channel.ask(message)
+
+    def _settle(self) -> None:
+        """Wait for the answers to what :meth:`_announce` said; games come, too, while the journal is full."""
+        while self._written or self._asked:
+            answer = self._channel.receive()
+            if self._asked and isinstance(answer, Games | NoMoreGames):
+                self._asked = False
+                self._take(answer)
+            elif self._written and isinstance(answer, Confirmed):
+                self._written = False
+            else:
+                raise _unexpected("a block to be confirmed, or games", answer)
 
     def _open(self, place: Range) -> int:
         """The descriptor of the session's rows; one file is open at a time."""
@@ -270,6 +315,10 @@ class Worker:
             fd, self._file = self._file[1], None  # it is closed, whatever closing says
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def _unexpected(what: str, answer: FromDaemon) -> TypeError:
+    return TypeError(f"expected {what}, got {answer!r}")
 
 
 def die_with(daemon_pid: int) -> None:

@@ -77,7 +77,7 @@ def play_blocks(count: int, games_each: int) -> list[Prepared]:
         buffer = Buffer(rows_max=1000 * games_each, runs_max=games_each, record_action=False, sample_rate=1)
         buffer.give(ids, game_seeds(SEED, ids))
         assert play_into(buffer, player, steps_max=1 << 30) == GAMES_PLAYED
-        blocks.append(Prepared(bytes(buffer.block), buffer.runs.copy()))
+        blocks.append(Prepared(buffer.rows.tobytes(), buffer.runs.copy()))
     return blocks
 
 

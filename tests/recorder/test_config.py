@@ -393,9 +393,12 @@ def test_parameters_in_two_places_of_one_file_are_refused(tmp_path: Path) -> Non
 
 
 def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
-    error = refused({"max_ram_mb": "60", "workers": "8", "block_rows": "262144"})
-    assert "--max-ram-mb: found 60, expected at least 61" in str(error)
-    assert load_config({"max_ram_mb": "61", "workers": "8"}, {}).config.max_ram_mb == 61
+    error = refused({"max_ram_mb": "18", "workers": "8", "block_rows": "262144"})
+    assert "--max-ram-mb: found 18, expected at least 19" in str(error)
+    assert load_config({"max_ram_mb": "19", "workers": "8"}, {}).config.max_ram_mb == 19
+    lanes = {"player": "python:players.py:make", "workers": "8"}
+    assert "found 60, expected at least 61" in str(refused({"max_ram_mb": "60", **lanes}))
+    assert load_config({"max_ram_mb": "61", **lanes}, {}).config.max_ram_mb == 61
 
 
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:

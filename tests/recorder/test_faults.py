@@ -300,8 +300,9 @@ from tape2048_recorder import protocol
 send = protocol.Channel.send
 blocks = 0
 
-def mad_send(channel, message):
+def mad_send(channel, *messages):
     global blocks
+    message = messages[0]
     if isinstance(message, protocol.Written):
         blocks += 1
         if blocks == 3:
@@ -311,13 +312,17 @@ def mad_send(channel, message):
                 pass  # another one was mad before
             else:
                 {deed}
-    send(channel, message)
+    send(channel, *messages)
 
 protocol.Channel.send = mad_send
 """
 
 DEEDS = {
     "it is killed": ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    "it is killed when it has said so": (
+        "send(channel, *messages); os.kill(os.getpid(), 9)",
+        "killed by SIGKILL",
+    ),
     "it crashes": ("raise ValueError('mad')", "ValueError: mad"),
     "it sends noise": ("channel._socket.sendall(bytes([255]) * 64)", "makes no sense"),
     "it sends another type": ("channel._socket.sendall(bytes([1, 0, 0, 0, 192]))", "makes no sense"),

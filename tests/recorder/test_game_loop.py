@@ -15,7 +15,7 @@ from tests import reference
 
 from tape2048 import rules
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
-from tape2048_recorder import engine, players, rng
+from tape2048_recorder import engine, game_loop, players, rng
 from tape2048_recorder.game_loop import (
     BUFFER_FULL,
     GAMES_PLAYED,
@@ -69,13 +69,13 @@ def play(
 
     def take_block() -> None:
         nonlocal rows, blocks
-        assert buffer.rows.tobytes() == bytes(buffer.block)
+        assert buffer.rows.tobytes() == b"".join(map(bytes, buffer.pieces()))
         block_runs = buffer.runs.copy()
         assert buffer.rows_finished == block_runs["rows"].sum()
         ends = np.cumsum(block_runs["rows"], dtype=np.uint64)
         assert np.array_equal(block_runs["first_row"], ends - block_runs["rows"]), "one after another"
         block_runs["first_row"] += len(rows) // buffer.dtype.itemsize
-        rows += bytes(buffer.block)
+        rows += buffer.rows.tobytes()
         runs.append(block_runs)
         blocks += 1
         buffer.drop_block()
@@ -296,7 +296,7 @@ def test_what_the_loop_came_back_for() -> None:
     assert (buffer.in_play, buffer.games_waiting) == (False, 2)
     assert play_into(buffer, player("random"), steps_max=10) == STEPS_PLAYED
     assert (buffer.in_play, buffer.games_waiting, buffer.steps_played) == (True, 1, 10)
-    assert (buffer.rows_finished, len(buffer.runs), len(buffer.block)) == (0, 0, 0)
+    assert (buffer.rows_finished, len(buffer.runs), len(list(buffer.pieces()))) == (0, 0, 0)
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == BUFFER_FULL
     assert buffer.steps_played == 30
     for _ in range(5):
@@ -306,7 +306,12 @@ def test_what_the_loop_came_back_for() -> None:
     assert buffer.rows_finished == buffer.steps_played == buffer.runs["steps"].sum()
     assert buffer.runs.dtype == RUN_DTYPE
     buffer.drop_block()
-    assert (buffer.rows_finished, len(buffer.runs), len(buffer.block), len(buffer.rows)) == (0, 0, 0, 0)
+    assert (buffer.rows_finished, len(buffer.runs), len(list(buffer.pieces())), len(buffer.rows)) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_a_dropped_block_leaves_the_game_in_play_alone() -> None:
@@ -316,12 +321,12 @@ def test_a_dropped_block_leaves_the_game_in_play_alone() -> None:
     steps = whole(games=3).runs["steps"].tolist()
     play_into(buffer, player("random"), steps_max=steps[0] + 20)
     assert (len(buffer.runs), buffer.rows_finished, buffer.in_play) == (1, steps[0], True)
-    first = bytes(buffer.block)
+    first = buffer.rows.tobytes()
     buffer.drop_block()
     buffer.drop_block()  # dropping nothing is nothing
     assert (len(buffer.runs), buffer.rows_finished, buffer.in_play) == (0, 0, True)
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
-    assert first + bytes(buffer.block) == whole(games=3).rows
+    assert first + buffer.rows.tobytes() == whole(games=3).rows
     assert buffer.runs["first_row"].tolist() == [0, steps[1]]
 
 
@@ -336,22 +341,42 @@ def test_games_that_have_not_begun_can_be_taken_back(begun: int) -> None:
     assert buffer.games_waiting == 0
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
     assert len(buffer.runs) == started
-    assert bytes(buffer.block) == whole(games=3).rows[: buffer.runs["rows"].sum() * 28]
+    assert buffer.rows.tobytes() == whole(games=3).rows[: buffer.runs["rows"].sum() * 28]
     more = ids_of(3)[started:]
     buffer.give(more, seeds_of(more))
     play_into(buffer, player("random"), steps_max=ENDLESS)
-    assert bytes(buffer.block) == whole(games=3).rows
+    assert buffer.rows.tobytes() == whole(games=3).rows
 
 
-def test_more_games_while_some_wait_are_refused() -> None:
+@pytest.mark.parametrize("begun", [0, 5, 130, 10_000])
+def test_more_games_can_be_given_while_some_wait(begun: int) -> None:
     buffer = make_buffer()
-    ids = ids_of(2)
+    ids = ids_of(5)
+    buffer.give(ids[:2], seeds_of(ids[:2]))
+    play_into(buffer, player("random"), steps_max=begun)
+    waiting = buffer.games_waiting
+    buffer.give(ids[2:], seeds_of(ids[2:]))
+    assert buffer.games_waiting == waiting + 3
+    assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
+    assert buffer.rows.tobytes() == whole(games=5).rows
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100, 117, 1 << 13])
+@pytest.mark.parametrize("record_action", [False, True])
+def test_pieces_of_any_size_are_the_rows(
+    rows: int, record_action: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(game_loop, "_PIECE_ROWS", rows)
+    buffer = make_buffer(record_action=record_action, sample_rate=2)
+    ids = ids_of(9)
     buffer.give(ids, seeds_of(ids))
-    with pytest.raises(ValueError, match="2 games still wait"):
-        buffer.give(ids, seeds_of(ids))
-    play_into(buffer, player("random"), steps_max=1)
-    with pytest.raises(ValueError, match="1 games still wait"):
-        buffer.give(ids, seeds_of(ids))
+    play_into(buffer, player("random"), steps_max=1000)
+    assert buffer.in_play
+    pieces = [bytes(piece) for piece in buffer.pieces()]
+    row_bytes = buffer.dtype.itemsize
+    assert [len(piece) // row_bytes for piece in pieces[:-1]] == [rows] * (len(pieces) - 1)
+    expected = whole(games=9, record_action=record_action, sample_rate=2).rows
+    assert b"".join(pieces) == expected[: buffer.rows_finished * row_bytes]
 
 
 def test_as_many_ids_as_seeds() -> None:

@@ -176,9 +176,9 @@ from tape2048_recorder import protocol
 
 send = protocol.Channel.send
 
-def lingering_send(channel, message):
-    send(channel, message)
-    if isinstance(message, protocol.Bye):
+def lingering_send(channel, *messages):
+    send(channel, *messages)
+    if isinstance(messages[0], protocol.Bye):
         pathlib.Path({there!r}, f"bye-{{os.getpid()}}").touch()
         while not pathlib.Path({there!r}, "go").exists():
             time.sleep(0.01)

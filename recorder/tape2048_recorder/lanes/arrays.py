@@ -11,12 +11,15 @@ linked list, and a finished game's go back to the free ones.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tape2048.formats.session import RUN_DTYPE, step_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["CHUNK_STEPS", "Block", "Finished", "Lanes", "Log", "Waiting", "new_lanes", "new_log"]
 
@@ -24,6 +27,9 @@ Words = npt.NDArray[np.uint64]
 
 #: Steps in a chunk: short games waste less than a page, long ones follow a link each thousand steps.
 CHUNK_STEPS = 1024
+
+#: Written at once, after being summed up: less than the second-level cache holds.
+_PIECE_BYTES = 1 << 18
 
 
 class Lanes(NamedTuple):
@@ -182,10 +188,11 @@ class Finished:
         """The games' rows (a view)."""
         return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].view(self.dtype)
 
-    @property
-    def block(self) -> memoryview:
-        """The bytes of the rows (a view)."""
-        return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].data
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes of the rows, in order (views)."""
+        size = self.rows_finished * self.dtype.itemsize
+        for first in range(0, size, _PIECE_BYTES):
+            yield self.arrays.rows[first : min(first + _PIECE_BYTES, size)].data
 
     def resize(self, rows_max: int) -> None:
         """Hold this many rows from now on; nothing is in it."""

@@ -42,7 +42,6 @@ class BatchWorker(Worker):
     def _prepare(self) -> None:
         spec = self._spec
         self._sampling = read_sampling(spec.sampling)
-        self._more_games = True
         self._model_ns = 0  # of tables that are gone
         self._tables: list[Table] = []
         self._server_slots = 0  # which of its slots the next table asks in: the other's, if there is one
@@ -106,7 +105,7 @@ class BatchWorker(Worker):
         """Games to begin, or None where no more are to."""
         if not self._more_games:
             return None
-        answer = self._channel.ask(Ask(want))
+        answer = self._answer_to(Ask(want))
         if not isinstance(answer, Games):
             self._more_games = False
             return None
@@ -119,6 +118,10 @@ class BatchWorker(Worker):
         self._buffer, self.generation = table.finished, table.generation
         self._flush()
         self._finished_at.pop(table.generation, None)
+
+    def _games_wanted(self) -> int:
+        """Tables ask when a lane is free."""
+        return 0
 
     # Playing.
 
@@ -171,6 +174,7 @@ class BatchWorker(Worker):
     def _flush_all(self) -> None:
         for table in self._tables:
             self.flush(table)
+        self._settle()
 
     def _resize(self, rows: int) -> None:
         for table in self._tables:
@@ -184,7 +188,7 @@ class BatchWorker(Worker):
             return  # two models at once are enough: when the older one's games have ended
         self._asked_for = int(self._slot["weights"][0])
         while True:
-            answer = self._channel.ask(WantWeights())
+            answer = self._answer_to(WantWeights())
             if not isinstance(answer, Weights):
                 message = f"expected weights, got {answer!r}"
                 raise TypeError(message)
