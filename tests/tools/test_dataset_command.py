@@ -107,6 +107,14 @@ class TestStatsAndFilter:
         assert np.load(tmp_path / "part/steps.npy")["run_id"].tolist() == [0, 0, 1, 1]
         assert tape("dataset", "verify", tmp_path / "part").code == 0
 
+    def test_a_filter_that_leaves_nothing_writes_nothing(
+        self, tape: Tape, built: Path, tmp_path: Path
+    ) -> None:
+        done = tape("dataset", "filter", built, "--min-score", "31", "--output", tmp_path / "part")
+        assert (done.code, done.out) == (51, "")
+        assert "leaves 0 of 3 runs and 0 of 6 rows; nothing was written" in done.err
+        assert not (tmp_path / "part").exists()
+
     def test_a_moment_that_is_none(self, tape: Tape, built: Path) -> None:
         assert tape("dataset", "filter", built, "--since", "yesterday").code == 2
 

@@ -18,6 +18,7 @@ from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
 from tape2048.errors import (
     BookkeepingError,
+    EmptyCorpusError,
     ManifestError,
     NotADatasetError,
     StorageError,
@@ -63,6 +64,7 @@ __all__ = [
     "pinned",
     "read_manifest",
     "read_rows_header",
+    "refuse_nothing",
 ]
 
 FORMAT_VERSION = 1
@@ -110,6 +112,17 @@ class SkippedRun(msgspec.Struct, frozen=True):
     run: str
     error: str
     message: str
+
+
+def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
+    """Raise EmptyCorpusError where every run of some sources was left out: what is written would be empty."""
+    if skipped:
+        first = skipped[0]
+        raise EmptyCorpusError(
+            f"0 of {len(skipped):,} runs can be written here; nothing was; the first: "
+            f"{first.run}: {first.error}: {first.message}",
+            path=path,
+        )
 
 
 class Manifest(msgspec.Struct, frozen=True):

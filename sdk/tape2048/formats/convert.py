@@ -36,8 +36,8 @@ import numpy as np
 from tape2048._durable import fsync_dir, new_file, rename_noreplace, storage_error, write_all
 from tape2048._staging import Staging
 from tape2048.errors import FormatError, LossError, NameTakenError
-from tape2048.formats.dataset import SkippedRun
-from tape2048.formats.sources import Source, open_source
+from tape2048.formats._dataset_files import SkippedRun, refuse_nothing
+from tape2048.formats.sources import Source, kind_of, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,17 +127,20 @@ def convert(
 
     Raises:
         LossError: something would be lost, and ``lossy`` does not allow it; nothing was written.
+        EmptyCorpusError: the source has runs, and not one of them can be read; nothing was written.
         NameTakenError: something stands at ``target``.
         FormatError: the source is damaged as a whole, or the target's kind is not known.
         MissingPackageError: a package for the target's format is not installed.
         StorageError: the operating system refused something.
     """
+    if not isinstance(source, Source):
+        kind_of(Path(source))  # a source that is not there is worth more than a target's name
     kind = target_of(target, to)
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
         raise NameTakenError("something stands here; nothing was replaced", path=where)
     opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _Flow(opened, kind, lossy=lossy, workers=workers, progress=progress)
+    flow = _Flow(opened, where, kind, lossy=lossy, workers=workers, progress=progress)
     count = _WRITERS[kind](where, flow)
     return Converted(str(where), kind, count, dict(flow.lost), tuple(flow.skipped))
 
@@ -148,6 +151,7 @@ class _Flow:
     def __init__(
         self,
         source: Source,
+        target: Path,
         kind: str,
         *,
         lossy: bool,
@@ -155,6 +159,7 @@ class _Flow:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.source = source
+        self.target = target
         self.kind = kind
         self.lost: Counter[str] = Counter()
         self.skipped: list[SkippedRun] = []
@@ -176,13 +181,17 @@ class _Flow:
 
     def named(self) -> Iterator[tuple[str, Run]]:
         """Each good run and its name."""
+        has_any = False
         for chunk in self.chunks():
             for found in chunk:
                 if found.run is not None:
+                    has_any = True
                     yield found.name, found.run
                 else:
                     error = found.failure
                     self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+        if not has_any:
+            refuse_nothing(self.skipped, self.target)
 
     def runs(self) -> Iterator[Run]:
         """Each good run."""
@@ -277,7 +286,7 @@ def _run_files(where: Path, flow: _Flow) -> int:
     if flow.source.kind == "run":
         for run in flow.runs():
             _write_run(flow.kind, where, run)
-        return 0 if flow.skipped else 1
+        return 1
     count = 0
     suffix = TARGETS[flow.kind]
     taken: set[str] = set()

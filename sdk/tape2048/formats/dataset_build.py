@@ -27,7 +27,14 @@ from tape2048._durable import (
 )
 from tape2048._reading import read_exactly
 from tape2048._staging import Staging, hold, sweep
-from tape2048.errors import ChecksumError, FieldError, NameTakenError, NotADatasetError, TapeError
+from tape2048.errors import (
+    ChecksumError,
+    EmptyCorpusError,
+    FieldError,
+    NameTakenError,
+    NotADatasetError,
+    TapeError,
+)
 from tape2048.formats._dataset_files import (
     FORMAT_VERSION,
     MANIFEST,
@@ -40,6 +47,7 @@ from tape2048.formats._dataset_files import (
     SkippedRun,
     SourceCount,
     open_directory,
+    refuse_nothing,
 )
 from tape2048.formats._rows_writer import RowsWriter
 from tape2048.formats.dataset import RUN_STEPS_MAX
@@ -108,6 +116,7 @@ def build_dataset(
 
     Raises:
         NameTakenError: something stands at ``output``.
+        EmptyCorpusError: every run would be left out; nothing was written.
         FormatError: a source that is damaged as a whole.
         StorageError: a source cannot be read, or the operating system refused to write.
     """
@@ -126,6 +135,7 @@ def build_dataset(
     ):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
+        added.refuse_nothing(target)
         added.finish(staging.path, None)
         rename_noreplace(staging.path, target)
         staging.keep()
@@ -197,11 +207,14 @@ def write_view(
 
     Raises:
         NameTakenError: something stands at ``output``.
+        EmptyCorpusError: the view has no run; nothing was written.
         StorageError: the operating system refused.
     """
     target = Path(os.path.abspath(output))
     if os.path.lexists(target):
         raise NameTakenError("something stands here; nothing was replaced", path=target)
+    if not len(view.runs):
+        raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
     steps = view.runs["steps"].astype(np.int64)
     ends = np.cumsum(steps)
     runs = view.runs.copy()
@@ -336,6 +349,11 @@ class _Added:
         self._metas += chunk.metas
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
+
+    def refuse_nothing(self, path: Path) -> None:
+        """Raise EmptyCorpusError where every run was left out."""
+        if not self._metas:
+            refuse_nothing(self.skipped, path)
 
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write what stands beside the rows, of the old runs and the new ones."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tape2048.errors import (
+    EmptyCorpusError,
     FieldError,
     FormatError,
     LossError,
@@ -309,6 +310,25 @@ class TestFiles:
         (runs / "bad.a2run2").write_bytes(b"\x80" * 30)
         done = convert(runs, tmp_path / "x.a2pack")
         assert (done.runs, [skipped.run for skipped in done.skipped]) == (3, [str(runs / "bad.a2run2")])
+
+    @pytest.mark.parametrize("kind", TARGETS)
+    def test_where_every_run_is_bad_nothing_is_written(self, tmp_path: Path, kind: str) -> None:
+        (tmp_path / "runs").mkdir()
+        for name in ("a.a2run", "b.a2run"):
+            (tmp_path / "runs" / name).write_bytes(b"A2T1")
+        for source in (tmp_path / "runs", tmp_path / "runs/a.a2run"):
+            with pytest.raises(EmptyCorpusError, match=r"0 of [12] runs .*a\.a2run: TruncatedError"):
+                convert(source, tmp_path / NAMES[kind], kind)
+        assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
+
+    def test_a_source_without_a_run_stays_one(self, tmp_path: Path) -> None:
+        (tmp_path / "none.jsonl").write_bytes(b"")
+        done = convert(tmp_path / "none.jsonl", tmp_path / "x.a2pack")
+        assert (done.runs, done.skipped) == (0, ())
+
+    def test_a_source_that_is_not_there_is_said_first(self, tmp_path: Path) -> None:
+        with pytest.raises(MagicError, match="nothing stands"):
+            convert(tmp_path / "none", tmp_path / "x.unknown")
 
     def test_bad_lines_are_named(self, runs: Path, tmp_path: Path) -> None:
         convert(runs, tmp_path / "x.jsonl", lossy=True)

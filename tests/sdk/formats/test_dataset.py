@@ -21,6 +21,7 @@ from tape2048._staging import lock_directory
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
+    EmptyCorpusError,
     FieldError,
     FormatError,
     ManifestError,
@@ -195,11 +196,15 @@ class TestBuild:
                 else:
                     np.testing.assert_array_equal(rows[name], expected[name], err_msg=f"{source} {name}")
 
-    def test_sessions_without_moves_are_left_out_by_name(self, tmp_path: Path) -> None:
-        result = build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s")])
-        assert (result.runs, len(result.skipped)) == (0, 5)
+    def test_sessions_without_moves_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
+        result = build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s"), runs])
+        assert (result.runs, len(result.skipped)) == (3, 5)
         assert result.skipped[0].error == "RecoveryError"
-        assert len(Dataset(tmp_path / "ds")) == 0
+
+    def test_where_every_run_is_left_out_nothing_is_written(self, tmp_path: Path) -> None:
+        with pytest.raises(EmptyCorpusError, match=r"0 of 5 runs .*RecoveryError"):
+            build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s")])
+        assert os.listdir(tmp_path) == ["s"]  # noqa: PTH208 - dots too
 
 
 class TestShards:
@@ -467,6 +472,12 @@ class TestRuns:
         np.testing.assert_array_equal(Dataset(tmp_path / "part").steps, dataset_rows(GAMES[1:]))
         assert verify_dataset(tmp_path / "part").ok
         assert Dataset(tmp_path / "part").run(1).equals(Dataset(built).run(2))
+
+    def test_a_view_without_a_run_is_not_written(self, built: Path, tmp_path: Path) -> None:
+        before = os.listdir(tmp_path)  # noqa: PTH208 - dots too
+        with pytest.raises(EmptyCorpusError, match="without a run"):
+            write_view(tmp_path / "part", Dataset(built).filter_by_score(2**40))
+        assert os.listdir(tmp_path) == before  # noqa: PTH208
 
 
 def _spawn(played: Any) -> int:

@@ -73,9 +73,9 @@ def command(
     sessions, or JSONL or Parquet with one run a row. TARGET's extension says what to write (.a2run,
     .a2run2, .a2pack, .dat, .jsonl, .parquet), or --to does; it appears whole or not at all.
 
-    Where TARGET cannot hold what SOURCE has, nothing is written and the exit code is 52, unless --lossy
+    Where TARGET cannot hold what SOURCE has, nothing is written and the exit code is 61, unless --lossy
     is given; then what was left out is said on standard error. Runs that cannot be read are left out
-    and named there too, and the exit code is 1.
+    and named there too, and the exit code is 1; where none can be read, nothing is written (51).
     """
     from tape2048.formats.convert import convert
     from tape2048.formats.sources import Endings

@@ -104,7 +104,7 @@ def build(
     """Build a data set of every run in SOURCES.
 
     Runs that cannot be read, or do not fit, are left out and named on standard error; the exit code is
-    then 1. The data set appears whole, or not at all.
+    then 1, or 51 where none is left. The data set appears whole, or not at all.
     """
     from tape2048.formats.dataset_build import build_dataset
 
@@ -214,7 +214,8 @@ def filter_(
 ) -> None:
     """Choose runs: say how many there are, or write them as a data set of their own (--output).
 
-    Bounds are inclusive, but for --until. All conditions have to hold.
+    Bounds are inclusive, but for --until. All conditions have to hold. Where no run is left, --output writes
+    nothing, and the exit code is 51.
     """
     from tape2048.formats.dataset import Dataset
     from tape2048.formats.dataset_build import write_view
@@ -229,6 +230,7 @@ def filter_(
     if since is not None or until is not None:
         chosen = chosen.filter_by_time(_moment(since, "--since"), _moment(until, "--until"))
     if output is not None:
+        _refuse_nothing(chosen, whole)
         with progress_bar("writing", quiet=quiet) as progress:
             write_view(output, chosen, shard_rows=shard_rows, progress=progress)
     document = {
@@ -246,6 +248,17 @@ def filter_(
         f"{number(len(chosen.runs))} of {number(len(whole.runs))} runs, "
         f"{number(len(chosen))} of {number(len(whole))} rows{where}"
     )
+
+
+def _refuse_nothing(chosen: Dataset, whole: Dataset) -> None:
+    from tape2048.errors import EmptyCorpusError
+
+    if not len(chosen.runs):
+        raise EmptyCorpusError(
+            f"the filter leaves 0 of {len(whole.runs):,} runs and 0 of {len(whole):,} rows; "
+            "nothing was written",
+            path=whole.paths[0],
+        )
 
 
 @command.command(
