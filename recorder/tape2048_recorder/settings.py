@@ -146,6 +146,12 @@ class Setting(msgspec.Struct, frozen=True):
         words = self._expected_value()
         return words if self.none is None else f'{words}, or "{self.none}"'
 
+    @property
+    def units(self) -> str:
+        """What may follow a number of it in a flag or a variable, in words; empty where nothing may."""
+        *some, last = _SUFFIXES.get(self.unit, {"": 1})
+        return f"{', '.join(some)} or {last}" if some else last
+
     def _expected_value(self) -> str:
         if self.kind == "bool":
             return "true or false"
@@ -332,7 +338,13 @@ def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
     found = "nothing" if raw is None else repr(raw)
     hint = f"{setting.name}: {setting.text} (default {setting.show(setting.default)})"
     if origin.kind == "file" and isinstance(raw, str) and setting.kind in ("int", "float", "bool"):
-        hint = f"write it without quotes; {hint}"
+        number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
+        plain = (
+            f", and without a unit: {number.normalize():f}" if number and raw.rstrip()[-1].isalpha() else ""
+        )
+        hint = f"write it without quotes{plain}; {hint}"
+    elif _is_text(raw, origin) and setting.units:
+        hint = f"a unit may follow the number: {setting.units}; {hint}"
     refuse(f"found {found}, expected {setting.expected}", setting.name, origin, hint=hint)
 
 

@@ -222,6 +222,22 @@ def test_a_file_is_typed_and_an_error_names_the_line(tmp_path: Path, line: str) 
     assert "expected" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [("max_wall_s", "s, min, h or d"), ("max_disk_mb", "MB, GB or TB"), ("rotate_steps", "k, M or G")],
+)
+def test_a_number_that_is_none_is_told_its_units(tmp_path: Path, name: str, units: str) -> None:
+    for found in (refused({name: "5x"}), refused(env={SETTINGS[name].env: "5x"})):
+        assert f"a unit may follow the number: {units}; " in str(found.hint)
+    assert "unit" not in str(refused({"workers": "5x"}).hint)
+    assert "unit" not in str(refused(file=write(tmp_path / "r.toml", f'{name} = "5x"')).hint)
+
+
+def test_a_unit_in_a_file_is_turned_into_the_number_to_write(tmp_path: Path) -> None:
+    found = refused(file=write(tmp_path / "r.toml", 'max_wall_s = "1.5min"'))
+    assert "write it without quotes, and without a unit: 90; " in str(found.hint)
+
+
 def test_text_for_a_number_in_a_file_gets_the_hint_about_quotes(tmp_path: Path) -> None:
     assert "without quotes" in str(refused(file=write(tmp_path / "r.toml", 'workers = "2"')).hint)
 

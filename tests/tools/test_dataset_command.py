@@ -129,3 +129,8 @@ class TestVerify:
         assert done.code == 1
         assert "BookkeepingError" in done.out
         assert tape("dataset", "verify", built, "--json").json["ok"] is False
+
+    def test_a_path_where_nothing_stands_is_no_finding(self, tape: Tape, built: Path, tmp_path: Path) -> None:
+        done = tape("dataset", "verify", built, tmp_path / "none")
+        assert (done.code, done.out) == (73, "")
+        assert "none: nothing stands at this path" in done.err

@@ -72,6 +72,13 @@ def test_by_number_the_oldest_go_and_the_newest_of_each_model_stay(tape: Tape, m
     assert "5 sessions are kept" in done.out
 
 
+def test_a_tag_that_no_session_has_is_said(tape: Tape, many: Path) -> None:
+    done = tape("prune", many, "--tag", "nope", "--tag", "a", "--max-sessions", 5, "--json")
+    assert (done.code, done.json["sessions"]) == (0, [])
+    assert done.err == "no session that may go has the tag 'nope': `tape2048 list` shows the names\n"
+    assert tape("prune", many, "--tag", "a", "--max-sessions", 5).err == ""
+
+
 def test_keep_last_counts_for_each_model(tape: Tape, many: Path) -> None:
     done = tape("prune", many, "--max-sessions", 1, "--keep-last", 2)
     assert left(many) == [3, 4, 5, 6, 7, 8]
@@ -239,7 +246,9 @@ def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch:
 
 
 def test_a_directory_that_is_not_there(tape: Tape, tmp_path: Path) -> None:
-    assert tape("prune", tmp_path / "none", "--max-sessions", 1).code == errors.OutDirError.exit_code
+    missing = tape("prune", tmp_path / "none", "--max-sessions", 1)
+    assert missing.code == errors.OutDirError.exit_code
+    assert "hint: name the directory" in missing.err
     assert not (tmp_path / "none").exists()
 
 

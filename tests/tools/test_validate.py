@@ -95,9 +95,17 @@ def test_a_directory_without_sessions_is_not_ok(tape: Tape, tmp_path: Path) -> N
     done = tape("validate", tmp_path)
     assert done.code == errors.NotASessionError.exit_code
     assert "hint: " in done.err
-    missing = tape("validate", tmp_path / "missing")
-    assert missing.code == 1
-    assert "NotASessionError" in missing.out
+
+
+def test_a_path_without_a_directory_is_no_finding(tape: Tape, session: Path) -> None:
+    missing = tape("validate", session, session.parent / "missing", "--json")
+    assert (missing.code, missing.out) == (errors.OutDirError.exit_code, "")
+    assert "missing: nothing stands at this path" in missing.err
+    assert "hint: " in missing.err
+    file = tape("validate", session / "steps.npy")
+    assert (file.code, file.out) == (errors.NotASessionError.exit_code, "")
+    assert "steps.npy: found a file, expected a directory" in file.err
+    assert tape("validate", "x" * 300).code == errors.StorageError.exit_code
 
 
 # --- replay: what the recorder finds joins what the SDK finds

@@ -59,7 +59,9 @@ def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -
 def setting_option(setting: Setting) -> Callable[[F], F]:
     """The flag of one setting; see :func:`setting_options`."""
     text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
-    text = f"{text}  [default: {setting.show(setting.default) if setting.default != '' else 'empty'}]"
+    default = setting.show(setting.default) if setting.default != "" else "empty"
+    units = f"; units: {setting.units}" if setting.units else ""
+    text = f"{text}  [default: {default}{units}]"
     if setting.kind == "bool":
         name = setting.flag.removeprefix("--")
         return click.option(f"--{name}/--no-{name}", setting.name, default=None, help=text)

@@ -271,11 +271,18 @@ def _refuse_nothing(chosen: Dataset, whole: Dataset) -> None:
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     """Check data sets completely: every checksum, every row against the run table and the rules.
 
-    The exit code is 1 where anything is wrong.
+    The exit code is 1 where anything is wrong. Where nothing stands at one of the paths (73), none is read.
     """
+    from tape2048._reading import reading
+    from tape2048.errors import NotADatasetError
     from tape2048.formats.dataset_verify import verify_dataset
     from tape2048_tools.progress import progress_bar
 
+    for path in datasets:
+        with reading(path):
+            there = path.exists()
+        if not there:
+            raise NotADatasetError("nothing stands at this path", path=path)
     reports = []
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:

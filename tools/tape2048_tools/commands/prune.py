@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048.errors import OutDirError
 from tape2048_recorder.config import CONFIG_ENV, load_config
 from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_recorder.settings import settings_of
 from tape2048_tools._click import Command
 from tape2048_tools.display import number, size
-from tape2048_tools.output import cell, print_human, print_json, print_lines
+from tape2048_tools.options import setting_option
+from tape2048_tools.output import cell, complain, print_human, print_json, print_lines, printable
 from tape2048_tools.progress import progress_bar
 from tape2048_tools.roots import refuse_session
 
@@ -33,10 +35,7 @@ EXIT_FAILED = 1
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """One flag for each limit; values are text, read as those of the recorder's settings are."""
     for setting in reversed(settings_of(RetentionLimits).values()):
-        text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
-        metavar = {"s": "SECONDS", "mb": "MB"}.get(setting.unit, "N")
-        text = f"{text}  [default: {setting.show(setting.default)}]"
-        command = click.option(setting.flag, setting.name, metavar=metavar, help=text)(command)
+        command = setting_option(setting)(command)
     return command
 
 
@@ -88,7 +87,15 @@ def command(
     from tape2048._removal import clear_leftovers
     from tape2048_tools.pruning import candidates, free_bytes, make_plan
 
-    found, passed = candidates(directory, tags)
+    try:
+        found, passed = candidates(directory, tags)
+    except OutDirError as error:
+        error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
+        raise
+    for tag in sorted(set(tags) - {session.tag for session in found}):
+        complain(
+            f"no session that may go has the tag {printable(repr(tag))}: `tape2048 list` shows the names"
+        )
     with Upkeep(directory) as upkeep:
         leftovers = [] if dry_run else clear_leftovers(directory, upkeep)
         plan = make_plan(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048.errors import NotASessionError, TapeError
+from tape2048._reading import reading
+from tape2048.errors import NotASessionError, OutDirError, TapeError
 from tape2048.validation import Finding, validate_session
 from tape2048_tools._click import Command
 from tape2048_tools.display import number
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 EXIT_FINDINGS = 1
+
+_EXPECTED = "name a session, or where `record` writes"
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -71,7 +74,8 @@ class Checked(msgspec.Struct, frozen=True):
 def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 where anything is wrong.
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 where anything is wrong; where
+    no directory stands at one of PATHS (11, 31), nothing is read.
     With --quarantine, what the operating system could not read stays: that says nothing of the session.
     """
     sessions = [session for path in paths for session in _expand(path)]
@@ -94,14 +98,20 @@ def _expand(path: Path) -> list[Path]:
     """A session as it is; a directory of sessions as its sessions.
 
     Raises:
-        NotASessionError: a directory that is neither: "nothing wrong" would be true, and misleading.
+        OutDirError: nothing stands there: no finding about a session.
+        NotASessionError: a file, or a directory that is neither: "nothing wrong" would be true, but mislead.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
     from tape2048.session import sessions
 
+    with reading(path):
+        there = path.exists()
+    if not there:
+        raise OutDirError("nothing stands at this path", path=path, hint=_EXPECTED)
+    if not path.is_dir():
+        raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
-        not path.is_dir()
-        or SESSION_NAME.fullmatch(path.resolve().name)
+        SESSION_NAME.fullmatch(path.resolve().name)
         or any((path / name).exists() for name in (STEPS_NPY, METADATA_DB, MANIFEST))
         or any(path.glob("steps-*.npy"))
     )
@@ -112,7 +122,7 @@ def _expand(path: Path) -> list[Path]:
     raise NotASessionError(
         "neither a session nor a directory that holds one",
         path=path,
-        hint="name a session, or where `record` writes",
+        hint=_EXPECTED,
     )
 
 
