@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import functools
 import os
+import re
 import secrets
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -34,11 +37,14 @@ __all__ = [
     "replace_file",
     "stands",
     "storage_error",
+    "sweep_drafts",
+    "sweep_replacing",
     "write_all",
     "write_file",
 ]
 
 _FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
+_DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
@@ -155,14 +161,16 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
     try:
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
+            with contextlib.suppress(OSError):  # a file system without locks: only sweep_drafts() asks for it
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield fd
             os.fsync(fd)
+            if replace:
+                draft.replace(target)
+            else:
+                rename_noreplace(draft, target)
         finally:
             os.close(fd)
-        if replace:
-            draft.replace(target)
-        else:
-            rename_noreplace(draft, target)
         fsync_dir(target.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -170,6 +178,44 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
         if isinstance(error, OSError):
             raise storage_error(error, target, "writing it") from error
         raise
+
+
+def sweep_replacing(path: Path) -> None:
+    """Remove what killed processes left of :func:`replace_file`; for whoever alone may replace this file."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
+    with contextlib.suppress(OSError):
+        for draft in path.parent.iterdir():
+            if pattern.fullmatch(draft.name):
+                draft.unlink(missing_ok=True)
+
+
+def sweep_drafts(directory: Path) -> list[Path]:
+    """Remove the drafts of :func:`new_file` that killed processes left in a directory; returns their paths.
+
+    A draft that is being written has a lock, which goes with its process. What cannot be removed stays.
+    """
+    removed = []
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            if _DRAFT.fullmatch(path.name) and _is_dead(path):
+                path.unlink(missing_ok=True)
+                removed.append(path)
+    return removed
+
+
+def _is_dead(draft: Path) -> bool:
+    """Whether it is a file that nobody has locked."""
+    try:
+        fd = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -128,8 +128,12 @@ def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: P
 
 def test_a_training_that_is_done_says_so_again(trained: Path, games: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "critic")
+    for name in (f".{training.CHECKPOINT}.17.tmp", ".mine.17.tmp"):
+        (tmp_path / "critic" / name).write_bytes(b"what SIGKILL left of a checkpoint")
     done = train_critic(whole(games, tmp_path / "critic"), CrashAt(36))
     assert done.ended == "all steps are made"
+    assert [path.name for path in (tmp_path / "critic").glob(".*.tmp")] == [".mine.17.tmp"]
+    (tmp_path / "critic/.mine.17.tmp").unlink()
     check_same(tmp_path / "critic", trained)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tape2048 import _durable, errors
-from tape2048._durable import new_file, write_all
+from tape2048._durable import new_file, sweep_drafts, write_all
 from tape2048._parallel import map_ordered, worker_count
 from tape2048._reading import map_path, read_path
 
@@ -107,6 +107,21 @@ class TestNewFile:
         with new_file(tmp_path / ("x" * 255)) as fd:
             write_all(fd, b"x")
         assert names(tmp_path) == ["x" * 255]
+
+    def test_a_sweep_takes_drafts_of_the_dead_and_nothing_else(self, tmp_path: Path) -> None:
+        dead = ".0123456789abcdef.tmp"
+        for name in (dead, ".0123456789abcdeF.tmp", ".lock", dead[1:], f"{dead}.x"):
+            (tmp_path / name).write_bytes(b"x")
+        (tmp_path / f".{'1' * 16}.tmp").mkdir()
+        (tmp_path / f".{'2' * 16}.tmp").symlink_to(tmp_path / ".lock")
+        os.mkfifo(tmp_path / f".{'3' * 16}.tmp")
+        with new_file(tmp_path / "alive") as fd:
+            before = names(tmp_path)
+            assert sweep_drafts(tmp_path) == [tmp_path / dead]
+            assert names(tmp_path) == [name for name in before if name != dead]
+            write_all(fd, b"whole")
+        assert (tmp_path / "alive").read_bytes() == b"whole"
+        assert sweep_drafts(tmp_path / "none") == []
 
     def test_killed_halfway_it_leaves_no_file_that_is_read(self, tmp_path: Path) -> None:
         code = (

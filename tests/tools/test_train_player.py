@@ -97,6 +97,14 @@ def test_a_training_that_is_done_says_so_again(tape: Tape, config: Path) -> None
         assert "all moves are learned" in done.out
 
 
+def test_a_draft_that_a_killed_training_left_goes(tape: Tape, config: Path) -> None:
+    Path("out").mkdir()
+    for name in (".0123456789abcdef.tmp", ".mine.tmp"):
+        Path("out", name).write_bytes(b"a checkpoint, half")
+    assert tape("train-player", "--config", config, "--out", "out", "--moves", "1000").code == 0
+    assert [path.name for path in Path("out").glob(".*.tmp")] == [".mine.tmp"]
+
+
 def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Path) -> None:
     done = tape("train-player", "--config", config, "--seed", "99", "--print-config")
     assert done.code == 0
@@ -215,8 +223,8 @@ def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
         view.event("checkpoint\x1b at")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2, "the next one comes half a minute later"
-    assert "4M of " in lines[0]
-    assert "2M/s, 900 games, mean score 12,345, 2048 90% 4096 50%" in lines[0]
+    assert lines[0].split(" info ")[1].startswith("learning, 4M of ")
+    assert "2M moves/s, 900 games, mean score 12,345, reach 2048: 90%, 4096: 50%, 8192: 25%" in lines[0]
     assert lines[1].endswith("checkpoint\\x1b at")
 
 
@@ -269,6 +277,23 @@ def test_the_curve_is_drawn(tmp_path: Path) -> None:
     for said in ("mean score, 1-ply", "moves learned from", "2048", "4096"):
         assert f"<!-- {said}" in text
     assert "32768" not in text
+
+
+def test_lines_that_somebody_has_spoilt_cost_no_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    fewer = {**line(3 * 10**6, 200.0), "reach": {"2048": 0.5}}
+    spoilt = ({"moves": 5}, {**line(7, 1.0), "reach": 3})
+    path = metrics(tmp_path, *spoilt, fewer, line(4 * 10**6, 300.0))
+    with (path / "metrics.jsonl").open("ab") as file:
+        file.write(b"\xff{\n\n")
+    assert draw_curve(path) == tmp_path / "curve.svg"
+    assert "leaves out 4 lines" in capsys.readouterr().err
+    (tmp_path / "curve.svg").unlink()
+    (tmp_path / "curve.svg").mkdir()
+    with pytest.raises(errors.StorageError, match="curve"):
+        draw_curve(path)
 
 
 def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tape2048._durable import publishing_file, stands, storage_error
+from tape2048._durable import publishing_file, stands, storage_error, sweep_drafts
 from tape2048.errors import AlreadyRunningError, OutDirError
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.ntuple.trainer import Progress, Trainer
@@ -73,6 +73,7 @@ def run_training(
         raise OutDirError(f"cannot be made ({error.strerror})", path=directory) from error
     checkpoint = directory / CHECKPOINT
     with _locked(directory):
+        sweep_drafts(directory)  # of a checkpoint that SIGKILL met: gigabytes
         try:
             goes_on = stands(checkpoint)
         except OSError as error:

@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048._durable import stands, storage_error
+from tape2048._durable import stands, storage_error, sweep_replacing
 from tape2048._staging import lock_directory
 from tape2048.errors import AlreadyRunningError, DivergedError
 from tape2048.torch import _training_model as models
@@ -179,6 +179,7 @@ def _locked(directory: Path) -> Iterator[None]:
             "another training runs in this directory", path=directory, hint="name another with --out"
         )
     try:
+        sweep_replacing(directory / CHECKPOINT)
         yield
     finally:
         os.close(fd)
