@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import pyarrow as pa
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as error:
+    if error.name != "pyarrow":  # it is there, and lacks something itself
+        raise
+    raise ModuleNotFoundError(
+        "tape2048.arrow needs pyarrow, which is not installed: pip install 'tape2048[arrow]'", name="pyarrow"
+    ) from error
 
 from tape2048._tables import make_table
 

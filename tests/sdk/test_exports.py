@@ -46,6 +46,23 @@ def test_package_is_the_public_list_and_nothing_else() -> None:
     assert public | {"__version__", "errors"} == set(tape2048.__all__)
 
 
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("tape2048.torch", "torch", "torch"), ("tape2048.arrow", "pyarrow", "arrow")],
+)
+def test_without_its_package_a_module_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
+) -> None:
+    for loaded in [module for module in sys.modules if f"{module}.".startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"{name} needs {package}, .*'tape2048\[{extra}\]'"
+    ) as caught:
+        importlib.import_module(name)
+    assert caught.value.name == package
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_name_that_is_exported_exists_and_is_documented(name: str) -> None:
     module = importlib.import_module(name)

@@ -5,6 +5,7 @@ Needs torch (``pip install 'tape2048[torch]'``); critics and their files also ne
 one is valid; :mod:`tape2048.torch.critic` what a critic is; :mod:`tape2048.torch.training` how it is trained.
 """
 
+from tape2048.torch import _installed  # noqa: F401 - before what imports torch
 from tape2048.torch.critic import Critic
 from tape2048.torch.loader import CriticDataset, CriticLoader, RowBatch, as_torch_dataset, collate
 
