@@ -118,6 +118,19 @@ def test_eval_is_a_table_of_players(tape: Tape) -> None:
     assert again.split()[:4] == random.split()[:4]
 
 
+def test_a_player_that_is_named_twice_plays_once(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tape2048_recorder import evaluation
+
+    played: list[object] = []
+    evaluate = evaluation.evaluate
+    monkeypatch.setattr(
+        evaluation, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
+    )
+    done = tape("player", "eval", "random", "greedy", "random", "--games", "5")
+    assert [line.split()[0] for line in done.out.splitlines()] == ["player", "random", "greedy"]
+    assert len(played) == 2
+
+
 def test_eval_as_json(tape: Tape, quantised: Path) -> None:
     player = f"ntuple:weights={quantised},look_below=1"
     document = tape("player", "eval", player, "--games", "10", "--seed", "3", "--json").json

@@ -119,7 +119,7 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
     from tape2048_recorder.players import check_player, make_player
 
     chosen = []
-    for text in players:
+    for text in dict.fromkeys(players):  # one that is named twice plays once: its games would be the same
         try:
             name, args = split_player(text)
         except ValueError as error:
