@@ -173,9 +173,29 @@ def test_the_log_has_one_progress_line_an_interval(capsys: pytest.CaptureFixture
         view.status(lambda: STATUS)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.split(" info ")[1] == (
-        "recording, 1.5M steps/s, 6,000 games, mean score 52,000, 2048 92% 4096 50% 8192 3.1% 16384 0, "
+        "recording, 1.5M steps/s, 6,000 games, mean score 52,000, "
+        "reach 2048: 92%, 4096: 50%, 8192: 3.1%, 16384: 0, "
         "session 4,000,000/10,000,000 rows, 1 published, 80 GB free"
     )
+    view = LogView(interval_s=0)
+    view.status(lambda: msgspec.structs.replace(STATUS, state="starting", games=0, mean_score=None))
+    assert "steps/s, 0 games, session" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_panel_keeps_numbers_beside_their_words(width: int) -> None:
+    from rich.console import Console
+
+    reach = {2048: 0.999, 4096: 0.996, 8192: 0.00001, 16384: 0.00001}
+    status = msgspec.structs.replace(
+        STATUS, games=123_456_789, session_rows=123_456_789, rotate_steps=1_250_000_000, reach=reach
+    )
+    drawn = io.StringIO()
+    Console(width=width, file=drawn).print(LiveView(RecorderConfig()).panel(status))
+    text = drawn.getvalue()
+    for said in ("123M of 1.25G rows", "published  1 ", "123,456,789   mean score 52,000", "16384 <0.01%"):
+        assert said in text
+    assert len(text.splitlines()) <= (9 if width == 60 else 8)
 
 
 def test_a_log_line_cannot_be_broken_by_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,9 @@ from tape2048_tools.log_lines import log_line, stderr_is_journal, worth_saying
 from tape2048_tools.output import cell, columns, drop_unwritten, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from rich.columns import Columns
     from rich.console import Console, RenderableType
     from rich.panel import Panel
 
@@ -52,9 +53,26 @@ def rate(per_s: float) -> str:
     return f"{per_s:.0f}"
 
 
+def _shown(reach: dict[int, float]) -> dict[int, float]:
+    """The tiles that fit a line."""
+    return {tile: reach[tile] for tile in _TILES_SHOWN if tile in reach}
+
+
 def reach_text(reach: dict[int, float]) -> str:
     """``2048 92%   4096 54%``, for the tiles that fit a line."""
-    return "   ".join(f"{tile} {share(reach[tile])}" for tile in _TILES_SHOWN if tile in reach)
+    return "   ".join(f"{tile} {share(part)}" for tile, part in _shown(reach).items())
+
+
+def reach_words(reach: Mapping[int, float]) -> str:
+    """``2048: 92%, 4096: 54%``, for a line of a log, where nothing else tells tiles from shares."""
+    return ", ".join(f"{tile}: {share(part)}" for tile, part in reach.items())
+
+
+def reach_columns(reach: Mapping[int, float]) -> Columns:
+    """``2048 92%   4096 54%``, for a panel: in a narrow one, no tile is parted from its share."""
+    from rich.columns import Columns
+
+    return Columns([f"{tile} {share(part)}" for tile, part in reach.items()], padding=(0, 3))
 
 
 class LogView:
@@ -95,8 +113,10 @@ class LogView:
             status.state,
             f"{rate(status.steps_per_s)} steps/s{in_model(status.model_share)}",
             f"{number(status.games)} games",
-            f"mean score {number(status.mean_score)}",
-            reach_text(status.reach).replace("   ", " "),
+        ]
+        if status.mean_score is not None:
+            facts.append(f"mean score {number(status.mean_score)}, reach {reach_words(_shown(status.reach))}")
+        facts += [
             f"session {number(status.session_rows)}/{number(status.rotate_steps)} rows",
             f"{status.sessions} published",
         ]
@@ -169,16 +189,14 @@ class LiveView:
             Text(f"{speed}   {duration(status.elapsed_s)}", style="bold"),
         )
         facts.add_row("games", f"{number(status.games)}   mean score {number(status.mean_score)}")
-        facts.add_row("reach", reach_text(status.reach) if status.mean_score is not None else "-")
+        facts.add_row("reach", reach_columns(_shown(status.reach)) if status.mean_score is not None else "-")
         session = Table.grid(padding=(0, 1))
         bar = ProgressBar(
             total=status.rotate_steps, completed=min(status.session_rows, status.rotate_steps), width=24
         )
-        session.add_row(
-            bar,
-            f"{rate(status.session_rows)} of {rate(status.rotate_steps)} rows   {status.sessions} published",
-        )
+        session.add_row(bar, f"{rate(status.session_rows)} of {rate(status.rotate_steps)} rows")
         facts.add_row("session", session)
+        facts.add_row("published", number(status.sessions))
         facts.add_row("disk", self._disk(status))
         if status.state == "paused" and status.why is not None:
             facts.add_row("", cell(status.why, "yellow"))

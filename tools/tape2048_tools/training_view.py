@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
+from tape2048._durable import storage_error
 from tape2048_tools.display import number, share
 from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, printable
-from tape2048_tools.recording_view import duration, near, rate
+from tape2048_tools.recording_view import duration, near, rate, reach_columns, reach_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +29,7 @@ __all__ = ["draw_curve", "open_training_view", "sparkline", "training_summary"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
+_BESIDE = 14  # what the panel has beside it: borders, labels, spaces
 _LOG_INTERVAL_S = 30.0
 
 
@@ -72,9 +75,9 @@ class _LogView:
             return
         self._next = time.monotonic() + _LOG_INTERVAL_S
         self.event(
-            f"{rate(progress.moves)} of {rate(self._config.moves)} moves, {rate(progress.moves_per_s)}/s, "
-            f"{number(progress.games)} games, mean score {number(progress.mean_score)}, "
-            + _reach(progress).replace("   ", " ")
+            f"learning, {rate(progress.moves)} of {rate(self._config.moves)} moves, "
+            f"{rate(progress.moves_per_s)} moves/s, {number(progress.games)} games, "
+            f"mean score {number(progress.mean_score)}, reach {reach_words(progress.reach)}"
         )
 
 
@@ -124,8 +127,8 @@ class _LiveView:
         facts.add_row("speed", Text(self._speed(progress), style="bold"))
         if _has_means(progress):
             facts.add_row("games", f"{number(progress.games)}   mean score {number(progress.mean_score)}")
-            facts.add_row("reach", _reach(progress))
-            facts.add_row("score", sparkline(self._scores))
+            facts.add_row("reach", reach_columns(progress.reach))
+            facts.add_row("score", sparkline(self._scores, min(_SPARK_WIDTH, self._console.width - _BESIDE)))
         count = self._config.thread_count
         threads = "one thread" if count == 1 else f"{count} threads"
         title = f"tape2048 train-player: {printable(self._out)}, {threads}"
@@ -181,21 +184,47 @@ def draw_curve(directory: Path) -> Path | None:
     except ImportError:
         sys.stderr.write("no learning curve is drawn: pip install 'tape2048[plot]' brings matplotlib\n")
         return None
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [line for line in lines if line["mean_score"] is not None]
-    if not lines:
+    points = _points(path)
+    if not points:
         return None
-    moves = [line["moves"] / 1e9 for line in lines]
+    moves = [point.moves / 1e9 for point in points]
     figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
-    top.plot(moves, [line["mean_score"] for line in lines])
+    top.plot(moves, [point.mean_score for point in points])
     top.set_ylabel("mean score, 1-ply")
     top.yaxis.set_major_formatter("{x:,.0f}")
-    for tile in lines[-1]["reach"]:
-        bottom.plot(moves, [100 * line["reach"][tile] for line in lines], label=tile)
+    for tile in points[-1].reach:
+        bottom.plot(moves, [100 * point.reach.get(tile, math.nan) for point in points], label=tile)
     bottom.set_ylabel("games that reach it, %")
     bottom.set_xlabel("moves learned from, 1e9")
     bottom.legend(title="tile", loc="center left", bbox_to_anchor=(1, 0.5))
     target = directory / "curve.svg"
-    figure.savefig(target)
-    plt.close(figure)
+    try:
+        figure.savefig(target)
+    except OSError as error:
+        raise storage_error(error, target, "drawing the learning curve") from error
+    finally:
+        plt.close(figure)
     return target
+
+
+class _Point(msgspec.Struct):
+    """What a line of metrics has for the curve."""
+
+    moves: int
+    mean_score: float | None
+    reach: dict[str, float]
+
+
+def _points(path: Path) -> list[_Point]:
+    """The lines of metrics in which games had ended; one that somebody has spoilt costs no curve."""
+    points, spoilt = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            points.append(msgspec.json.decode(line, type=_Point))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            spoilt += 1
+    if spoilt:
+        sys.stderr.write(
+            f"the learning curve leaves out {spoilt} lines of {printable(near(str(path)))} that are no metrics\n"
+        )
+    return [point for point in points if point.mean_score is not None]
