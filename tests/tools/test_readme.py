@@ -48,8 +48,16 @@ def test_make_targets_exist() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_in_the_readme(name: str) -> None:
-    assert f"`tape2048 {name}" in README
+def test_every_command_is_in_the_table_of_commands(name: str) -> None:
+    table = re.search(r"^## Commands\n+(\|.*?)\n\n", README, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    rows = [row.split(" | ")[0] for row in table[1].splitlines()]
+    mine = " ".join(row for row in rows if re.search(rf"`tape2048 {name}\b(?!-)", row))
+    assert mine
+    command = cli.get_command(click.Context(cli), name)
+    if isinstance(command, click.Group) and " ...`" not in mine:
+        missing = [sub for sub in command.commands if not re.search(rf"[` ]{sub}\b", mine)]
+        assert not missing
 
 
 def test_files_that_the_readme_names_exist() -> None:

@@ -224,7 +224,6 @@ def _points(path: Path) -> list[_Point]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             spoilt += 1
     if spoilt:
-        sys.stderr.write(
-            f"the learning curve leaves out {spoilt} lines of {printable(near(str(path)))} that are no metrics\n"
-        )
+        where = printable(near(str(path)))
+        sys.stderr.write(f"the learning curve leaves out {spoilt} lines of {where} that are no metrics\n")
     return [point for point in points if point.mean_score is not None]
