@@ -150,8 +150,19 @@ class StatusFile:
 
 
 def instances(out_dir: Path) -> list[str]:
-    """The instances that have a status in a directory."""
-    return sorted(path.name.removesuffix(_SUFFIX) for path in (out_dir / _DIRECTORY).glob(f"[!.]*{_SUFFIX}"))
+    """The instances that have a status in a directory.
+
+    Raises:
+        StorageError: it cannot be looked into.
+    """
+    directory = out_dir / _DIRECTORY
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - a glob says "none" where it may not look
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError(f"cannot be listed: {error.strerror or error}", path=directory) from error
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name[0] != ".")
 
 
 def read_snapshot(out_dir: Path, instance: str) -> Snapshot:

@@ -15,6 +15,7 @@ import numpy as np
 
 from tape2048._fields import Batch, Layout, check_label_dtype
 from tape2048._filters import NamedFilters
+from tape2048._reading import reading
 from tape2048.errors import CorpusError, EmptyCorpusError, OutDirError, TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.session import Session, sessions
@@ -88,9 +89,11 @@ def _place(path: Path) -> object:
 
 
 def _session_paths(path: Path) -> list[Path]:
-    if (path / METADATA_DB).exists():
+    with reading(path):
+        is_session, there = (path / METADATA_DB).exists(), path.exists()
+    if is_session:
         return [path]
-    if not path.exists():
+    if not there:
         raise OutDirError("nothing stands at this path", path=path)
     return sessions(path)
 

@@ -134,3 +134,4 @@ class TestVerify:
         done = tape("dataset", "verify", built, tmp_path / "none")
         assert (done.code, done.out) == (73, "")
         assert "none: nothing stands at this path" in done.err
+        assert tape("dataset", "verify", built / "steps.npy").code == 73

@@ -174,3 +174,10 @@ def test_what_is_no_run(tape: Tape, tmp_path: Path) -> None:
     done = tape("visualize", tmp_path / "run")
     assert 10 <= done.code < 30
     assert tape("visualize", tmp_path / "none").code == errors.StorageError.exit_code
+
+
+def test_a_directory_without_a_run_has_none_to_choose(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = tape("visualize", tmp_path / "empty")
+    assert done.code == errors.NoRunsError.exit_code
+    assert "--index" not in done.err

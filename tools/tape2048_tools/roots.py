@@ -18,8 +18,15 @@ def refuse_session(root: Path, hint: str) -> None:
     Args:
         root: the directory.
         hint: what to do instead.
+
+    Raises:
+        OutDirError: a session.
+        StorageError: the operating system would not say.
     """
+    from tape2048._reading import reading
     from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
 
-    if any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY)):
+    with reading(root):
+        is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY))
+    if is_session:
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)

@@ -271,7 +271,7 @@ def _refuse_nothing(chosen: Dataset, whole: Dataset) -> None:
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     """Check data sets completely: every checksum, every row against the run table and the rules.
 
-    The exit code is 1 where anything is wrong. Where nothing stands at one of the paths (73), none is read.
+    The exit code is 1 where anything is wrong. Where one of the paths is no directory (73), none is read.
     """
     from tape2048._reading import reading
     from tape2048.errors import NotADatasetError
@@ -280,9 +280,10 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 
     for path in datasets:
         with reading(path):
-            there = path.exists()
-        if not there:
-            raise NotADatasetError("nothing stands at this path", path=path)
+            there, is_directory = path.exists(), path.is_dir()
+        if not is_directory:
+            problem = "not a directory" if there else "nothing stands at this path"
+            raise NotADatasetError(problem, path=path)
     reports = []
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:

@@ -158,12 +158,14 @@ def _share_of_rank() -> tuple[int, int]:
 
 
 def _sessions(sources: tuple[Path, ...]) -> list[Session]:
+    from tape2048._reading import reading
     from tape2048.errors import EmptyCorpusError
     from tape2048.session import Session, sessions
 
     found = []
     for source in sources:
-        is_one = (source / "metadata.db").exists() or not source.is_dir()
+        with reading(source):
+            is_one = (source / "metadata.db").exists() or not source.is_dir()
         found += [Session.open(path) for path in ([source] if is_one else sessions(source))]
     if not found:
         raise EmptyCorpusError(

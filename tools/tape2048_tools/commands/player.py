@@ -185,10 +185,13 @@ def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
     import numpy as np
 
+    from tape2048._reading import reading
     from tape2048.errors import NameTakenError
     from tape2048_recorder.ntuple.files import load_network, save_network
 
-    if target.exists() and not force:
+    with reading(target):
+        there = target.exists()
+    if there and not force:
         raise NameTakenError(
             "the target exists; nothing was replaced", path=target, hint="--force replaces it"
         )

@@ -67,13 +67,17 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
 def _read(path: Path, index: int | None) -> Run:
     from itertools import islice
 
+    from tape2048._reading import reading
     from tape2048.formats._a2pack_layout import MAGIC
     from tape2048.formats.run_files import first_bytes, read_run_file
     from tape2048.formats.sources import kind_of, open_source
 
     if index is None:
-        if path.is_dir() or first_bytes(path, len(MAGIC)) == MAGIC:
-            raise click.BadParameter("say which of its runs, from 0", param_hint="--index")
+        with reading(path):
+            is_directory = path.is_dir()
+        if is_directory or first_bytes(path, len(MAGIC)) == MAGIC:
+            count = open_source(path).count
+            raise click.BadParameter(f"say which of its {count:,} runs, from 0", param_hint="--index")
         return read_run_file(path)  # by its content, whatever it is named
     kind = kind_of(path)
     if kind == "run":
