@@ -274,6 +274,19 @@ def test_a_full_disk_behind_standard_output_is_an_error(root: Path, environment:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_stream_that_is_closed_takes_what_is_written(
+    root: Path, environment: dict[str, str], number: int
+) -> None:
+    command = [sys.executable, "-m", "tape2048_tools.cli", "list", str(root), "--scores"]
+    code = f"import os, sys; os.close({number}); os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("mean score" in done.stdout) == (number != 1)
+
+
 def test_json_is_one_document_and_text_has_no_control_characters(
     process: Process, root: Path, session: Path
 ) -> None:

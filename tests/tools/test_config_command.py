@@ -173,3 +173,8 @@ def test_a_sample_with_everything_uncommented_is_still_the_defaults(tmp_path: Pa
     loaded = load_config({}, {}, file)
     assert loaded.config == RecorderConfig()
     assert {origin.kind for origin in loaded.origins.values()} == {"file"}
+
+
+def test_the_sample_goes_to_standard_output_where_that_is_wanted(tape: Tape, tmp_path: Path) -> None:
+    assert tape("config", "init", "-").out == sample_toml()
+    assert not (tmp_path / "-").exists()

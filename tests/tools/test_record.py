@@ -285,3 +285,15 @@ def test_a_summary_that_finds_no_room_is_no_failed_recording(tmp_path: Path) -> 
     assert "warning: the summary is lost: writing to standard output failed (No space left" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(sessions(tmp_path / "selfplay")) == 1
+
+
+@pytest.mark.slow
+def test_without_a_log_and_without_a_place_for_the_summary_it_records(tmp_path: Path) -> None:
+    """Its workers inherit what stands in the place of the streams that the caller closed."""
+    code = "import os, sys; os.closerange(1, 3); os.execv(sys.argv[1], sys.argv[1:])"
+    flags = ["--player", "random", "--max-games", "5", "--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *COMMAND, *flags], cwd=tmp_path, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert len(sessions(tmp_path / "selfplay")) == 1

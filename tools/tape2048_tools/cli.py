@@ -8,6 +8,7 @@ Nothing heavier than click is imported here: ``tape2048 --help`` and shell compl
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -92,13 +93,29 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and leave the process with its exit code."""
+    _open_streams()
     sys.exit(run())
+
+
+def _open_streams() -> None:
+    """Have standard streams that the caller closed (``>&-``) go nowhere.
+
+    The next file that is opened would get such a stream's number, and what is meant for the stream.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(number, True)  # noqa: FBT003 - no keyword; workers need a stream, too
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def a2pack() -> None:
     """``a2pack``: the subcommands of ``tape2048 pack`` under their own name."""
     from tape2048_tools.commands.pack import command
 
+    _open_streams()
     sys.exit(run(command=command, name="a2pack"))
 
 

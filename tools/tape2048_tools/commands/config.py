@@ -12,7 +12,7 @@ from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.settings import settings_of
 from tape2048_tools._click import Group
 from tape2048_tools.options import load_from_command_line, setting_options
-from tape2048_tools.output import cell, print_human, print_json, printable, table
+from tape2048_tools.output import cell, print_human, print_json, print_text, printable, table
 
 if TYPE_CHECKING:
     from tape2048_recorder.config import Loaded
@@ -81,12 +81,15 @@ def _document(loaded: Loaded) -> dict[str, Any]:
 def init(*, path: Path, force: bool) -> None:
     """Write a sample file with every setting, explained, at its default.
 
-    PATH is `recorder.toml` where not given.
+    PATH is `recorder.toml` where not given; - is standard output.
     """
     from tape2048._durable import replace_file, storage_error, write_file
     from tape2048.errors import NameTakenError
     from tape2048_tools.settings_docs import sample_toml
 
+    if str(path) == "-":
+        print_text(sample_toml())
+        return
     write = replace_file if force else write_file
     try:
         write(path, sample_toml().encode())
