@@ -54,7 +54,7 @@ _SUFFIXES: dict[str, dict[str, Decimal]] = {
     "s": {"s": Decimal(1), "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)},
     "mb": {"MB": Decimal(1), "GB": Decimal(10) ** 3, "TB": Decimal(10) ** 6},
 }
-_COUNTED = ("_games", "_rows", "_sessions", "_steps")
+_COUNTED = ("_games", "moves", "_rows", "_sessions", "_steps")
 
 _BOOLS = {
     "true": True,

@@ -176,6 +176,12 @@ def test_inspect(a2pack: A2pack, packfile: Path) -> None:
     assert a2pack("inspect", "--packfile", packfile, "--index", "4").code == 2
 
 
+def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_path: Path) -> None:
+    done = a2pack("pack", "--input", root, "--output", tmp_path / "x.a2pack")
+    assert done.code == errors.NoRunsError.exit_code
+    assert "hint: `tape2048 convert` packs what is in sessions" in done.err
+
+
 def test_tape2048_pack_is_the_same(tape: Any, packfile: Path) -> None:
     assert tape("pack", "validate", "--packfile", packfile).code == 0
     assert "tape2048 pack extract" in tape("pack", "--help").out

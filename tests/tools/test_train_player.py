@@ -106,7 +106,7 @@ def test_a_draft_that_a_killed_training_left_goes(tape: Tape, config: Path) -> N
 
 
 def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Path) -> None:
-    done = tape("train-player", "--config", config, "--seed", "99", "--print-config")
+    done = tape("train-player", "--config", config, "--seed", "99", "--moves", "60k", "--print-config")
     assert done.code == 0
     values = tomllib.loads(done.out)
     assert set(values) == set(TrainingConfig.__struct_fields__)
@@ -131,6 +131,7 @@ def test_presets_are_printed(tape: Tape) -> None:
         (["--preset", "huge", "--out", "out"], 78, "one of: default, fast"),
         (["--config", "none.toml", "--out", "out"], 78, "none.toml"),
         (["--config", "player.toml", "--out", "out", "--moves", "many"], 78, "--moves: found 'many'"),
+        (["--config", "player.toml", "--out", "out", "--moves", "5x"], 78, "the number: k, M or G"),
         (["--config", "player.toml", "--out", "out", "--threads", "1000"], 78, "--threads"),
         (["--config", "player.toml", "--out", "player.toml"], 31, "player.toml"),
     ],

@@ -85,21 +85,28 @@ def pack(
 
     Files that are not whole runs are left out and named on standard error; the exit code is then 1.
     """
+    from tape2048.errors import NoRunsError
     from tape2048.formats.a2pack import pack_directory
     from tape2048_tools.progress import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
     with progress_bar(f"packing {source.name}") as progress:
-        packed = pack_directory(
-            source,
-            output,
-            align=align,
-            compress=compress,
-            entry_crc=entry_crc,
-            workers=workers,
-            progress=progress,
-        )
+        try:
+            packed = pack_directory(
+                source,
+                output,
+                align=align,
+                compress=compress,
+                entry_crc=entry_crc,
+                workers=workers,
+                progress=progress,
+            )
+        except NoRunsError as error:
+            error.hint = (
+                error.hint or "`tape2048 convert` packs what is in sessions, data sets and other packs"
+            )
+            raise
     for skipped in packed.skipped:
         click.echo(f"left out: {printable(skipped.error)}", err=True)
     if as_json:

@@ -38,7 +38,9 @@ __all__ = ["command"]
     type=click.Path(path_type=Path),
     help="Directory for checkpoint, metrics and networks; a training that was stopped there goes on.",
 )
-@click.option("--moves", metavar="N", help="Moves to learn from, in place of the configuration's.")
+@click.option(
+    "--moves", metavar="N", help="Moves to learn from, in place of the configuration's (units: k, M or G)."
+)
 @click.option("--threads", metavar="N", help="Threads; 0: one for each core.")
 @click.option("--seed", metavar="N", help="Decides the games of a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
