@@ -53,7 +53,9 @@ class Tracking:
             )  # fmt: skip
         try:
             with self._path.open("ab") as file:
-                file.truncate(kept_bytes)
+                # Cutting makes no file longer: of one that is gone, or that lost its end with the power,
+                # what is missing would be zeros.
+                file.truncate(min(kept_bytes, file.tell()))
         except OSError as error:
             raise storage_error(error, self._path, "writing metrics") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -126,18 +126,19 @@ def _embeddings(part: Corpus) -> Embeddings:
     return open_embeddings(part.sessions[int(part.runs["session"][0])])
 
 
-def bad_batch(data: TrainingData, epoch: int, index: int) -> str:
-    """Which rows a batch of the training part has, in words, and which embedding is not finite."""
-    loader = data.train.batches
+def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, index: int) -> str:
+    """Which rows a batch of a part has, in words, and which embedding is not finite."""
+    loader = data.train.batches if part == "train" else data.val.batches
     fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
     again = type(loader)(
-        loader.source, loader.batch_size, seed=loader.seed, fields=fields, drop_last=True,
-        rank=loader.rank, world_size=loader.world_size,
+        loader.source, loader.batch_size, seed=loader.seed, fields=fields, shuffle=part == "train",
+        drop_last=part == "train", rank=loader.rank, world_size=loader.world_size,
     )  # fmt: skip
     batch = again.buffer()
     again.fill(batch, epoch=epoch, index=index)
     rows = batch["row"]
-    text = f"rows {', '.join(str(row) for row in rows[:3])}, ... of the training part"
+    name = "training" if part == "train" else "validation"
+    text = f"rows {', '.join(str(row) for row in rows[:3])}, ... of the {name} part"
     if len(fields) == 2:
         # All exponent bits set: infinite, or not a number.
         odd = ((batch["embeddings"] & 0x7F80) == 0x7F80).any(axis=1)

@@ -30,11 +30,13 @@ class Validation(NamedTuple):
         loss: mean cross-entropy of all rows and thresholds, of calibrated logits, without weights.
         auroc: by threshold; None where all labels are the same.
         rows: how many.
+        bad_batch: the first batch of this rank with a logit that is not finite; None where all are.
     """
 
     loss: float
     auroc: dict[str, float | None]
     rows: int
+    bad_batch: int | None = None
 
 
 @torch.no_grad()
@@ -56,8 +58,11 @@ def validate(
     """
     loader.set_epoch(0)
     logits, labels = [], []
-    for batch in loader:
+    bad_batch = None
+    for index, batch in enumerate(loader):
         logits.append(logits_of(batch).float().cpu())
+        if bad_batch is None and not bool(logits[-1].isfinite().all()):
+            bad_batch = index
         labels.append(batch["labels"].cpu().clone())  # cloned: the loader uses its memory again
     all_logits = torch.cat(ranks.gather(torch.cat(logits))) - shift
     all_labels = torch.cat(ranks.gather(torch.cat(labels)))
@@ -65,7 +70,7 @@ def validate(
     loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double())
     scores, truth = all_logits.numpy(), all_labels.numpy() > 0.5
     found = {str(tile): auroc(scores[:, i], truth[:, i]) for i, tile in enumerate(tiles)}
-    return Validation(float(loss), found, len(all_logits))
+    return Validation(float(loss), found, len(all_logits), bad_batch)
 
 
 def auroc(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float | None:

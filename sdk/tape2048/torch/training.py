@@ -139,7 +139,8 @@ def train_critic(
         EmptyCorpusError: no rows, or a part of the split without any.
         EmbeddingsError: with ``use_embeddings``: missing, not of these rows, or of another tower than named.
         CheckpointError: the checkpoint is damaged, or of another training.
-        DivergedError: the loss or its gradient is not finite; names the batch. The checkpoint is from before.
+        DivergedError: the loss, its gradient or a validation's loss is not finite; names the batch. The
+            checkpoint is from before.
         AlreadyRunningError: another training runs in the directory.
         MissingPackageError: something asked for is not installed.
         StorageError: the operating system refused something.
@@ -340,7 +341,7 @@ class _Trainer:
             raise DivergedError(
                 f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its "
                 f"gradient {norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
-                + bad_batch(self.data, epoch, index),
+                + bad_batch(self.data, "train", epoch, index),
                 path=self.directory,
                 hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
             )
@@ -388,6 +389,8 @@ class _Trainer:
                 self.ranks,
             )
         self.parallel.train()
+        if not math.isfinite(found.loss):
+            raise self._no_number(found)
         self._val = found
         state = self.state
         better = state.best_loss is None or found.loss < state.best_loss
@@ -412,6 +415,19 @@ class _Trainer:
         if self.config.patience is not None and state.worse >= self.config.patience:
             state.ended = f"no better for {state.worse} validations"
         self._clock.go()
+
+    def _no_number(self, found: Validation) -> DivergedError:
+        """What to say where a validation has no loss: it would be neither the best nor ever beaten."""
+        where = "on another rank"
+        if found.bad_batch is not None:
+            where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has " + bad_batch(
+                self.data, "val", 0, found.bad_batch
+            )
+        return DivergedError(
+            f"at step {self.state.step} the validation loss is {found.loss}: {where}",
+            path=self.directory,
+            hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
+        )
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
         """Write a critic, with ``pos_weight`` folded in."""
