@@ -110,7 +110,7 @@ class Instance:
             found = msgspec.json.decode(self.state_path.read_bytes(), type=_Memories)
         except FileNotFoundError:
             return []
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
                 f"the instance's memory of its games cannot be read: {error}",
                 path=self.state_path,

@@ -188,7 +188,7 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
             raise storage_error(error, path, "reading the status") from error
         try:
             return msgspec.json.decode(data, type=Snapshot)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if look == _LOOKS - 1:
                 raise FieldError(
                     f"not the status of a recorder of this version: {error}",

@@ -272,7 +272,7 @@ class Draft:
             write_all(fd, msgspec.json.encode(plan))
         try:
             return msgspec.json.decode(read_path(path).tobytes(), type=Plan)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def _open_journal(self) -> None:

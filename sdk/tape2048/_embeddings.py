@@ -98,7 +98,7 @@ def _read_facts(path: Path) -> _Facts:
         content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
     try:
         return msgspec.json.decode(content, type=_Facts)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EmbeddingsError(f"malformed: {error}", path=path) from error
 
 

@@ -205,7 +205,7 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
         raise ScoresError(f"no {sidecar.name} beside it: nobody knows whose these numbers are", path=target)
     try:
         info = msgspec.json.decode(read_path(sidecar).tobytes(), type=ScoresInfo)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ScoresError(f"malformed: {error}", path=sidecar) from error
     if info.version != VERSION:
         raise ScoresError(f"found version {info.version}, expected {VERSION}", path=sidecar)

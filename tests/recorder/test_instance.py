@@ -153,6 +153,8 @@ def test_of_very_many_seeds_those_used_first_are_forgotten(root: Path, mine: Ins
         b'{"seed": 1, "next_id": "a"}',
         b'{"seed": 1, "others": [2]}',
         b"\xff",
+        b'{"x": "\xff"}',
+        b'{"x": ' + b"[" * 50_000,
     ],
 )
 def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, content: bytes) -> None:

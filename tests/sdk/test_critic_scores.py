@@ -161,7 +161,12 @@ def test_damage_is_noticed(runs: Path, tmp_path: Path) -> None:
     out.write_bytes(whole)
     open_scores(out)
     changed = json.loads(facts) | {"version": 2}
-    for data, message in ((b"{", "malformed"), (json.dumps(changed).encode(), "version 2")):
+    deep = b'{"x":' + b"[" * 50_000
+    for data, message in (
+        (b"{", "malformed"),
+        (deep, "malformed"),
+        (json.dumps(changed).encode(), "version 2"),
+    ):
         sidecar.write_bytes(data)
         with pytest.raises(ScoresError, match=message):
             open_scores(out)

@@ -27,6 +27,7 @@ pytest.importorskip("safetensors")
 from tape2048._durable import replace_file  # noqa: E402 - after the skip
 from tape2048.session import Session  # noqa: E402
 from tape2048.torch import Critic, training  # noqa: E402
+from tape2048.torch._support import tensor_bytes  # noqa: E402
 from tape2048.torch._training_model import learning_rate  # noqa: E402
 from tape2048.torch._validation import Validation, auroc  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
@@ -241,6 +242,10 @@ def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_p
     replace_file(path, (trained / "last/model.safetensors").read_bytes())
     with pytest.raises(errors.CheckpointError, match="no checkpoint of a training"):
         train_critic(whole(games, tmp_path / "critic"))
+    for state in (b'{"x":"\xff"}', b'{"x":' + b"[" * 50_000):
+        replace_file(path, tensor_bytes({"state": torch.tensor(list(state), dtype=torch.uint8)}))
+        with pytest.raises(errors.CheckpointError, match="no checkpoint of a training"):
+            train_critic(whole(games, tmp_path / "critic"))
 
 
 def test_one_training_to_a_directory(games: Path, tmp_path: Path) -> None:

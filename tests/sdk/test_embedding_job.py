@@ -262,9 +262,10 @@ def test_an_unfinished_job_of_another_tower(session: Session, towers: list[Path]
     assert embed_session(session, first, chunk_rows=CHUNK, share=(0, 2)).status == "waiting"
     with pytest.raises(errors.EmbeddingsError, match="unfinished job stands here"):
         embed_session(session, second)
-    (session.path / PARTIAL / "plan.json").write_text("{")
-    with pytest.raises(errors.EmbeddingsError, match="malformed"):
-        embed_session(session, first)
+    for damaged in (b"{", b'{"model_sha":"\xff"}', b'{"x":' + b"[" * 50_000):
+        (session.path / PARTIAL / "plan.json").write_bytes(damaged)
+        with pytest.raises(errors.EmbeddingsError, match="malformed"):
+            embed_session(session, first)
     embed_session(session, second, force=True)
     check(session, second)
 

@@ -122,7 +122,7 @@ def test_missing(root: Path) -> None:
     check_refused(root, "no embeddings.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"{}"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"{}", b'{"x":' + b"[" * 50_000])
 def test_malformed_facts(root: Path, content: bytes) -> None:
     (root / OURS[1] / "embeddings.json").write_bytes(content)
     check_refused(root, "malformed")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
+import sqlite3
 import time
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -151,6 +153,16 @@ def test_the_counter_of_a_name_is_no_tag(many: Path) -> None:
     found, _ = candidates(many)
     assert [session.name for session in found[:3]] == [name(0), f"{name(0)}-9", f"{name(0)}-10"]
     assert {session.tag for session in found} == set(TAGS)
+
+
+@pytest.mark.parametrize("tag", ["'{'", "'" + "[" * 50_000 + "'", "x'00'"], ids=["cut", "deep", "bytes"])
+def test_a_damaged_tag_is_one_of_its_own(many: Path, tag: str) -> None:
+    damaged = many / f"{name(0)}-9"
+    shutil.copytree(many / name(0), damaged)
+    with contextlib.closing(sqlite3.connect(damaged / "metadata.db")) as database, database:
+        database.execute(f"UPDATE session SET meta_value = {tag} WHERE meta_key = 'model_tag'")
+    found, _ = candidates(many)
+    assert {session.name: session.tag for session in found}[damaged.name] == "a-9"
 
 
 def test_limits_of_the_file(tape: Tape, many: Path, tmp_path: Path) -> None:

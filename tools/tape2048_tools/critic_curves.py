@@ -69,7 +69,7 @@ def _curves(path: Path) -> Curves | None:
     for raw in lines:
         try:
             line = decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if line.kind in points and line.loss is not None:
             points[line.kind][line.step] = line.loss

@@ -131,7 +131,7 @@ def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
             query = "SELECT meta_value FROM session WHERE meta_key = 'model_tag'"
             row = database.execute(query).fetchone() if "session" in tables else None
             fact = msgspec.json.decode(row[0]) if row else None
-    except (TapeError, msgspec.DecodeError, TypeError):
+    except (TapeError, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
         return text, 1  # damaged: a group of its own, of which keep_last keeps it
     return (tag, int(count)) if fact == tag else (text, 1)
 

@@ -112,7 +112,7 @@ def read_checkpoint(
         raise CheckpointError(error.message, path=path, hint="begin anew with another --out") from error
     try:
         state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
-    except (KeyError, msgspec.MsgspecError) as error:
+    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"no checkpoint of a training: {error}", path=path) from error
     _check_same(state, expected, path)
     parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
