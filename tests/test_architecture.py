@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -189,6 +190,12 @@ def test_a_module_loads_without(module: str, forbidden: tuple[str, ...]) -> None
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": rooms},
     )  # fmt: skip
     assert done.stdout.split() == []
+
+
+def test_a_source_distribution_has_what_its_makefile_and_tests_need() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {"/Makefile", "/conftest.py", "/constraints.txt", "/tests", "/README.md"} <= set(included)
 
 
 # --- errors
