@@ -21,7 +21,7 @@ import pytest
 from tape2048 import Session, sessions
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.report import Status, Summary
-from tape2048_tools.recording_view import LiveView, LogView, duration, rate, summary_parts
+from tape2048_tools.recording_view import LiveView, LogView, duration, rate, reach_text, summary_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,6 +196,12 @@ def test_the_panel_keeps_numbers_beside_their_words(width: int) -> None:
     for said in ("123M of 1.25G rows", "published  1 ", "123,456,789   mean score 52,000", "16384 <0.01%"):
         assert said in text
     assert len(text.splitlines()) <= (9 if width == 60 else 8)
+
+
+def test_the_highest_tile_is_named_where_a_game_reached_it() -> None:
+    reach = {2048: 1.0, 4096: 1.0, 8192: 0.75, 16384: 0.5, 32768: 0.0}
+    assert reach_text(reach) == "2048 100%   4096 100%   8192 75%   16384 50%"
+    assert reach_text({**reach, 32768: 0.25}).endswith("   16384 50%   32768 25%")
 
 
 def test_a_log_line_cannot_be_broken_by_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

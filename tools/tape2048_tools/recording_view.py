@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveView", "LogView", "duration", "open_view", "summary_parts"]
 
-#: Reach rates that fit one line; the recorder reports more.
+#: Reach rates that are always shown. Hardly any game gets further: that is said where one did.
 _TILES_SHOWN = (2048, 4096, 8192, 16384)
+_TILE_WHERE_REACHED = 32768
 _SESSIONS_SHOWN = 8
 _STYLES = {"info": "", "warning": "yellow", "error": "bold red"}
 
@@ -54,8 +55,11 @@ def rate(per_s: float) -> str:
 
 
 def _shown(reach: dict[int, float]) -> dict[int, float]:
-    """The tiles that fit a line."""
-    return {tile: reach[tile] for tile in _TILES_SHOWN if tile in reach}
+    """The tiles that fit a line, with 32768 only where a game reached it."""
+    shown = {tile: reach[tile] for tile in _TILES_SHOWN if tile in reach}
+    if reach.get(_TILE_WHERE_REACHED):
+        shown[_TILE_WHERE_REACHED] = reach[_TILE_WHERE_REACHED]
+    return shown
 
 
 def reach_text(reach: dict[int, float]) -> str:
