@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tape2048.errors import ConfigError, EmbeddingsError
-from tape2048.torch.critic import HeadInfo, TowerInfo
+from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo
 from tape2048.torch.head import CriticHead
-from tape2048.torch.tower import Tower, TowerConfig, is_factory, make_tower, open_tower, tower_sha256
+from tape2048.torch.tower import (
+    CRITIC_JSON,
+    Tower,
+    TowerConfig,
+    is_factory,
+    make_tower,
+    open_tower,
+    read_json,
+    tower_sha256,
+)
 
 if TYPE_CHECKING:
     from tape2048.critic_config import CriticConfig
@@ -26,6 +36,7 @@ __all__ = [
     "learning_rate",
     "make_model",
     "make_optimizer",
+    "split_of_tower",
     "tower_info",
 ]
 
@@ -106,6 +117,29 @@ def _check_tower(config: CriticConfig, data: TrainingData) -> None:
             path=config.data,
             hint="tape2048 embed --force makes them anew",
         )
+
+
+def split_of_tower(config: CriticConfig) -> str | None:
+    """What a user has to know of the games that the tower of a critic learned from.
+
+    A part is an interval of the runs' hashes, the training part the first one: with the same salt, and no
+    larger a share, the tower's games are among those of this training.
+
+    Returns:
+        None where they are in no other part, or where nobody knows (embeddings without ``tower``, factories).
+    """
+    path = Path(config.tower) / CRITIC_JSON
+    if not config.tower or is_factory(config.tower) or not path.exists():
+        return None
+    split = read_json(path, CriticInfo).split
+    share = split.fractions.get("train", 0.0)
+    if split.salt == config.split_salt and share <= config.fractions["train"]:
+        return None
+    salt = f", split_salt {split.salt!r}" if split.salt != config.split_salt else ""
+    return (
+        f"the tower {config.tower} learned from another part of the games (train {share:g}{salt}): those of "
+        "them that these sessions have may be held out here, and flatter this critic"
+    )
 
 
 def embeddings_of(data: TrainingData) -> str | None:

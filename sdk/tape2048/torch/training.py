@@ -232,6 +232,9 @@ class _Trainer:
             self.parallel = DistributedDataParallel(
                 self.model, device_ids=[ranks.device.index] if on_cuda else None
             )
+        flattered = models.split_of_tower(config)
+        if flattered is not None:
+            self.view.event(flattered)
         rows, runs = self.data.counts["train"]
         parameters = sum(p.numel() for p in self.model.parameters())
         self.view.event(
