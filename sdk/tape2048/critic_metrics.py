@@ -20,7 +20,9 @@ of equal width (Guo et al., "On Calibration of Modern Neural Networks", 2017) wo
 rare tile into the first one and hide what is wrong there; bins of equal mass are also the less biased
 estimate (Nixon et al., "Measuring Calibration in Deep Learning", 2019; Roelofs et al., "Mitigating Bias in
 Calibration Error Estimation", 2022). Like every such estimate it is above 0 for perfect probabilities, the
-more so the fewer games there are.
+more so the fewer games there are; and its replicates are above it for the same reason, since drawing games
+again adds as much chance again. So its interval leans upwards: of good probabilities, the sample's own value
+stands near its lower end, or below.
 """
 
 from __future__ import annotations
