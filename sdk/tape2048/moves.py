@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from tape2048._bits import popcount
 from tape2048._jit import kernel
 from tape2048.errors import RecoveryError
-from tape2048.rules import slide, slide_rows, transpose
+from tape2048.rules import as_packed, slide, slide_rows, transpose
 
 if TYPE_CHECKING:
     import os
@@ -117,13 +117,11 @@ def recover_moves(boards: ArrayLike, following: ArrayLike) -> NDArray[np.uint8]:
     Raises:
         ValueError: the shapes differ, or these are not integers.
     """
-    before, after = np.asarray(boards), np.asarray(following)
+    before, after = as_packed(boards), as_packed(following)
     if before.shape != after.shape:
         raise ValueError(f"boards of shape {before.shape} and {after.shape}; expected one shape")
-    if before.size and (before.dtype.kind not in "iu" or after.dtype.kind not in "iu"):
-        raise ValueError(f"boards have dtypes {before.dtype} and {after.dtype}; expected integers")
     out = np.empty(before.size, np.uint8)
-    _fill_moves(before.reshape(-1).astype(np.uint64), after.reshape(-1).astype(np.uint64), out)
+    _fill_moves(before.reshape(-1).copy(), after.reshape(-1).copy(), out)
     return out.reshape(before.shape)
 
 

@@ -274,13 +274,25 @@ def _fill_legal(boards: Any, out: Any) -> None:
         out[i] = legal_mask(boards[i])
 
 
-def _as_packed(boards: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    # Signed integers are taken by their bits, since SQLite has no others. A float64 holds 53 of a board's
-    # 64 bits: whoever has boards in one has lost the last cells already.
-    if isinstance(boards, np.ndarray | np.generic) and boards.dtype.kind not in "iu":
-        message = f"boards have dtype {boards.dtype}; expected integers"
+def as_packed(boards: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Packed boards as ``u64`` of their shape; ValueError where they are no integers of 64 bits.
+
+    Signed integers are taken by their bits, since SQLite has no others. A float64 holds 53 of a board's 64
+    bits: whoever has boards in one has lost the last cells already.
+    """
+    if isinstance(boards, int | list | tuple):
+        # Left alone, NumPy makes floats of a list with boards on both sides of 2**63.
+        each = np.asarray(boards, dtype=object)
+        for board in each.flat:
+            if not isinstance(board, int | np.integer) or not -(2**63) <= board < 2**64:
+                message = f"found the board {board!r}; expected integers of 64 bits"
+                raise ValueError(message)
+        return np.array([int(board) % 2**64 for board in each.flat], np.uint64).reshape(each.shape)
+    packed = np.asarray(boards)
+    if packed.dtype.kind not in "iu":
+        message = f"boards have dtype {packed.dtype}; expected integers"
         raise ValueError(message)
-    return np.asarray(boards, dtype=np.uint64)
+    return packed.astype(np.uint64, copy=False)
 
 
 def boards_to_exps(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
@@ -293,9 +305,9 @@ def boards_to_exps(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
         ``u8[n, 16]`` (or ``u8[16]``), row-major, cell 0 first.
 
     Raises:
-        ValueError: the boards are an array of something else than integers.
+        ValueError: the boards are something else than integers of 64 bits.
     """
-    packed = _as_packed(boards)
+    packed = as_packed(boards)
     out = np.empty((packed.size, 16), dtype=np.uint8)
     _fill_exps(np.ascontiguousarray(packed.reshape(-1)), out)
     return out.reshape(*packed.shape, 16)
@@ -334,7 +346,7 @@ def legal_masks(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     Raises:
         ValueError: as :func:`boards_to_exps`.
     """
-    packed = _as_packed(boards)
+    packed = as_packed(boards)
     out = np.empty(packed.size, dtype=np.uint8)
     _fill_legal(np.ascontiguousarray(packed.reshape(-1)), out)
     return out.reshape(packed.shape)

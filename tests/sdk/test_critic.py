@@ -136,6 +136,14 @@ def test_boards_that_are_none(tmp_path: Path, tower: Tower, boards: Any) -> None
         critic(boards)
 
 
+def test_boards_may_be_a_list(tower: Tower) -> None:
+    """Also one with boards on both sides of 2**63, of which NumPy makes floats; and an empty one."""
+    critic = Critic(info(), CriticHead(8, TILES), tower)
+    boards = [0xDCBA_6789_5432_1210, 0x1000_0000_0000_0001]
+    assert np.array_equal(critic(boards), critic(np.array(boards, np.uint64)))
+    assert critic([]).shape == (0, 3)
+
+
 def test_exponents_that_no_board_has(tower: Tower) -> None:
     critic = Critic(info(), CriticHead(8, TILES), tower)
     with pytest.raises(ValueError, match="at most 15"):

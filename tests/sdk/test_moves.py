@@ -73,6 +73,9 @@ def test_boards_that_do_not_follow() -> None:
 def test_shapes() -> None:
     assert recover_moves(np.zeros((2, 3), np.uint64), np.zeros((2, 3), np.uint64)).shape == (2, 3)
     assert recover_moves([], []).shape == (0,)
+    both = [0x1000_0000_0000_0000, 0x8000_0000_0000_0000]  # NumPy makes floats of these
+    down_then_2 = [0x1000_0000_0000_1000, 0x1000_0000_0000_8000]
+    assert recover_moves(both, down_then_2).tolist() == [1, 1]
     wrong: list[tuple[Any, Any]] = [(np.zeros(2, np.uint64), np.zeros(3, np.uint64)), ([1.5], [2.5])]
     for before, after in wrong:
         with pytest.raises(ValueError, match="expected"):

@@ -204,6 +204,21 @@ def test_boards_and_exponents_are_the_same(boards: list[list[int]]) -> None:
     assert masks.tolist() == [sum(1 << move for move in reference.legal_moves(cells)) for cells in boards]
 
 
+@pytest.mark.parametrize("function", [rules.boards_to_exps, rules.legal_masks])
+@pytest.mark.parametrize("boards", [[1.5], 2**64, [5, -(2**63) - 1], ["5"], [[1, 2], [3]]])
+def test_lists_of_what_is_no_board_are_refused(function: object, boards: object) -> None:
+    with pytest.raises(ValueError, match="expected integers"):
+        function(boards)  # type: ignore[operator]
+
+
+def test_lists_hold_boards_of_all_64_bits() -> None:
+    """NumPy makes floats of such a list, which hold 53."""
+    boards = [2**64 - 1, 1, -1, np.uint64(2**63 + 1)]
+    packed = [2**64 - 1, 1, 2**64 - 1, 2**63 + 1]
+    assert rules.exps_to_boards(rules.boards_to_exps(boards)).tolist() == packed
+    assert rules.boards_to_exps([boards, boards]).shape == (2, 4, 16)
+
+
 def test_shapes_are_kept() -> None:
     boards = np.arange(24, dtype=np.uint64).reshape(2, 3, 4)
     exps = rules.boards_to_exps(boards)

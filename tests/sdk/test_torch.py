@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tape2048.corpus import Corpus
-from tape2048.errors import LoaderStateError, RankError
+from tape2048.errors import DeviceError, LoaderStateError, RankError
 
 from .builders import Game, Spec, write_ours
 
@@ -374,6 +374,11 @@ def test_workers_do_not_copy_to_a_device(corpus: Corpus) -> None:
 
 
 # --- devices
+
+
+def test_a_device_that_is_not_there_is_refused_at_once(corpus: Corpus) -> None:
+    with pytest.raises(DeviceError, match="cuda:99"):
+        loader_of(corpus, device="cuda:99")
 
 
 def test_batches_on_a_device_are_the_callers(corpus: Corpus) -> None:

@@ -257,10 +257,10 @@ class Critic:
             CriticError: this critic takes embeddings alone.
             ValueError: not integers of one dimension.
         """
-        packed = np.asarray(boards)
-        if packed.ndim != 1:
-            raise ValueError(f"boards of shape {packed.shape}; expected [N]")
-        return self.from_tokens(boards_to_exps(packed))
+        tokens = boards_to_exps(boards)
+        if tokens.ndim != 2:
+            raise ValueError(f"boards of shape {tokens.shape[:-1]}; expected [N]")
+        return self.from_tokens(tokens)
 
     def from_tokens(self, tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
         """As :meth:`__call__`, of exponents ``u8[N, 16]``, each at most 15."""

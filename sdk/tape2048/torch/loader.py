@@ -36,6 +36,7 @@ from tape2048._ahead import Ahead
 from tape2048._fields import check_fields, check_label_dtype
 from tape2048.batches import Batches
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.torch._support import pick_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -135,6 +136,7 @@ class CriticLoader(IterableDataset[Tensors]):
         corpus: the view whose rows these are.
 
     Raises:
+        DeviceError: no such CUDA device.
         ValueError: a wrong argument; else as for :class:`tape2048.batches.Batches`.
     """
 
@@ -159,6 +161,8 @@ class CriticLoader(IterableDataset[Tensors]):
         self.prefetch = prefetch
         self.keep = keep
         self.device = None if device is None else torch.device(device)
+        if self.device is not None and self.device.type == "cuda":
+            pick_device(str(self.device))  # refused here, and not by the first batch
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._ring: list[_Slot] = []
         self._held: deque[_Slot] = deque()  # what the last batches are in
