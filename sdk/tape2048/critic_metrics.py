@@ -83,7 +83,8 @@ class RunBootstrap:
         seed: the same seed gives the same draws.
 
     Attributes:
-        weights: ``f32[R, 1 + B]``; the first column is the sample itself, 1 everywhere.
+        weights: ``f32[R, 1 + B]``; the first column is the sample itself, 1 everywhere. It takes 4 KB a run
+            with 1,000 replicates.
 
     Raises:
         ValueError: no runs, or a negative number of replicates.
