@@ -27,7 +27,7 @@ from tape2048._rowmap import RowMap
 from tape2048._store import check_corpus_load, gather_runs, open_store
 from tape2048.errors import EmptyCorpusError
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.splits import assign, check_parts, positive_weights, prevalence
+from tape2048.splits import assign, check_parts, positive_weights, prevalence, why_empty
 
 if TYPE_CHECKING:
     import os
@@ -310,10 +310,14 @@ class Corpus:
         """
         check_parts(parts)
         owner = assign(self.runs, self.sessions, list(parts.values()), salt)
-        return {
-            name: self._of_runs(owner == i, f"the split's part {name}={share}")
-            for i, (name, share) in enumerate(parts.items())
-        }
+        try:
+            return {
+                name: self._of_runs(owner == i, f"the split's part {name}={share}")
+                for i, (name, share) in enumerate(parts.items())
+            }
+        except EmptyCorpusError as error:
+            hint = why_empty(self.runs, self.sessions)
+            raise EmptyCorpusError(error.message, hint=hint) from None
 
     def _of_runs(self, chosen: NDArray[np.bool_], what: str) -> Corpus:
         corpus_rows.check_some(self.runs, chosen, what, self.row_counts if self.game_phase != ALL else None)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tape2048.session import Session
 
-__all__ = ["assign", "check_parts", "positive_weights", "prevalence", "run_hash"]
+__all__ = ["assign", "check_parts", "positive_weights", "prevalence", "run_hash", "why_empty"]
 
 #: How far the shares' sum may be from 1: 0.7 + 0.2 + 0.1 is not 1 in floating point.
 SHARES_TOLERANCE = 1e-6
@@ -63,6 +63,17 @@ def assign(
     ends = np.cumsum(np.asarray(shares, np.float64))
     ends[-1] = 1.0
     return np.searchsorted(ends, position, "right")
+
+
+def why_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
+    """What to do where a part of a split has no row."""
+    different = len(np.unique(run_hash(runs, sessions)))
+    if different == len(runs):
+        return "more games, or a larger share"
+    return (
+        f"of {len(runs):,} runs, {different:,} differ by player and seed, and those that are alike stand in "
+        "one part: sessions of others may have one seed for all of them"
+    )
 
 
 def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:

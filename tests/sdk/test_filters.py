@@ -225,6 +225,17 @@ class TestSplit:
             assert set(before[name].runs["seed"].tolist()) <= set(after[name].runs["seed"].tolist())
         assert not set(after["train"].runs["seed"].tolist()) & set(after["val"].runs["seed"].tolist())
 
+    @pytest.mark.parametrize(
+        ("seed", "said"), [(0, "of 10 runs, 1 differ by player and seed"), (None, "more games")]
+    )
+    def test_a_part_without_rows_says_why(self, tmp_path: Path, seed: int | None, said: str) -> None:
+        games = [Game(number, 3, seed=number if seed is None else seed) for number in range(1, 11)]
+        write_foreign(tmp_path / NAME, Spec(games=games))
+        corpus = Corpus.open(tmp_path)
+        with pytest.raises(errors.EmptyCorpusError, match="leaves 0 of 10 runs") as caught:
+            corpus.split(train=1 - 1e-9, val=1e-9)
+        assert said in str(caught.value.hint)
+
     def test_of_a_view_is_the_view_of_the_split(self, corpus: Corpus) -> None:
         one = corpus.where(min_steps=17).phase(steps=(1, 12)).split(train=0.5, val=0.5)["val"]
         other = corpus.split(train=0.5, val=0.5)["val"].where(min_steps=17).phase(steps=(1, 12))
