@@ -68,7 +68,9 @@ class Gatherer:
                 path=corpus.sessions[0].path,
                 hint='record with record_action = true; the field "move" recovers moves from the boards',
             )
-        self._corpus = corpus
+        # Not the corpus: it holds this one, and memory of a cycle waits for the collector.
+        self._store = corpus.store
+        self._rows = corpus.rowmap
         self._cap = cap
         self.reads_rows = corpus.store.boards is None or bool(_OF_ROWS & set(fields))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
@@ -80,13 +82,11 @@ class Gatherer:
         self._embedding_addresses = _NO_KEYS
         self.embedding_width = 0
         if "embeddings" in fields:
-            self._open_embeddings()
+            self._open_embeddings(corpus)
 
     def plan_of(self, pool: Pool) -> Plan:
         """The plan with rows that were copied out of the view."""
-        return Plan(
-            self._corpus.rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels
-        )
+        return Plan(self._rows, self._exponents, self._thresholds, self._cap, pool, labels=self._labels)
 
     def fill(
         self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
@@ -127,15 +127,15 @@ class Gatherer:
 
     def check_files(self) -> None:
         """See ``Store.check_files``."""
-        self._corpus.store.check_files()
+        self._store.check_files()
 
-    def _open_embeddings(self) -> None:
+    def _open_embeddings(self, corpus: Corpus) -> None:
         """Embeddings of the sessions that the view has rows of, and each segment's address in them."""
-        segments = self._corpus.segments
+        segments = corpus.segments
         made: set[tuple[str, str, int]] = set()
-        addresses = np.zeros(len(self._corpus.sessions), np.uint64)
+        addresses = np.zeros(len(corpus.sessions), np.uint64)
         for owner in np.unique(segments.session).tolist():
-            session = self._corpus.sessions[owner]
+            session = corpus.sessions[owner]
             found = open_embeddings(session)
             made.add((found.model_sha, found.pooling, found.values.shape[1]))
             if len(made) > 1:
@@ -146,12 +146,12 @@ class Gatherer:
             self._embeddings.append(found.values)
         # With rows in memory, embeddings that would fit as well are at least in the page cache.
         bytes_of_all = sum(values.nbytes for values in self._embeddings)
-        if self._corpus.store.load != "mmap" and bytes_of_all <= ram_available() // 2:
+        if self._store.load != "mmap" and bytes_of_all <= ram_available() // 2:
             for values in self._embeddings:
                 populate(values)
         self.embedding_width = made.pop()[2]
         row_bytes = np.uint64(2 * self.embedding_width)
-        first = self._corpus.rowmap.guide.starts[:-1]
+        first = self._rows.guide.starts[:-1]
         place = segments.place.astype(np.uint64)
         # Modulo 2**64, as for the rows: the address of the view's row 0, were it in this segment.
         self._embedding_addresses = addresses[segments.session] + (place - first) * row_bytes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import shutil
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -488,6 +490,26 @@ class TestPieces:
         assert any(np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in corpus.store.memory)
 
     def test_no_such_run(self, corpus: Corpus) -> None:
+    def test_memory_goes_with_the_last_reference(self, built: Built, load: Any) -> None:
+        Corpus.open(built.root, load=load)[0]  # what is compiled leaves cycles
+        gc.collect()
+        gc.disable()
+        try:
+            corpus = Corpus.open(built.root, load=load)
+            assert corpus[0] == corpus.get_batch([0])[0]
+            store = weakref.ref(corpus.store)
+            del corpus
+            assert store() is None
+        finally:
+            gc.enable()
+
+    def test_row_by_any_integer(self, corpus: Corpus) -> None:
+        for number in (np.int8(-1), np.uint64(len(corpus) - 1), np.array(len(corpus) - 1)):
+            assert corpus[number] == corpus[-1]
+        for number in (1.0, [1, 2], np.arange(2), None):
+            with pytest.raises(TypeError, match=r"expected a number or a slice \(get_batch takes many\)"):
+                corpus[number]
+
         for run in (-1, 43):
             with pytest.raises(IndexError, match=f"run ordinal {run}"):
                 corpus.rows_of(run)

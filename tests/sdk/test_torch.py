@@ -7,6 +7,7 @@ import itertools
 import json
 import pickle
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -352,6 +353,20 @@ def test_an_epoch_that_was_taken_by_count_is_over(corpus: Corpus, epochs: list[l
 def test_a_fork_reads_pools_by_itself(corpus: Corpus) -> None:
     loader = loader_of(corpus, fields=("row",), pool_rows=256)
     expected = rows_of(loader)
+@pytest.mark.parametrize("count", [3, BATCHES, BATCHES + 1])
+def test_memory_goes_with_the_loader(corpus: Corpus, count: int) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        loader = loader_of(corpus, fields=("row",))
+        assert len(rows_of(itertools.islice(loader, count))) == min(count, BATCHES)
+        gone = weakref.ref(loader)
+        del loader
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
     loader.set_epoch(0)
     next(iter(loader))
     loader.set_epoch(0)

@@ -226,6 +226,10 @@ class CriticLoader(IterableDataset[Tensors]):
             ahead.close()
             self._tell()
 
+            if self._ahead is ahead:
+                self._ahead = (
+                    None  # it has this loader's method, and memory of a cycle waits for the collector
+                )
     def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
         def make(slot: _Slot, index: int) -> None:
             if slot.copied is not None:
