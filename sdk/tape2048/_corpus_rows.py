@@ -42,6 +42,8 @@ def named_filters(filters: dict[str, Any]) -> NamedFilters:
             given[name] = tuple(value)
         elif isinstance(value, dt.date):  # a datetime is one as well
             given[name] = value.isoformat()
+        elif isinstance(value, np.integer):  # as columns of the run table have them
+            given[name] = int(value)
     try:
         return msgspec.convert(given, NamedFilters)
     except msgspec.ValidationError as error:

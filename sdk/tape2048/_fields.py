@@ -10,7 +10,7 @@ import numpy as np
 from tape2048._plan import Outputs, address_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,12 +88,13 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     Attributes:
         rows: how many rows are in it; at most :attr:`capacity`.
         capacity: how many fit.
+        layout: as given.
 
     Raises:
         ValueError: an array is missing, or is not of its field's type, shape or order.
     """
 
-    __slots__ = ("_arrays", "_places", "_targets", "capacity", "rows", "words")
+    __slots__ = ("_arrays", "_places", "_targets", "capacity", "layout", "rows", "words")
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: Layout) -> None:
         if set(arrays) != set(layout.fields):
@@ -107,6 +108,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
                     f"the buffer for {name} is {array.dtype} of shape {array.shape}; "
                     f"expected writable, C-ordered {dtype} of shape {(self.capacity, *shape)}"
                 )
+        self.layout = layout
         self._arrays = {name: arrays[name] for name in layout.fields}
         self.rows = 0
         targets = {name: array for name, array in self._arrays.items() if name in _PLAIN}
@@ -150,6 +152,9 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         """The rows as arrays of their own, which the next batch leaves alone."""
         return {name: array[: self.rows].copy() for name, array in self._arrays.items()}
 
+    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
+        return _restore, (self._arrays, self.layout, self.rows)
+
     def __getitem__(self, field: str) -> NDArray[Any]:
         return self._arrays[field][: self.rows]
 
@@ -166,3 +171,10 @@ class Batch(Mapping[str, "NDArray[Any]"]):
 
     def __repr__(self) -> str:
         return f"<Batch of {self.rows:,} rows: {', '.join(self._arrays)}>"
+
+
+def _restore(arrays: Mapping[str, NDArray[Any]], layout: Layout, rows: int) -> Batch:
+    """A batch that was copied or pickled: the addresses that it is filled by are those of its own arrays."""
+    batch = Batch(arrays, layout)
+    batch.rows = rows
+    return batch

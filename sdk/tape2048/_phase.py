@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -47,19 +48,25 @@ ALL = Phase()
 
 def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
     """``before`` with those ranges replaced that are given; ValueError for a range that is none."""
-    given = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
+    given: dict[str, tuple[Any, Any]] = {
+        "steps": (steps, _STEPS_MAX),
+        "fraction": (fraction, 1.0),
+        "empties": (empties, 17),
+    }
     ranges: dict[str, Any] = {}
     for name, (value, most) in given.items():
         if value is None:
             continue
         try:
             low, high = value
-            low, high = type(most)(0 if low is None else low), type(most)(most if high is None else high)
+            number = operator.index if isinstance(most, int) else float
+            low, high = number(0 if low is None else low), number(most if high is None else high)
             fits = 0 <= low < high <= most
         except (TypeError, ValueError):
             fits = False
         if not fits:
-            raise ValueError(f"{name}={value!r}; expected (first, end) with 0 <= first < end <= {most}")
+            kind = "whole numbers " if isinstance(most, int) else ""
+            raise ValueError(f"{name}={value!r}; expected {kind}(first, end) with 0 <= first < end <= {most}")
         ranges[name] = (low, high)
     return before._replace(**ranges)
 

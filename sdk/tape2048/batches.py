@@ -41,6 +41,7 @@ import numpy as np
 from tape2048 import _gather
 from tape2048._fields import FIELDS, Batch, Layout, check_fields, check_label_dtype
 from tape2048._gathering import Gatherer
+from tape2048._numbers import whole
 from tape2048._plan import NO_CAP, Cap, Order
 from tape2048._pool import PoolReader
 from tape2048._rowmap import make_guide
@@ -172,9 +173,12 @@ class Batches:
         world_size: int | None = None,
         pool_rows: int | None = None,
     ) -> None:
-        if batch_size < 1:
+        self.batch_size = whole("batch_size", batch_size)
+        self.seed = whole("seed", seed)
+        self.pool_rows = None if pool_rows is None else whole("pool_rows", pool_rows)
+        if self.batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
-        if not 0 <= seed < 1 << 64:
+        if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed={seed}; expected 0 <= seed < 2**64")
         if augment not in {None, "d4"}:
             raise ValueError(f"augment={augment!r}; expected None or 'd4'")
@@ -184,12 +188,9 @@ class Batches:
             raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
         self.source = source
         self.corpus = source.corpus if isinstance(source, Capped) else source
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
+        self.shuffle = bool(shuffle)
         self.augment = augment
-        self.drop_last = drop_last
-        self.pool_rows = pool_rows
+        self.drop_last = bool(drop_last)
         self.rank, self.world_size = _ranks(rank, world_size)
         self.go_to(0, 0)
         self._rows = len(source)
@@ -199,14 +200,14 @@ class Batches:
         self.layout = Layout(names, len(tiles), label_dtype, self._gatherer.embedding_width)
         self._keys: _Keys | None = None
         self._pool = None
-        if pool_rows is not None:
-            if not shuffle:
+        if self.pool_rows is not None:
+            if not self.shuffle:
                 raise ValueError("pool_rows is for shuffle=True; the rows in order need no pool")
             self._pool = PoolReader(
                 self._gatherer,
                 rows=self._rows,
                 row_bytes=self.corpus.dtype.itemsize,
-                pool_rows=pool_rows,
+                pool_rows=self.pool_rows,
                 rank=self.rank,
                 world_size=self.world_size,
             )
@@ -284,7 +285,7 @@ class Batches:
         """Make batch ``index`` of an epoch, without touching the state; see the module on threads.
 
         Args:
-            batch: from :meth:`buffer`.
+            batch: from :meth:`buffer`, or of other batches with the same fields and labels.
             epoch: >= 0.
             index: 0 <= index < ``len(self)``.
 
@@ -293,9 +294,15 @@ class Batches:
 
         Raises:
             IndexError: no such batch.
+            ValueError: a buffer of other fields or labels, or for fewer rows.
             RowsGoneError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
         first, count = self._extent(index)
+        epoch = whole("epoch", epoch)
+        if batch.layout != self.layout or batch.capacity < count:
+            raise ValueError(
+                f"a buffer for {batch.capacity} rows of {batch.layout}; expected {count} of {self.layout}"
+            )
         keys = self._keys_of(epoch)
         if self._pool is not None:
             self._pool.fill(
@@ -466,9 +473,12 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and number of ranks, from the environment where they are not given."""
     found = []
     for name, given, default in (("RANK", rank, 0), ("WORLD_SIZE", world_size, 1)):
+        if given is not None:
+            found.append(whole(name.lower(), given))
+            continue
         text = os.environ.get(name, "")
         try:
-            found.append(given if given is not None else int(text) if text else default)
+            found.append(int(text) if text else default)
         except ValueError as error:
             raise RankError(f"${name} is {text!r}; expected a whole number") from error
     if not 0 <= found[0] < found[1]:

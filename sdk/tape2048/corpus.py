@@ -14,6 +14,7 @@ exactly once an epoch, as without the filter, and the number of batches is known
 from __future__ import annotations
 
 import hashlib
+import operator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 from tape2048 import _corpus_rows as corpus_rows
 from tape2048._fields import check_fields
 from tape2048._filters import choose_runs
+from tape2048._numbers import whole
 from tape2048._phase import ALL, Phase, cut, make_phase
 from tape2048._rowmap import RowMap
 from tape2048._store import check_corpus_load, gather_runs, open_store
@@ -333,6 +335,7 @@ class Corpus:
 
         Raises:
             IndexError: no such row.
+            TypeError: neither a row number nor a slice.
         """
         if isinstance(row, slice):
             first, end, step = row.indices(len(self))
@@ -341,6 +344,10 @@ class Corpus:
                 if together is not None:
                     return together
             return self.get_batch(np.arange(first, end, step))
+        try:
+            row = operator.index(row)
+        except TypeError:
+            raise TypeError(f"row {row!r}; expected a number or a slice (get_batch takes many)") from None
         number = row + len(self) if row < 0 else row
         if not 0 <= number < len(self):
             raise IndexError(f"row {row}; the corpus has {len(self)}")
@@ -461,12 +468,12 @@ class Capped:
     """
 
     def __init__(self, corpus: Corpus, per_run: int, spread: Literal["stratified", "even"]) -> None:
-        if per_run < 1:
+        self.per_run = whole("per_run", per_run)
+        if self.per_run < 1:
             raise ValueError(f"per_run={per_run}; expected at least 1")
         if spread not in {"stratified", "even"}:
             raise ValueError(f"spread={spread!r}; expected 'stratified' or 'even'")
         self.corpus = corpus
-        self.per_run = per_run
         self.spread = spread
 
     @cached_property

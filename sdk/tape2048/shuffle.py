@@ -61,6 +61,7 @@ from numba.extending import register_jitable
 
 from tape2048._bits import add_below, fold
 from tape2048._jit import kernel
+from tape2048._numbers import whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,6 +117,7 @@ class Permutation:
     """
 
     def __init__(self, n: int, *, seed: int, epoch: int) -> None:
+        n, seed, epoch = whole("n", n), whole("seed", seed), whole("epoch", epoch)
         if not 1 <= n <= INDICES_MAX:
             raise ValueError(f"a permutation of {n} indices; expected 1 <= n <= {INDICES_MAX}")
         for name, value in (("seed", seed), ("epoch", epoch)):

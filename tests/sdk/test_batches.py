@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import threading
@@ -150,6 +151,37 @@ class TestEpoch:
             np.testing.assert_array_equal(labels[:rows], expected[batch["run"]])
             assert (guarded[rows * count :] == 7).all()
 
+    def test_buffers_of_others(self, corpus: Corpus, order: dict[str, Any]) -> None:
+        batches = corpus.batches(64, thresholds=(256, 2048, 8192), **order)
+        same = corpus.batches(70, thresholds=(2, 4, 8)).buffer()
+        assert batches.fill(same, epoch=0, index=0) == 64
+        others: list[dict[str, Any]] = [
+            {"batch_size": 63, "thresholds": (256, 2048, 8192)},
+            {"batch_size": 64, "thresholds": (256, 2048)},
+            {"batch_size": 64, "label_dtype": "float32"},
+            {"batch_size": 64, "fields": ("labels",)},
+        ]
+        for options in others:
+            buffer = corpus.batches(**options).buffer()
+            with pytest.raises(ValueError, match=r"a buffer for 6\d rows of .*; expected 64 of"):
+                batches.fill(buffer, epoch=0, index=0)
+            with pytest.raises(ValueError, match="a buffer for"):
+                next(batches.iterate(buffer))
+
+    @pytest.mark.parametrize("make", [copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])  # noqa: S301
+    def test_a_copy_has_memory_of_its_own(self, corpus: Corpus, make: Callable[[Any], Any]) -> None:
+        batches = corpus.batches(100, fields=("row", "labels"))
+        epoch = iter(batches)
+        batch = next(epoch)
+        other = make(batch)
+        first = batch.copy()
+        next(epoch)
+        assert other.row.tolist() == first["row"].tolist() != batch.row.tolist()
+        now = batch.copy()
+        batches.fill(other, epoch=0, index=2)
+        assert batch.row.tolist() == now["row"].tolist() != other.row.tolist()
+        assert copy.copy(batch).row.base is batch.row.base
+
     def test_a_batch_is_a_mapping(self, corpus: Corpus) -> None:
         batch = next(iter(corpus.batches(10, fields=("tokens", "run"))))
         assert dict(batch).keys() == {"tokens", "run"}
@@ -171,6 +203,26 @@ class TestEpoch:
     def test_wrong_option(self, corpus: Corpus, options: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=next(iter(options))):
             corpus.batches(**options)
+
+    @pytest.mark.parametrize(
+        "option", ["batch_size", "seed", "pool_rows", "rank", "world_size", "shuffle", "drop_last"]
+    )
+    def test_numbers_of_numpy(self, corpus: Corpus, option: str) -> None:
+        usual: dict[str, Any] = {
+            "batch_size": 100, "seed": 2, "pool_rows": 256, "rank": 0, "world_size": 1, "shuffle": True,
+            "drop_last": False,
+        }  # fmt: skip
+        expected = corpus.batches(**usual)
+        batches = corpus.batches(**{**usual, option: np.array(usual[option])[()]})
+        assert served(batches, "labels") == served(expected, "labels")
+        state = json.loads(json.dumps(batches.state_dict()))
+        assert state == expected.state_dict()
+        batches.load_state_dict(state)
+
+    @pytest.mark.parametrize("option", ["batch_size", "seed", "pool_rows", "rank", "world_size"])
+    def test_no_whole_number(self, corpus: Corpus, option: str) -> None:
+        with pytest.raises(ValueError, match=rf"{option}=2\.0; expected a whole number"):
+            corpus.batches(**{option: 2.0})
 
     def test_no_such_batch(self, corpus: Corpus, order: dict[str, Any]) -> None:
         batches = corpus.batches(100, **order)
@@ -267,6 +319,9 @@ class TestCapped:
     def test_wrong_cap(self, corpus: Corpus) -> None:
         with pytest.raises(ValueError, match="per_run=0"):
             corpus.capped(0)
+        with pytest.raises(ValueError, match=r"per_run=2\.5; expected a whole number"):
+            corpus.capped(2.5)  # type: ignore[arg-type]
+        assert corpus.capped(np.int64(3)).identity == corpus.capped(3).identity  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="spread='odd'"):
             corpus.capped(3, "odd")  # type: ignore[arg-type]
         assert repr(corpus.capped(1)) == "<Capped: 43 of 1,293 rows, at most 1 a run>"

@@ -365,6 +365,7 @@ class TestPhase:
     @pytest.mark.parametrize(
         "ranges",
         [{"steps": (3, 3)}, {"steps": (-1, 4)}, {"fraction": (0, 1.5)}, {"empties": (0, 18)}, {"steps": 4},
+         {"steps": (0.5, None)}, {"steps": ("1", None)}, {"empties": (2.5, 4)},
          {"fraction": (float("nan"), 1)}],
     )  # fmt: skip
     def test_no_range(self, corpus: Corpus, ranges: dict[str, Any]) -> None:
@@ -489,7 +490,6 @@ class TestPieces:
         assert any(np.shares_memory(run, held) for held in corpus.store.memory)
         assert any(np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in corpus.store.memory)
 
-    def test_no_such_run(self, corpus: Corpus) -> None:
     def test_memory_goes_with_the_last_reference(self, built: Built, load: Any) -> None:
         Corpus.open(built.root, load=load)[0]  # what is compiled leaves cycles
         gc.collect()
@@ -510,6 +510,7 @@ class TestPieces:
             with pytest.raises(TypeError, match=r"expected a number or a slice \(get_batch takes many\)"):
                 corpus[number]
 
+    def test_no_such_run(self, corpus: Corpus) -> None:
         for run in (-1, 43):
             with pytest.raises(IndexError, match=f"run ordinal {run}"):
                 corpus.rows_of(run)

@@ -155,6 +155,7 @@ class TestNamed:
             ({"min_steps": 17, "max_steps": 40}, lambda game: 17 <= game.steps <= 40),
             ({"min_tile": 8192}, lambda game: game.highest_tile >= 8192),
             ({"max_tile": 2048, "min_steps": 2}, lambda game: game.highest_tile <= 2048 and game.steps > 1),
+            ({"min_steps": np.uint32(40)}, lambda game: game.steps >= 40),
             ({"min_score": None, "min_steps": 90}, lambda game: game.steps >= 90),
         ],
     )

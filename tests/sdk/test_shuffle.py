@@ -357,6 +357,13 @@ def test_arguments_out_of_range(n: int, seed: int, epoch: int) -> None:
         Permutation(n, seed=seed, epoch=epoch)
 
 
+def test_arguments_that_are_numbers_of_numpy() -> None:
+    order = Permutation(np.int64(1000), seed=np.uint64(3), epoch=np.int32(2))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(order.keys, Permutation(1000, seed=3, epoch=2).keys)
+    with pytest.raises(ValueError, match=r"n=1000\.0; expected a whole number"):
+        Permutation(1e3, seed=3, epoch=2)  # type: ignore[arg-type]
+
+
 def test_positions_out_of_range() -> None:
     permutation = Permutation(10, seed=0, epoch=0)
     out = np.empty(4, U64)

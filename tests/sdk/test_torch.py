@@ -200,7 +200,11 @@ def test_epochs_by_number(corpus: Corpus, epochs: list[list[list[int]]]) -> None
     assert rows_of(loader) == epochs[1]
     loader.set_epoch(0)
     assert rows_of(loader) == epochs[0]
-    for epoch in (-1, 2**64):
+    loader.set_epoch(np.int64(1))
+    json.dumps(loader.state_dict())
+    assert rows_of(loader) == epochs[1]
+    loader.set_epoch(1)
+    for epoch in (-1, 2**64, 1.0):
         with pytest.raises(ValueError, match="epoch="):
             loader.set_epoch(epoch)
     assert rows_of(loader) == epochs[1], "what is refused changes nothing"
@@ -349,10 +353,6 @@ def test_an_epoch_that_was_taken_by_count_is_over(corpus: Corpus, epochs: list[l
     assert loader.epoch == 2
 
 
-@forks
-def test_a_fork_reads_pools_by_itself(corpus: Corpus) -> None:
-    loader = loader_of(corpus, fields=("row",), pool_rows=256)
-    expected = rows_of(loader)
 @pytest.mark.parametrize("count", [3, BATCHES, BATCHES + 1])
 def test_memory_goes_with_the_loader(corpus: Corpus, count: int) -> None:
     gc.collect()
@@ -367,6 +367,10 @@ def test_memory_goes_with_the_loader(corpus: Corpus, count: int) -> None:
         gc.enable()
 
 
+@forks
+def test_a_fork_reads_pools_by_itself(corpus: Corpus) -> None:
+    loader = loader_of(corpus, fields=("row",), pool_rows=256)
+    expected = rows_of(loader)
     loader.set_epoch(0)
     next(iter(loader))
     loader.set_epoch(0)
@@ -505,6 +509,7 @@ def test_batches_as_a_data_set(corpus: Corpus, epochs: list[list[list[int]]]) ->
         ({"threads": -1}, "threads=-1; expected at least 0"),
         ({"prefetch": 0}, "prefetch=0; expected at least 1"),
         ({"keep": 0}, "keep=0; expected at least 1"),
+        ({"prefetch": 1.5}, r"prefetch=1\.5; expected a whole number"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"fields": ("boards",)}, "boards"),
     ],

@@ -34,6 +34,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from tape2048._ahead import Ahead
 from tape2048._fields import check_fields, check_label_dtype
+from tape2048._numbers import whole
 from tape2048.batches import Batches
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.torch._support import pick_device
@@ -152,14 +153,14 @@ class CriticLoader(IterableDataset[Tensors]):
         pin_memory: bool | None = None,
         **options: Any,
     ) -> None:
-        for name, value, least in (("threads", threads, 0), ("prefetch", prefetch, 1), ("keep", keep, 1)):
-            if value < least:
-                raise ValueError(f"{name}={value}; expected at least {least}")
+        self.threads = whole("threads", threads)
+        self.prefetch = whole("prefetch", prefetch)
+        self.keep = whole("keep", keep)
+        for name, least in (("threads", 0), ("prefetch", 1), ("keep", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}; expected at least {least}")
         self.batches = Batches(source, batch_size, **options)
         self.corpus = self.batches.corpus
-        self.threads = threads
-        self.prefetch = prefetch
-        self.keep = keep
         self.device = None if device is None else torch.device(device)
         if self.device is not None and self.device.type == "cuda":
             pick_device(str(self.device))  # refused here, and not by the first batch
@@ -177,6 +178,7 @@ class CriticLoader(IterableDataset[Tensors]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, >= 0; an iteration that is under way ends with an error."""
+        epoch = whole("epoch", epoch)
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
         self._end_iteration()
@@ -224,12 +226,12 @@ class CriticLoader(IterableDataset[Tensors]):
             batches.next_epoch()
         finally:
             ahead.close()
-            self._tell()
-
             if self._ahead is ahead:
                 self._ahead = (
                     None  # it has this loader's method, and memory of a cycle waits for the collector
                 )
+            self._tell()
+
     def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
         def make(slot: _Slot, index: int) -> None:
             if slot.copied is not None:
