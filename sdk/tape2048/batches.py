@@ -361,8 +361,13 @@ class Batches:
         Who takes ``len(batches)`` of them, and asks for no more, does not end the epoch. (After
         :meth:`load_state_dict` the rest of an epoch may well be empty.)
         """
-        if self._handed_out and self.position >= len(self):
+        if self.is_over:
             self.next_epoch()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all batches of the current epoch were handed out here; see :meth:`begin`."""
+        return self._handed_out and self.position >= len(self)
 
     def advance(self, count: int = 1) -> None:
         """Count batches of this epoch as consumed."""
@@ -462,11 +467,12 @@ class Batches:
             "label_dtype": self.layout.label_dtype,
         }
         return {"source": self.source, "batch_size": self.batch_size, "settings": settings,
-                "epoch": self.epoch, "position": self.position}  # fmt: skip
+                "epoch": self.epoch, "position": self.position, "handed_out": self._handed_out}  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["source"], state["batch_size"], **state["settings"])  # type: ignore[misc]
         self.go_to(state["epoch"], state["position"])
+        self._handed_out = state["handed_out"]
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -406,6 +406,14 @@ class TestState:
         straight.load_state_dict({**straight.state_dict(), "version": 1, "position": 3})
         assert straight.position == 3
 
+    def test_pickled_after_the_last_batch(self, corpus: Corpus) -> None:
+        batches = corpus.batches(100, fields=("row",))
+        for _ in zip(range(len(batches)), batches, strict=False):
+            pass
+        again = pickle.loads(pickle.dumps(batches))  # noqa: S301 - our own
+        assert (again.epoch, again.position) == (0, len(batches))
+        assert served(again) == served(batches) != []
+
     def test_settings_that_are_changed_count_at_once(self, corpus: Corpus) -> None:
         batches = corpus.batches(100, fields=("row", "symmetry"), augment="d4")
         batch = batches.buffer()

@@ -353,6 +353,20 @@ def test_an_epoch_that_was_taken_by_count_is_over(corpus: Corpus, epochs: list[l
     assert loader.epoch == 2
 
 
+@forks
+@pytest.mark.parametrize("begun", [False, True])
+def test_workers_begin_behind_an_epoch_that_was_taken_by_count(
+    corpus: Corpus, epochs: list[list[list[int]]], *, begun: bool
+) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+    if begun:
+        assert rows_of(loader.counting(through)) == epochs[0]
+        loader.set_epoch(0)
+    assert rows_of(itertools.islice(loader, BATCHES)) == epochs[0]
+    assert rows_of(through) == epochs[1]
+
+
 @pytest.mark.parametrize("count", [3, BATCHES, BATCHES + 1])
 def test_memory_goes_with_the_loader(corpus: Corpus, count: int) -> None:
     gc.collect()

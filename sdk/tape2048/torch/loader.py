@@ -273,8 +273,9 @@ class CriticLoader(IterableDataset[Tensors]):
     def _tell(self, *, counted: bool = False) -> None:
         """Say where the next pass of a DataLoader's workers begins."""
         batches = self.batches
-        seed, epoch = ((n + (1 << 63)) % (1 << 64) - (1 << 63) for n in (batches.seed, batches.epoch))
-        told = _Told(int(self._told[0]) + 1, seed, epoch, batches.position, counted, 0)
+        next_, position = (batches.epoch + 1, 0) if batches.is_over else (batches.epoch, batches.position)
+        seed, epoch = ((n + (1 << 63)) % (1 << 64) - (1 << 63) for n in (batches.seed, next_))
+        told = _Told(int(self._told[0]) + 1, seed, epoch, position, counted, 0)
         self._told.copy_(torch.tensor(told))
 
     def _listen(self, reader: int) -> None:
@@ -282,6 +283,7 @@ class CriticLoader(IterableDataset[Tensors]):
         told = _Told(*self._told.tolist())
         batches = self.batches
         if self._heard is None:
+            batches.begin()
             if not told.counted and (number := self._number_of(reader, told)):
                 batches.go_to(batches.epoch + number, 0)
         elif self._heard != told.times:
