@@ -198,7 +198,13 @@ class PoolReader:
                 if (*epoch, each) not in self._pools:
                     self._pools[*epoch, each] = self._submit(share, each)
             wanted = self._pools[*epoch, number]
-        return wanted.result()
+        try:
+            return wanted.result()
+        except Exception:
+            with self._lock:  # a file that was restored, or memory that was freed: next time it may go
+                if self._pools.get((*epoch, number)) is wanted:
+                    del self._pools[*epoch, number]
+            raise
 
     def _submit(self, share: _Epoch, number: int) -> Future[_Loaded]:
         if self._reader is None:

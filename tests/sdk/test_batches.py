@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048 import Capped, Corpus, errors
+from tape2048 import Capped, Corpus, _pool, errors
+from tape2048._ram import allocate
 from tape2048.rules import SYMMETRY_MOVES
 
 from .builders import Game, Spec, write_ours
@@ -580,6 +581,27 @@ class TestPool:
         with pytest.raises(errors.RowsGoneError):
             for _ in batches:
                 pass
+
+    def test_pool_that_could_not_be_read_is_tried_again(
+        self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options: dict[str, Any] = {"fields": ("row",), "pool_rows": 256}
+        calls = 0
+
+        def fail_once(count: int) -> NDArray[np.uint8]:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise errors.StorageError("no memory")
+            return allocate(count)
+
+        monkeypatch.setattr(_pool, "allocate", fail_once)
+        batches = corpus.batches(64, **options)
+        found: list[list[int]] = []
+        with pytest.raises(errors.StorageError, match="no memory"):
+            found.extend(batch.row.tolist() for batch in batches)
+        found += served(batches)
+        assert found == served(corpus.batches(64, **options))
 
 
 def test_statistics_of_the_order(tmp_path: Any) -> None:
