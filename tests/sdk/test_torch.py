@@ -20,7 +20,7 @@ from .builders import Game, Spec, write_ours
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader  # noqa: E402 - after the skip
+from torch.utils.data import ConcatDataset, DataLoader  # noqa: E402 - after the skip
 
 from tape2048.torch import CriticDataset, CriticLoader, RowBatch, as_torch_dataset, collate  # noqa: E402
 
@@ -506,6 +506,17 @@ def test_torchs_own_collation_works_too(corpus: Corpus) -> None:
     batch = next(iter(DataLoader(data_set, batch_size=10)))  # type: ignore[arg-type]
     assert torch.equal(batch["tokens"], torch.from_numpy(corpus.tokens(slice(0, 10))))
     assert batch["labels"].dtype == torch.float32
+
+
+def test_rows_of_several_corpora_one_by_one(corpus: Corpus) -> None:
+    parts = [
+        as_torch_dataset(part, fields=("tokens", "step")) for part in corpus.split(a=0.5, b=0.5).values()
+    ]
+    together = ConcatDataset(parts)
+    batch = next(iter(DataLoader(together, batch_size=ROWS, collate_fn=collate)))
+    expected = [part.fetch(slice(None), ("tokens", "step")) for part in corpus.split(a=0.5, b=0.5).values()]
+    for field in ("tokens", "step"):
+        assert batch[field].tolist() == [value for part in expected for value in part[field].tolist()]
 
 
 def test_batches_as_a_data_set(corpus: Corpus, epochs: list[list[list[int]]]) -> None:

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from tape2048._ahead import Ahead
 from tape2048._fields import check_fields, check_label_dtype
@@ -359,12 +359,15 @@ class RowBatch(Sequence[Tensors]):
         return {name: tensor[i] for name, tensor in self.tensors.items()}
 
 
-def collate(rows: RowBatch) -> Tensors:
+def collate(rows: Sequence[Tensors]) -> Tensors:
     """The batch that :meth:`CriticDataset.__getitems__` made: ``DataLoader(..., collate_fn=collate)``.
 
-    Torch's own collation works too, and takes the batch apart and puts it together again row by row.
+    Torch's own collation works too, and takes the batch apart and puts it together again row by row; so does
+    this where the rows came one by one (from a ``ConcatDataset``).
     """
-    return rows.tensors
+    if isinstance(rows, RowBatch):
+        return rows.tensors
+    return cast("Tensors", default_collate(list(rows)))
 
 
 class CriticDataset(Dataset[Tensors]):
@@ -411,6 +414,18 @@ class CriticDataset(Dataset[Tensors]):
             numbers, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )
         return RowBatch({name: _as_tensor(name, array) for name, array in arrays.items()})
+
+
+@overload
+def as_torch_dataset(corpus: Corpus, *, map_style: Literal[True] = True, **options: Any) -> CriticDataset: ...
+
+
+@overload
+def as_torch_dataset(corpus: Corpus, *, map_style: Literal[False], **options: Any) -> CriticLoader: ...
+
+
+@overload
+def as_torch_dataset(corpus: Corpus, *, map_style: bool, **options: Any) -> CriticDataset | CriticLoader: ...
 
 
 def as_torch_dataset(
