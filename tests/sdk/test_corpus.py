@@ -198,6 +198,10 @@ class TestBadInput:
         with pytest.raises(errors.OutDirError, match="nothing stands"):
             Corpus.open(tmp_path / "no")
 
+    def test_root_that_cannot_be_looked_for(self, tmp_path: Path) -> None:
+        with pytest.raises(errors.StorageError, match="cannot be read: File name too long"):
+            Corpus.open(tmp_path / ("x" * 300))
+
     def test_no_rows(self, tmp_path: Path) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[]))
         with pytest.raises(errors.EmptyCorpusError, match="1 sessions, 0 runs"):
