@@ -6,6 +6,8 @@ import gc
 import itertools
 import json
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -342,6 +344,23 @@ def test_a_batch_stays_valid_across_epochs(corpus: Corpus) -> None:
             if before is not None:
                 assert before[0]["row"].tolist() == before[1]
             before = batch, batch["row"].tolist()
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_an_iteration_that_is_left_alone_ends_with_the_interpreter(root: Path, *, counted: bool) -> None:
+    script = f"""
+from torch.utils.data import DataLoader
+from tape2048 import Corpus
+from tape2048.torch import CriticLoader
+
+loader = CriticLoader(Corpus.open({str(root)!r}), 64, fields=("row",))
+through = DataLoader(loader, batch_size=None, num_workers=1)
+batches = iter(loader.counting(through) if {counted} else loader)
+print(len(next(batches)["row"]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert (ended.stdout, ended.stderr) == ("64\n", "")
 
 
 def test_an_epoch_that_was_taken_by_count_is_over(corpus: Corpus, epochs: list[list[list[int]]]) -> None:

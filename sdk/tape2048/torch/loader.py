@@ -24,6 +24,7 @@ begin each pass where it is. Without, each pass is the next epoch, and the state
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
@@ -272,6 +273,8 @@ class CriticLoader(IterableDataset[Tensors]):
 
     def _tell(self, *, counted: bool = False) -> None:
         """Say where the next pass of a DataLoader's workers begins."""
+        if sys.is_finalizing():  # an iteration that was left alone ends after torch: nobody listens any more
+            return
         batches = self.batches
         next_, position = (batches.epoch + 1, 0) if batches.is_over else (batches.epoch, batches.position)
         seed, epoch = ((n + (1 << 63)) % (1 << 64) - (1 << 63) for n in (batches.seed, next_))
