@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from tape2048._rowmap import Segments
+    from tape2048._store import Store
     from tape2048.session import Session
 
 __all__ = ["ALL", "Phase", "cut", "make_phase"]
@@ -71,7 +70,7 @@ def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
     return before._replace(**ranges)
 
 
-def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], sessions: Sequence[Session]) -> Segments:
+def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) -> Segments:
     """The parts of the segments whose rows are within the phase's steps and fraction.
 
     Where a session says its ``sample_rate``, row j of a run is step j x rate, and a run is cut by
@@ -81,8 +80,9 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], sessions: Sequ
         segments: by run.
         phase: its ``empties`` are not looked at.
         runs: the view's runs.
-        sessions: which ``segments.session`` counts.
+        store: that holds their rows, and whose sessions ``segments.session`` counts.
     """
+    sessions = store.sessions
     if phase.steps is None and phase.fraction is None:
         return segments
     low, high = _step_ranges(phase, runs)
@@ -91,7 +91,7 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], sessions: Sequ
     parts = [_cut_known(segments.take(known), low, high, rates, sessions[0].steps.dtype.itemsize)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
-        parts.append(_cut_read(mine, low, high, sessions[owner]))
+        parts.append(_cut_read(mine, low, high, store.rows_of(owner)))
     if len(parts) == 1:
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
@@ -136,10 +136,12 @@ def _cut_known(
 
 
 def _cut_read(
-    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], session: Session
+    segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], rows_held: NDArray[np.void]
 ) -> Segments:
-    """Segments of one session, by the steps of their rows; a segment may fall into several."""
-    steps = session.steps["step_idx"]
+    """Segments that lie in some rows, by the steps of these; a segment may fall into several."""
+    steps = rows_held["step_idx"]
+    begin = np.uint64(rows_held.__array_interface__["data"][0])
+    places = ((segments.address - begin) // np.uint64(rows_held.dtype.itemsize)).astype(np.int64)
     found: list[tuple[NDArray[np.int64], ...]] = []
     batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
     for batch in np.unique(batch_end).tolist():
@@ -147,7 +149,7 @@ def _cut_read(
         rows = segments.rows[chosen]
         which = np.repeat(chosen, rows)
         within = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
-        step = steps[segments.place[which] + within]
+        step = steps[places[which] + within]
         run = segments.run[which]
         inside = (low[run] <= step) & (step < high[run])
         edge = np.ones(len(which), np.bool_)
@@ -160,7 +162,7 @@ def _cut_read(
     if not found:
         return segments
     which, first, end = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _narrow(segments, which, first, end, session.steps.dtype.itemsize)
+    return _narrow(segments, which, first, end, rows_held.dtype.itemsize)
 
 
 def _narrow(

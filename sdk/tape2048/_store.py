@@ -83,7 +83,7 @@ class Store:
         segments: the stretches of rows of these runs, by run.
         row_dtype: the type of a row.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
-        memory: what keeps the rows alive.
+        memory: what keeps the rows alive; with ``"ram"``, first what was read from the files.
         boards: the packed boards, with ``"packed"``.
     """
 
@@ -118,6 +118,13 @@ class Store:
         found: NDArray[np.uint8] = memory.view(np.uint8).reshape(-1)[first : first + count]
         assert len(found) == count, "rows beyond the memory that they lie in"
         return found
+
+    def rows_of(self, owner: int) -> NDArray[np.void]:
+        """The rows among which those of a session stand: what was read into memory, or else the session's."""
+        session = self.sessions[owner]
+        if self.load == "ram" and session.load == "mmap":
+            return self.memory[0].view(self.row_dtype)
+        return session.steps
 
     def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
         """Where the packed boards of some segments begin, ``u64[n]``; None where none are packed.

@@ -175,7 +175,7 @@ class Corpus:
             ordinal[self._chosen] = np.arange(len(self._chosen))
             segments = segments.take(ordinal[segments.run] >= 0)
             segments = segments._replace(run=ordinal[segments.run])
-        return cut(segments, self.game_phase, self.runs, self.sessions)
+        return cut(segments, self.game_phase, self.runs, self.store)
 
     @cached_property
     def rowmap(self) -> RowMap:

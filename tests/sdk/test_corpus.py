@@ -248,6 +248,22 @@ class TestBadInput:
         np.testing.assert_array_equal(corpus[:], built.rows)
         assert sum(len(rows) for rows in ([*corpus.batches(100)][:1], [0])) == 2
 
+    @pytest.mark.parametrize("interleaved", [False, True])
+    def test_parts_of_games_of_a_file_that_is_changed_while_it_is_open_in_memory(
+        self, tmp_path: Path, *, interleaved: bool
+    ) -> None:
+        """Of others, whose rows alone say their steps."""
+        spec = Spec(games=[Game(i, 9 * i) for i in range(1, 6)], interleaved=interleaved)
+        path = write_foreign(tmp_path / THEIRS, spec) / "steps.npy"
+        corpus = Corpus.open(tmp_path, "id > 2", load="ram")
+        data = bytearray(path.read_bytes())
+        data[-135 * 28 :] = bytes(135 * 28)
+        path.write_bytes(data)
+        view = corpus.phase(steps=(2, 20), fraction=(0.25, None))
+        ranges = [(game.id, step) for game in spec.games[2:] for step in range(2, min(20, game.steps))]
+        expected = [(run, step) for run, step in ranges if step >= 0.25 * 9 * run]
+        assert view[:][["run_id", "step_idx"]].tolist() == expected
+
     def test_packed_boards_of_a_session_that_is_truncated(self, tmp_path: Path) -> None:
         """They are in memory; what is read from the rows, and pools of them, end with an error."""
         built = build(tmp_path)
