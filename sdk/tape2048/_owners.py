@@ -52,8 +52,11 @@ class Owners:
         return np.repeat(self._runs.astype(np.uint32), self._lengths)
 
     def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """First row, number of rows, and run of each segment, in the order of the rows: ``i8[S]`` each."""
-        return self._starts, self._lengths, self._runs
+        """First row, number of rows, run of each segment, in the order of the rows: ``i8[S]``, read-only."""
+        found = self._starts, self._lengths, self._runs
+        for column in found:
+            column.flags.writeable = False
+        return found
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """``values[r]`` of each run as one value for each of its rows: ``[R, ...]`` to ``[N, ...]``."""

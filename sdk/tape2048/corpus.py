@@ -206,8 +206,10 @@ class Corpus:
 
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
-        """First row of each run in the view, and the number of rows: ``i8[R + 1]``."""
-        return self.rowmap.run_starts.astype(np.int64)
+        """First row of each run in the view, and the number of rows: ``i8[R + 1]``, read-only."""
+        starts = self.rowmap.run_starts.astype(np.int64)
+        starts.flags.writeable = False
+        return starts
 
     @property
     def row_counts(self) -> NDArray[np.int64]:

@@ -218,8 +218,8 @@ class Session(RowView):
         """The stretches of rows that belong to one run each, in the order of the rows.
 
         Returns:
-            First row, number of rows, and ordinal in :attr:`runs`, ``i8[S]`` each. S is the number of runs
-            that have rows where the session is :attr:`contiguous`.
+            First row, number of rows, and ordinal in :attr:`runs`, ``i8[S]`` each, read-only. S is the number
+            of runs that have rows where the session is :attr:`contiguous`.
         """
         return self._owners.segments()
 

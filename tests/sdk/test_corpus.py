@@ -510,6 +510,13 @@ class TestPieces:
         assert any(np.shares_memory(run, held) for held in corpus.store.memory)
         assert any(np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in corpus.store.memory)
 
+    def test_what_is_kept_cannot_be_written(self, corpus: Corpus) -> None:
+        for session in corpus.sessions:
+            for column in (session.steps, session.runs, *session.segments()):
+                assert not column.flags.writeable
+        for array in (corpus.runs, corpus.row_starts, corpus[2:5], *corpus.pieces()):
+            assert not array.flags.writeable
+
     def test_memory_goes_with_the_last_reference(self, built: Built, load: Any) -> None:
         Corpus.open(built.root, load=load)[0]  # what is compiled leaves cycles
         gc.collect()

@@ -11,7 +11,7 @@ Needs torch (``pip install 'tape2048[torch]'``)::
 Tensors view the buffers that the gather fills, so that nothing is copied. Threads suffice to make them, since
 the gather runs without the GIL; there is no process to start and nothing to send.
 
-**How long a batch is valid.** Without ``device``, its tensors are a buffer of a ring: they are
+**How long a batch is valid.** Without ``device``, or on the CPU, its tensors are a buffer of a ring: they are
 overwritten when ``keep`` more batches have been asked for. Copy what is to live longer, or what a GPU
 still copies from. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory,
 and are the caller's: a buffer is filled anew only after the copy from it is done.
@@ -124,7 +124,7 @@ class CriticLoader(IterableDataset[Tensors]):
         threads: how many make batches; with 0, each is made when it is asked for.
         prefetch: batches made or in the making ahead of the one handed out, >= 1.
         keep: batches that stay valid, the newest included, >= 1.
-        device: where batches are copied; None leaves them in the ring's memory.
+        device: where batches are copied; None and the CPU leave them in the ring's memory.
         pin_memory: whether the ring's memory is pinned; by default where CUDA is there.
         **options: as for :class:`tape2048.batches.Batches`: ``shuffle, seed, fields, thresholds,
             label_dtype, augment, drop_last, rank, world_size, pool_rows``.
