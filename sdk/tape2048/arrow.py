@@ -58,8 +58,10 @@ def record_batches(
         Batches, all of one schema.
 
     Raises:
-        ValueError: an unknown table, or thresholds that are no tiles.
+        ValueError: an unknown table, thresholds that are no tiles, or less than one record.
     """
+    if records < 1:
+        raise ValueError(f"records={records}; expected at least 1")
     return _batches(make_table(corpus, table, thresholds), records)
 
 

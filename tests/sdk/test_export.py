@@ -139,6 +139,14 @@ def test_stretches_make_the_whole(corpus: Corpus, stretch: int) -> None:
         assert pa.Table.from_batches(batches).to_pylist() == expected
 
 
+@pytest.mark.parametrize("records", [0, -1])
+def test_stretches_of_nothing(corpus: Corpus, records: int) -> None:
+    from tape2048.arrow import record_batches
+
+    with pytest.raises(ValueError, match=f"records={records}; expected at least 1"):
+        record_batches(corpus, records=records)
+
+
 @given(first=st.integers(0, 27), count=st.integers(1, 28))
 def test_rows_know_their_runs(first: int, count: int) -> None:
     sizes = [game.steps for game in (*GAMES, *OTHER_GAMES)]
