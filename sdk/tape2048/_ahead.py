@@ -68,8 +68,12 @@ class Ahead(Generic[S]):
             for i in range(threads)
         ]
         _running.add(self)
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # no more threads, or Ctrl-C: those that run would make into others' slots
+            self.close()
+            raise
 
     def take(self) -> S:
         """The slot with the next number, once it is made; or the error that making it raised."""
@@ -107,7 +111,8 @@ class Ahead(Generic[S]):
         for _ in self._threads:  # whoever waits for a slot sees it
             self._free.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # one that only begins finds that it is over
+                thread.join()
         _running.discard(self)
 
     def _work(self) -> None:

@@ -133,6 +133,29 @@ def test_closing_ends_threads_that_wait(slots: int) -> None:
     assert not ours()
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
+def test_a_thread_that_cannot_begin_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    begin = threading.Thread.start
+
+    def begin_all_but_one(thread: threading.Thread) -> None:
+        if thread.name == "tape2048-ahead-1":
+            raise error
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", begin_all_but_one)
+    slots = [Slot() for _ in range(4)]
+    with pytest.raises(type(error)):
+        Ahead(slots, make, 0, 10, 3)
+    assert not ours(), "it would make into slots that another one has by now"
+    for slot in slots:
+        slot.number = -1
+    ahead = Ahead(slots, make, 5, 10, 0)
+    assert ahead.take().number == 5
+    ahead.close()
+
+
 def test_a_process_ends_with_threads_at_work() -> None:
     code = (
         "import time\n"
