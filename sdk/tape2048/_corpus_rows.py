@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import operator
 import os
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from tape2048.session import Session, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import SupportsIndex
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -216,6 +218,14 @@ def fetch(
     batch = Batch.allocate(layout, len(numbers))
     gather(corpus, numbers, batch=batch, gatherer=gatherer)
     return batch.arrays
+
+
+def row_number(row: SupportsIndex) -> int:
+    """A row's number as Python's own; TypeError for what is none."""
+    try:
+        return operator.index(row)
+    except TypeError:
+        raise TypeError(f"row {row!r}; expected a number or a slice (get_batch takes many)") from None
 
 
 def view(corpus: Corpus, first: int, end: int) -> NDArray[np.void] | None:

@@ -14,7 +14,6 @@ exactly once an epoch, as without the filter, and the number of batches is known
 from __future__ import annotations
 
 import hashlib
-import operator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -346,10 +345,7 @@ class Corpus:
                 if together is not None:
                     return together
             return self.get_batch(np.arange(first, end, step))
-        try:
-            row = operator.index(row)
-        except TypeError:
-            raise TypeError(f"row {row!r}; expected a number or a slice (get_batch takes many)") from None
+        row = corpus_rows.row_number(row)
         number = row + len(self) if row < 0 else row
         if not 0 <= number < len(self):
             raise IndexError(f"row {row}; the corpus has {len(self)}")
