@@ -227,10 +227,8 @@ class CriticLoader(IterableDataset[Tensors]):
             batches.next_epoch()
         finally:
             ahead.close()
-            if self._ahead is ahead:
-                self._ahead = (
-                    None  # it has this loader's method, and memory of a cycle waits for the collector
-                )
+            if self._ahead is ahead:  # it has this loader's method: memory of a cycle waits for the collector
+                self._ahead = None
             self._tell()
 
     def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
