@@ -36,6 +36,7 @@ __all__ = [
     "popcount",
     "prefetch",
     "prefetch_in",
+    "prefetch_many",
     "select_bit",
     "select_bit_loop",
     "stack_words",
@@ -271,22 +272,32 @@ store32_at = _store_at(32)
 store64_at = _store_at(64)
 
 
-@_intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:
-    """Begin to bring the cache line at an address near, for one read; any address is harmless."""
+def _prefetch(locality: int) -> Any:
+    """A request for the cache line at an address, for one read; any address is harmless."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        i32 = ir.IntType(32)
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        # A read (0) of data (1) that is used again soon (3: all levels of cache).
-        builder.call(
-            function, [builder.inttoptr(args[0], pointer), *(ir.Constant(i32, n) for n in (0, 3, 1))]
-        )
-        return context.get_dummy_value()
+    @_intrinsic
+    def prefetch(typing_context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            i32 = ir.IntType(32)
+            pointer = ir.IntType(8).as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+            read, data = 0, 1
+            builder.call(
+                function,
+                [builder.inttoptr(args[0], pointer), *(ir.Constant(i32, n) for n in (read, locality, data))],
+            )
+            return context.get_dummy_value()
 
-    return types.void(types.uint64), codegen
+        return types.void(types.uint64), codegen
+
+    return prefetch
+
+
+#: Into all levels of cache.
+prefetch = _prefetch(3)
+#: Into the second level: more lines can be under way than the first has places for.
+prefetch_many = _prefetch(2)
 
 
 # Where each of the 16 cells comes from, for the three generators of the square's symmetries.

@@ -23,7 +23,7 @@ from tape2048._bits import (
     load8,
     load32,
     load64,
-    prefetch,
+    prefetch_many,
     store8_at,
     store32_at,
     store64_at,
@@ -168,12 +168,12 @@ def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -
     nothing = U64(0)
     if packed and key:
         for k in range(count):
-            prefetch(word(coming.board, k))
+            prefetch_many(word(coming.board, k))
             board = load64(word(chunk.board, k))
             unpack_symmetry(board, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     elif packed:
         for k in range(count):
-            prefetch(word(coming.board, k))
+            prefetch_many(word(coming.board, k))
             unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
     elif key:
         for k in range(count):
@@ -387,8 +387,8 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, target: An
     for k in range(-ahead, count):
         if k + ahead < count:
             later = line + U64(numbers[k + ahead]) * row_bytes
-            prefetch(later)
-            prefetch(later + last)
+            prefetch_many(later)
+            prefetch_many(later + last)
         if k >= 0:
             number = U64(numbers[k])
             if number >= limit:
@@ -418,7 +418,7 @@ def copy_rows(addresses: Any, segment: Any, base: Any, row_bytes: Any, out: Any)
         if i + ahead < base.shape[0]:
             later = addresses[segment[i + ahead]] + U64(base[i + ahead]) * row_bytes
             for line in range(U64(0), row_bytes, U64(64)):
-                prefetch(later + line)
+                prefetch_many(later + line)
         source = addresses[segment[i]] + U64(base[i]) * row_bytes
         for at in range(row_bytes):
             out[i, at] = load8(source + at)

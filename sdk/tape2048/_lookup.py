@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import high64, load8, load32, load64, popcount, prefetch, select_bit, store64_at
+from tape2048._bits import high64, load8, load32, load64, popcount, prefetch_many, select_bit, store64_at
 from tape2048._mix import mix64
 from tape2048._plan import LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048._rowmap import BOARD_BYTES
@@ -253,8 +253,8 @@ def ask_for_rows(chunk: Any, count: Any, wants: Any) -> None:
     if wants.rows:
         for k in range(count):
             row = word(chunk.row, k)
-            prefetch(row + wants.lead)
-            prefetch(row + wants.last)
+            prefetch_many(row + wants.lead)
+            prefetch_many(row + wants.last)
 
 
 @register_jitable
@@ -262,4 +262,4 @@ def ask_for_boards(chunk: Any, count: Any, wants: Any) -> None:
     """Ask for the cache lines of a chunk's packed boards, if they are wanted."""
     if wants.boards:
         for k in range(count):
-            prefetch(word(chunk.board, k))
+            prefetch_many(word(chunk.board, k))
