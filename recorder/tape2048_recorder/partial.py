@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -172,7 +173,7 @@ class PartialSession:
             raise
         return journal
 
-    @property
+    @cached_property
     def steps_path(self) -> Path:
         """The file that workers write their blocks into."""
         return self.path / STAGED / STEPS_NPY
