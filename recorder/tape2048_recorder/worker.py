@@ -219,8 +219,12 @@ class Worker:
 
     def _flush_all(self) -> None:
         """Write all that is finished, and hear that it is confirmed."""
-        self._flush()
+        self._flush_each()
         self._settle()
+
+    def _flush_each(self) -> None:
+        """Write what each buffer holds; there is one."""
+        self._flush()
 
     def _resize_if_asked(self) -> None:
         """Make blocks of another size where the daemon's settings have changed."""

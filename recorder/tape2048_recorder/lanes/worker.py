@@ -171,10 +171,9 @@ class BatchWorker(Worker):
         self._slot["played_ns"] += np.uint64((time.monotonic() - begin) * 1e9)
         return more
 
-    def _flush_all(self) -> None:
+    def _flush_each(self) -> None:
         for table in self._tables:
             self.flush(table)
-        self._settle()
 
     def _resize(self, rows: int) -> None:
         for table in self._tables:

@@ -15,9 +15,10 @@ import pytest
 from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session import sessions
 from tape2048_recorder.lanes.worker import BatchWorker
+from tape2048_recorder.protocol import Confirmed
 from tape2048_recorder.replay import replay_session
 from tape2048_recorder.rng import game_seeds
-from tape2048_recorder.shared import Shared
+from tape2048_recorder.shared import HURRY, Shared
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until
@@ -263,6 +264,25 @@ def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.Monkey
     worker.run()
     # Answered when it is done, once; the last flush is that of the end.
     assert seen == [("flush", 0), ("play", 3), ("play", 3), ("play", 3), ("play", 3), ("flush", 3)]
+
+
+def test_a_worker_leaves_when_its_last_block_is_confirmed() -> None:
+    """With a full journal the answer may take long; a worker that is gone by then would lose the block."""
+    said: list[str] = []
+    worker = BatchWorker.__new__(BatchWorker)
+    worker._slot = {"command": [HURRY]}
+    worker._tables, worker._finished_dropped = [], 0
+    worker._written, worker._asked = True, False
+
+    def receive() -> Confirmed:
+        said.append("confirmed")
+        return Confirmed()
+
+    worker._channel = SimpleNamespace(
+        receive=receive, send=lambda message: said.append(type(message).__name__)
+    )
+    worker.run()
+    assert said == ["confirmed", "Bye"]
 
 
 def one_game(number: int, key: int) -> bytes:
