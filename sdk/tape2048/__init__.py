@@ -2,7 +2,8 @@
 
 from tape2048 import errors
 from tape2048._version import __version__
-from tape2048.corpus import Capped, Corpus
+from tape2048.capping import Capped
+from tape2048.corpus import Corpus
 from tape2048.session import DEFAULT_THRESHOLDS, Session, sessions
 from tape2048.validation import Finding, Report, validate_session
 

@@ -103,7 +103,7 @@ def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
 
 @register_jitable
 def _draw(number: Any, tables: Any, cap_key: Any) -> Any:
-    """The row that a capped number stands for in this epoch; see ``tape2048.corpus.Capped``."""
+    """The row that a capped number stands for in this epoch; see ``tape2048.capping.Capped``."""
     run = find(number, tables.cap_entries, tables.cap_starts, tables.cap_shift)
     begin = word(tables.cap_starts, run)
     slot = number - begin

@@ -114,6 +114,7 @@ def _row_values(
     corpus: Corpus, owners: NDArray[np.int32], reached: NDArray[np.bool_]
 ) -> Callable[[int, int], list[NDArray[Any]]]:
     def values(first: int, last: int) -> list[NDArray[Any]]:
+        corpus.store.check_files()
         rows = corpus[first:last]
         runs = _runs_between(corpus.row_starts, first, last)
         fields = [rows[name] for name in corpus.dtype.names or ()]

@@ -45,7 +45,7 @@ from tape2048._numbers import whole
 from tape2048._plan import NO_CAP, Cap, Order
 from tape2048._pool import PoolReader
 from tape2048._rowmap import make_guide
-from tape2048.corpus import Capped
+from tape2048.capping import Capped
 from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.shuffle import Permutation

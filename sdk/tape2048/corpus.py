@@ -13,7 +13,6 @@ exactly once an epoch, as without the filter, and the number of batches is known
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,10 +21,10 @@ import numpy as np
 from tape2048 import _corpus_rows as corpus_rows
 from tape2048._fields import check_fields
 from tape2048._filters import choose_runs
-from tape2048._numbers import whole
 from tape2048._phase import ALL, Phase, cut, make_phase
 from tape2048._rowmap import RowMap
 from tape2048._store import check_corpus_load, gather_runs, open_store
+from tape2048.capping import Capped
 from tape2048.errors import EmptyCorpusError
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.splits import assign, check_parts, positive_weights, prevalence, why_empty
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from tape2048.errors import TapeError
     from tape2048.session import Rows, Session
 
-__all__ = ["Capped", "Corpus"]
+__all__ = ["Corpus"]
 
 
 class Skipped(NamedTuple):
@@ -185,6 +184,8 @@ class Corpus:
         if self.game_phase.empties is not None:
             from tape2048._masks import mask_empties
 
+            if boards is None:
+                self.store.check_files()
             rows = mask_empties(rows, *self.game_phase.empties)
         return rows
 
@@ -278,11 +279,11 @@ class Corpus:
 
         Raises:
             EmptyCorpusError: no row is left.
+            RowsGoneError: with ``empties``, mapped rows were truncated since the corpus was opened.
             ValueError: a range that is none.
         """
-        view = Corpus(
-            self.store, self._chosen, make_phase(self.game_phase, steps, fraction, empties), self.skipped
-        )
+        phase = make_phase(self.game_phase, steps, fraction, empties)
+        view = Corpus(self.store, self._chosen, phase, self.skipped)
         if not len(view):
             raise EmptyCorpusError(
                 f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(self.runs):,} runs"
@@ -434,67 +435,6 @@ class Corpus:
 
     def batches(self, batch_size: int = 4096, **options: Any) -> Batches:
         """Batches of all rows, epoch after epoch; see :class:`tape2048.batches.Batches` for the options."""
-        from tape2048.batches import Batches
-
-        return Batches(self, batch_size, **options)
-
-
-class Capped:
-    """A corpus of which each epoch has at most so many rows of each run.
-
-    Positions of one game are alike, and long games have many: practitioners take some hundreds of each.
-    A run of at most ``per_run`` rows is served whole. Of a longer one, of m rows, each epoch draws K =
-    ``per_run`` different ones, by arithmetic from (seed, epoch, run) alone:
-
-    - ``"stratified"``: the run, as a ring turned by a random offset, is cut into K stretches of m / K
-      rows, and one row of each is drawn;
-    - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
-
-    Either way each row of the run comes up with probability K / m in each epoch (in the second because
-    the K m numbers ``i m + u`` hit each row K times; in the first because the ring's offset is uniform).
-
-    Which rows a number stands for depends on the epoch, so there is no access by number; that is for
-    :attr:`corpus`.
-
-    Attributes:
-        corpus: all the rows.
-        per_run: K.
-        spread: ``"stratified"`` or ``"even"``.
-
-    Raises:
-        ValueError: ``per_run`` below 1, or another spread.
-    """
-
-    def __init__(self, corpus: Corpus, per_run: int, spread: Literal["stratified", "even"]) -> None:
-        self.per_run = whole("per_run", per_run)
-        if self.per_run < 1:
-            raise ValueError(f"per_run={per_run}; expected at least 1")
-        if spread not in {"stratified", "even"}:
-            raise ValueError(f"spread={spread!r}; expected 'stratified' or 'even'")
-        self.corpus = corpus
-        self.spread = spread
-
-    @cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """First number of each run's rows of an epoch, and how many an epoch has: ``i8[R + 1]``."""
-        taken = np.minimum(self.corpus.row_counts, self.per_run)
-        return np.concatenate((np.zeros(1, np.int64), np.cumsum(taken)))
-
-    @property
-    def identity(self) -> str:
-        """As :attr:`Corpus.identity`, with the cap."""
-        text = f"{self.corpus.identity} capped {self.per_run} {self.spread}"
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def __len__(self) -> int:
-        """Rows of an epoch."""
-        return int(self.starts[-1])
-
-    def __repr__(self) -> str:
-        return f"<Capped: {len(self):,} of {len(self.corpus):,} rows, at most {self.per_run:,} a run>"
-
-    def batches(self, batch_size: int = 4096, **options: Any) -> Batches:
-        """As :meth:`Corpus.batches`."""
         from tape2048.batches import Batches
 
         return Batches(self, batch_size, **options)

@@ -68,6 +68,7 @@ def export(
     Raises:
         MissingPackageError: Parquet or Arrow without pyarrow.
         NameTakenError: the file exists.
+        RowsGoneError: mapped rows were truncated since the corpus was opened.
         StorageError: it cannot be written.
         ValueError: an unknown format, table or compression, or thresholds that are no tiles.
     """

@@ -325,6 +325,8 @@ class TestCapped:
         assert corpus.capped(np.int64(3)).identity == corpus.capped(3).identity  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="spread='odd'"):
             corpus.capped(3, "odd")  # type: ignore[arg-type]
+        everything = corpus.capped(10**20)
+        assert len(served(everything.batches(2000, fields=("row",)))[0]) == len(everything) == 1293
         assert repr(corpus.capped(1)) == "<Capped: 43 of 1,293 rows, at most 1 a run>"
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests import reference
 
 from tape2048 import Corpus, Session, errors
+from tape2048.export import export
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
 
 from .builders import Game, Spec, change_database, open_files, write_foreign, write_manifest, write_ours
@@ -319,6 +320,21 @@ class TestBadInput:
         with pytest.raises(errors.RowsGoneError, match=f"{size} when") as caught:
             next(iter(batches))
         assert caught.value.path == str(tmp_path / OURS[0] / "steps.npy")
+
+    @pytest.mark.parametrize("load", ["mmap", "packed"])
+    def test_rows_that_were_truncated_are_not_looked_through(self, tmp_path: Path, load: Any) -> None:
+        build(tmp_path)
+        corpus = Corpus.open(tmp_path, load=load)
+        damage(tmp_path / OURS[0], "truncate")
+        if load == "mmap":
+            with pytest.raises(errors.RowsGoneError):
+                corpus.phase(empties=(0, 8))
+        else:
+            assert len(corpus.phase(empties=(0, 8))) > 0  # of boards in memory
+        with pytest.raises(errors.RowsGoneError):
+            export(corpus, tmp_path / "rows.jsonl", format="jsonl")
+        assert not (tmp_path / "rows.jsonl").exists()
+        assert export(corpus, tmp_path / "runs.jsonl", format="jsonl", table="runs") == len(corpus.runs)
 
     @pytest.mark.parametrize("change", ["delete", "replace"])
     def test_mapped_session_whose_name_goes_is_still_whole(self, tmp_path: Path, change: str) -> None:

@@ -239,6 +239,11 @@ def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_p
         path.write_bytes(damaged)
         with pytest.raises(errors.CheckpointError):
             train_critic(whole(games, tmp_path / "critic"))
+    header = int.from_bytes(content[:8], "little")
+    for at in np.linspace(8 + header, len(content) - 1, 40, dtype=np.int64).tolist():
+        replace_file(path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        with pytest.raises(errors.CheckpointError, match="the file is damaged: its SHA-256"):
+            train_critic(whole(games, tmp_path / "critic"))
     replace_file(path, (trained / "last/model.safetensors").read_bytes())
     with pytest.raises(errors.CheckpointError, match="no checkpoint of a training"):
         train_critic(whole(games, tmp_path / "critic"))

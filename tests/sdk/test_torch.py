@@ -496,6 +496,9 @@ def test_rows_by_number(corpus: Corpus) -> None:
     assert isinstance(many, RowBatch)
     assert torch.equal(many.tensors["tokens"], torch.from_numpy(corpus.tokens([5, 999, 5])))
     assert torch.equal(many[1]["tokens"], data_set[999]["tokens"])
+    assert torch.equal(data_set[torch.tensor(999)]["tokens"], data_set[999]["tokens"])  # type: ignore[index]
+    with pytest.raises(TypeError, match="row numbers or a mask"):
+        data_set[1.7]  # type: ignore[index]
     with pytest.raises(IndexError):
         data_set[ROWS]
 

@@ -6,6 +6,7 @@
     optimizer.<i>.<name>        what AdamW keeps of the i-th parameter
     rng.cpu.<rank>, rng.cuda.<rank>   states of the generators
     state                       u8: TrainingState as JSON
+    sha256                      u8[32]: of all the others; a checkpoint of an earlier version may have none
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from tape2048._durable import replace_file, storage_error
 from tape2048.errors import CheckpointError, CriticError
-from tape2048.torch._support import read_tensors, tensor_bytes
+from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +85,7 @@ def write_checkpoint(
     tensors |= generators
     text = np.frombuffer(msgspec.json.encode(state), np.uint8).copy()
     tensors["state"] = torch.from_numpy(text)
+    tensors["sha256"] = _sum_of(tensors)
     try:
         replace_file(path, tensor_bytes(tensors))
     except OSError as error:
@@ -110,6 +112,12 @@ def read_checkpoint(
         tensors = read_tensors(path)
     except CriticError as error:
         raise CheckpointError(error.message, path=path, hint="begin anew with another --out") from error
+    written = tensors.pop("sha256", None)
+    if written is not None and not torch.equal(written, _sum_of(tensors)):
+        raise CheckpointError(
+            "the file is damaged: its SHA-256 is not the one that was written with it", path=path,
+            hint="begin anew with another --out, or restore the file from a copy",
+        )  # fmt: skip
     try:
         state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -130,6 +138,10 @@ def read_checkpoint(
         raise CheckpointError(f"the parameters are of other sizes: {error}", path=path) from error
     set_rng_state(parts["rng"], ranks)
     return state
+
+
+def _sum_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.tensor(list(bytes.fromhex(content_sha256(b"", tensors))), dtype=torch.uint8)
 
 
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048._fields import Batch, LabelDtype
-    from tape2048.corpus import Capped, Corpus
+    from tape2048.capping import Capped
+    from tape2048.corpus import Corpus
 
 __all__ = ["CriticDataset", "CriticLoader", "RowBatch", "as_torch_dataset", "collate"]
 
@@ -410,9 +411,8 @@ class CriticDataset(Dataset[Tensors]):
 
     def __getitems__(self, rows: Sequence[int]) -> RowBatch:
         """Many rows at once, as ``DataLoader`` asks for them."""
-        numbers = np.asarray(rows, dtype=np.int64)
         arrays = self.corpus.fetch(
-            numbers, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
+            rows, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )
         return RowBatch({name: _as_tensor(name, array) for name, array in arrays.items()})
 
