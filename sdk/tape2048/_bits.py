@@ -272,21 +272,22 @@ store32_at = _store_at(32)
 store64_at = _store_at(64)
 
 
+def _ask_for(builder: Any, pointer: Any, locality: int) -> None:
+    """LLVM's prefetch of the line that a pointer is in, for reading data."""
+    word = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    read, data = 0, 1
+    builder.call(function, [pointer, *(ir.Constant(word, value) for value in (read, locality, data))])
+
+
 def _prefetch(locality: int) -> Any:
     """A request for the cache line at an address, for one read; any address is harmless."""
 
     @_intrinsic
     def prefetch(typing_context: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            i32 = ir.IntType(32)
-            pointer = ir.IntType(8).as_pointer()
-            kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
-            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-            read, data = 0, 1
-            builder.call(
-                function,
-                [builder.inttoptr(args[0], pointer), *(ir.Constant(i32, n) for n in (read, locality, data))],
-            )
+            _ask_for(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()), locality)
             return context.get_dummy_value()
 
         return types.void(types.uint64), codegen
@@ -412,14 +413,10 @@ def stack_words(typing_context: Any, each: Any, counted: Any) -> Any:
 @_intrinsic
 def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
     """Ask for the cache line of ``buffer[offset]`` (one dimension) to be read soon; never a fault."""
-    word = ir.IntType(32)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = _element_address(context, builder, signature.args[0], args[0], args[1])
-        kind = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
-        builder.call(function, [place, read, keep, data])
+        _ask_for(builder, place, 3)
         return context.get_dummy_value()
 
     return types.void(buffer, types.uint64), codegen

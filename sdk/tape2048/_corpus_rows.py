@@ -62,7 +62,7 @@ def open_sessions(
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
     paths = [path for each in roots for path in _session_paths(Path(each))]
     if not paths:
-        named = ", ".join(map(str, roots)) or "an empty list of paths"
+        named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
         raise EmptyCorpusError(
             "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
         )

@@ -188,12 +188,16 @@ class TestOpen:
 
 
 class TestBadInput:
-    def test_empty_root(self, tmp_path: Path) -> None:
+    def test_empty_root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(errors.EmptyCorpusError, match="no session") as caught:
             Corpus.open(tmp_path)
         assert caught.value.path == str(tmp_path)
         with pytest.raises(errors.EmptyCorpusError, match="empty list"):
             Corpus.open([])
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(errors.EmptyCorpusError) as caught:
+            Corpus.open("")
+        assert caught.value.path == "."
 
     def test_missing_root(self, tmp_path: Path) -> None:
         with pytest.raises(errors.OutDirError, match="nothing stands"):
