@@ -49,6 +49,7 @@ HEAVY = {
         "recorder/tape2048_recorder/game_loop.py",
         "recorder/tape2048_recorder/rng.py",
         "recorder/tape2048_recorder/lanes/",
+        "recorder/tape2048_recorder/ntuple/_images.py",
         "recorder/tape2048_recorder/ntuple/lookup.py",
         "recorder/tape2048_recorder/ntuple/learning.py",
         "recorder/tape2048_recorder/players/",

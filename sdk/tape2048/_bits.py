@@ -39,7 +39,6 @@ __all__ = [
     "prefetch_many",
     "select_bit",
     "select_bit_loop",
-    "stack_words",
     "store8",
     "store8_at",
     "store16",
@@ -390,24 +389,6 @@ def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any)
         return context.get_dummy_value()
 
     return types.void(target, types.uint64, source, types.uint64), codegen
-
-
-@_intrinsic
-def stack_words(typing_context: Any, each: Any, counted: Any) -> Any:
-    """The address of ``u64``, so many (a constant) for each entry of a tuple, on the caller's stack.
-
-    They are not initialised, and gone when the function returns that this call stands in.
-    """
-    if not isinstance(each, types.IntegerLiteral):
-        return None
-    words = ir.ArrayType(_I64, each.literal_value * counted.count)
-
-    def codegen(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        with builder.goto_entry_block():  # once, also where the call stands in a loop
-            room = builder.alloca(words)
-        return builder.ptrtoint(room, _I64)
-
-    return types.uint64(each, counted), codegen
 
 
 @_intrinsic

@@ -214,11 +214,12 @@ class Reading(Reader):
             read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
 
 
-def allocate(count: int) -> NDArray[np.uint8]:
+def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:
     """Zeroed memory that begins at a huge page, with huge pages advised where the system has them.
 
     Args:
         count: bytes, >= 0.
+        hint: what to do where there is not so much.
 
     Returns:
         ``u8[count]``, writable; pages are taken when they are first written.
@@ -231,7 +232,6 @@ def allocate(count: int) -> NDArray[np.uint8]:
     try:
         memory = mmap.mmap(-1, count + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
-        hint = 'load="mmap" leaves the rows on the disk'
         raise StorageError(f"no memory for {count} bytes: {error}", hint=hint) from error
     with contextlib.suppress(OSError):  # a kernel without transparent huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)

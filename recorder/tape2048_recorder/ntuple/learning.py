@@ -27,26 +27,21 @@ more often so, and what is never met is never learned.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048._bits import prefetch, stack_words
+from tape2048._bits import prefetch
 from tape2048._jit import kernel
 from tape2048.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.engine import new_game, spawn
-from tape2048_recorder.ntuple.lookup import (
-    NOTE_WORDS,
-    SYMMETRIES,
-    indices_of,
-    note,
-    noted_bytes,
-    stage_of,
-    value_at,
-)
+from tape2048_recorder.ntuple.lookup import SYMMETRIES, indices_of, stage_of, value_of
+
+if TYPE_CHECKING:
+    from tape2048_recorder.ntuple.placing import Places
 
 __all__ = ["LENGTH_MAX", "Lane", "Tables", "learn_backwards", "new_lane", "train"]
 
@@ -71,8 +66,8 @@ class Tables(NamedTuple):
     scales: npt.NDArray[np.float32]
     masks: tuple[np.uint64, ...]
     offsets: tuple[np.uint64, ...]
-    stage_exponents: npt.NDArray[np.uint64]
     stage_size: np.uint64
+    places: Places
 
 
 class Lane(NamedTuple):
@@ -114,7 +109,7 @@ def _sum(table: Any, places: Any) -> Any:
 
 @register_jitable
 def _places_of(tables: Any, board: Any, out: Any) -> None:
-    base = stage_of(tables.stage_exponents, board) * tables.stage_size
+    base = stage_of(tables.places.stage_reaches, board) * tables.stage_size
     indices_of(tables.masks, tables.offsets, base, board, out)
 
 
@@ -170,15 +165,6 @@ def _best_move(tables: Any, board: Any) -> Any:
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
     row_score = F32(rows_merge_score(board))
-    layout = tables.masks, tables.offsets, tables.stage_exponents, tables.stage_size
-    at = stack_words(NOTE_WORDS, tables.masks)
-    to = at
-    for m in range(4):
-        source = columns if m < 2 else board
-        after = slide_rows(source, U64(m & 1))
-        if after != source:
-            note(layout, tables.table, after, to)
-            to += noted_bytes(tables.masks)
     best = F32(-np.inf)
     best_after = board
     reward = F32(0)
@@ -186,14 +172,12 @@ def _best_move(tables: Any, board: Any) -> Any:
         vertical = m < 2
         source = columns if vertical else board
         after = slide_rows(source, U64(m & 1))
-        if after == source:
-            continue
         merged = column_score if vertical else row_score
         # A board's value is that of its transpose, so only the best one is turned back. No branch on a value:
-        # it would wait for its look-ups, and those of the next move would wait with it.
-        value = merged + value_at(tables.table, tables.scales, tables.masks, at)
-        at += noted_bytes(tables.masks)
-        is_better = value > best
+        # it would wait for its look-ups, and those of the next move would wait with it. A move that is not
+        # legal is valued, too: that costs less than a branch that is taken wrongly.
+        value = merged + value_of(tables.places, tables.table, tables.scales, after)
+        is_better = (after != source) & (value > best)
         best = value if is_better else best
         best_after = (transpose(after) if vertical else after) if is_better else best_after
         reward = merged if is_better else reward

@@ -19,6 +19,7 @@ from tape2048._jit import kernel
 from tape2048.errors import ConfigError
 from tape2048_recorder.ntuple.arguments import TILES
 from tape2048_recorder.ntuple.lookup import value_of
+from tape2048_recorder.ntuple.placing import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,9 +120,9 @@ class Layout:
 
 
 @kernel
-def _fill_values(layout: Any, table: Any, scales: Any, boards: Any, out: Any) -> None:
+def _fill_values(places: Any, table: Any, scales: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
-        out[i] = value_of(layout, table, scales, boards[i])
+        out[i] = value_of(places, table, scales, boards[i])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,14 +158,7 @@ class Network:
     def values(self, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
         """The values of afterstates, ``u64[n]`` to ``f32[n]``, in points of score."""
         out = np.empty(len(boards), dtype=np.float32)
-        layout = self.layout
-        _fill_values(
-            (layout.masks, layout.offsets, layout.stage_exponents, U64(layout.stage_size)),
-            self.table,
-            self.scales,
-            np.ascontiguousarray(boards, dtype=U64),
-            out,
-        )
+        _fill_values(*place(self), np.ascontiguousarray(boards, dtype=U64), out)
         return out
 
     def tables(self) -> dict[tuple[int, int], npt.NDArray[Any]]:

@@ -34,6 +34,7 @@ from tape2048.errors import ConfigError, NetworkError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
 from tape2048_recorder.ntuple.network import Network
+from tape2048_recorder.ntuple.placing import places_of, stage_reaches
 from tape2048_recorder.rng import game_seeds
 
 if TYPE_CHECKING:
@@ -305,16 +306,15 @@ class Trainer:
 
     def _tables(self) -> Tables:
         layout = self.layout
-        # Before the stages part, no board is past the first one.
-        exponents = layout.stage_exponents if self._counts.parted else np.empty(0, dtype=U64)
+        reaches = stage_reaches(layout, parted=self._counts.parted)
         return Tables(
             cast("npt.NDArray[np.float32]", self._network.table),
             self._coherence,
             self._network.scales,
             layout.masks,
             layout.offsets,
-            exponents,
             U64(layout.stage_size),
+            places_of(layout, 4)._replace(stage_reaches=reaches),
         )
 
     def _part_stages(self) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "make_player",
     "own",
     "player_sha256",
+    "sha256_of",
 ]
 
 ArgValue = int | float | str | bool
@@ -204,14 +205,21 @@ def own(player: Any) -> Any:
 def player_sha256(name: str, player: Any) -> str:
     """What tells this player from any that would choose otherwise: SHA-256 over name, version and tables.
 
-    Fields called ``cache_...`` hold what was computed, and do not count.
+    Fields called ``cache_...`` hold what was computed, and do not count. A player that keeps its tables in an
+    order of its own has this as its field ``identity``.
     """
+    if "identity" in player._fields:
+        return bytes(player.identity).hex()
+    counted = {field: value for field, value in player._asdict().items() if not field.startswith(_CACHE)}
+    return sha256_of(name, counted)
+
+
+def sha256_of(name: str, fields: Mapping[str, Any]) -> str:
+    """SHA-256 over a player's name, its version, and named arrays and numbers."""
     import numpy as np
 
     digest = hashlib.sha256(f"{name}:{REGISTRY[name].version}\n".encode())
-    for field, value in zip(player._fields, player, strict=True):
-        if field.startswith(_CACHE):
-            continue
+    for field, value in fields.items():
         array = np.ascontiguousarray(value)
         digest.update(f"{field}:{array.dtype.str}:{array.shape}\n".encode())
         digest.update(array.tobytes())

@@ -36,24 +36,20 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload, register_jitable
 
-from tape2048._bits import float_bits, popcount, select_bit, stack_words
+from tape2048._bits import float_bits, popcount, select_bit
 from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
 from tape2048_recorder.ntuple.downgrading import downgraded
-from tape2048_recorder.ntuple.lookup import (
-    NOTE_WORDS,
-    highest_at_least,
-    note,
-    noted_bytes,
-    value_at,
-    value_of,
-)
+from tape2048_recorder.ntuple.lookup import highest_at_least, value_of
+from tape2048_recorder.ntuple.placing import place
+from tape2048_recorder.players import sha256_of
 from tape2048_recorder.players._api import NO_MOVE, choose, is_player
 
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple.network import Network
+    from tape2048_recorder.ntuple.placing import Places
 
 __all__ = ["NTuple", "make", "mix_choices", "move_values", "of_network"]
 
@@ -73,7 +69,8 @@ class NTuple(NamedTuple):
     """A network and how it is used; ``downgrade_exponent`` is 0 where boards are taken as they are.
 
     ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
-    increment lies below the ``i``-th end; the last end is not looked at.
+    increment lies below the ``i``-th end; the last end is not looked at. ``identity`` (``u8[32]``) is the
+    SHA-256 of what the player was made of, wherever it has its entries.
     """
 
     mix_looks: npt.NDArray[np.uint64]
@@ -83,12 +80,10 @@ class NTuple(NamedTuple):
     downgrade_exponent: np.uint64
     epsilon: np.float64
     temperature: np.float64
-    masks: tuple[np.uint64, ...]
-    offsets: tuple[np.uint64, ...]
-    stage_exponents: npt.NDArray[np.uint64]
-    stage_size: np.uint64
+    places: Places
     scales: npt.NDArray[np.float32]
     table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
+    identity: npt.NDArray[np.uint8]
 
 
 def make(
@@ -140,8 +135,8 @@ def of_network(
         ConfigError: a mixture that cannot be read.
     """
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
-    layout = network.layout
-    return NTuple(
+    places, table, scales = place(network)
+    player = NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
         U64(look_twice_below),
@@ -149,13 +144,29 @@ def of_network(
         U64(max(downgrade.bit_length() - 1, 0)),
         np.float64(epsilon),
         np.float64(temperature),
-        layout.masks,
-        layout.offsets,
-        layout.stage_exponents,
-        U64(layout.stage_size),
-        network.scales,
-        network.table,
+        places,
+        scales,
+        table,
+        np.empty(0, dtype=np.uint8),
     )
+    return player._replace(identity=_identity(player, network))
+
+
+def _identity(player: NTuple, network: Network) -> npt.NDArray[np.uint8]:
+    """The SHA-256 of a player over its settings and the network as its file has it."""
+    layout = network.layout
+    fields = player._asdict()
+    for field in ("places", "scales", "table", "identity"):
+        del fields[field]
+    fields |= {
+        "masks": layout.masks,
+        "offsets": layout.offsets,
+        "stage_exponents": layout.stage_exponents,
+        "stage_size": U64(layout.stage_size),
+        "scales": network.scales,
+        "table": network.table,
+    }
+    return np.frombuffer(bytes.fromhex(sha256_of("ntuple", fields)), np.uint8)
 
 
 @register_jitable
@@ -184,13 +195,8 @@ def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np
 
 
 @register_jitable(forceinline=True)
-def _layout(player: Any) -> Any:
-    return player.masks, player.offsets, player.stage_exponents, player.stage_size
-
-
-@register_jitable(forceinline=True)
 def _value(player: Any, after: Any) -> Any:
-    return value_of(_layout(player), player.table, player.scales, after)
+    return value_of(player.places, player.table, player.scales, after)
 
 
 @register_jitable(forceinline=True)
@@ -220,30 +226,17 @@ def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _note_moves(player: Any, options: Any, room: Any) -> None:
-    """Note the afterstates of the legal moves, one after the other."""
-    up, down, left, right, moves, _, _ = options
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        after = _of_move(bit, up, down, left, right)
-        note(_layout(player), player.table, after, room)
-        room += noted_bytes(player.masks)
-
-
-@register_jitable(forceinline=True)
-def _noted_value(player: Any, bit: Any, options: Any, at: Any) -> Any:
-    """Reward and value of a legal move whose afterstate was noted there."""
-    score = options[5] if bit < U64(4) else options[6]
-    return score + value_at(player.table, player.scales, player.masks, at)
+def _value_now(player: Any, bit: Any, options: Any) -> Any:
+    """Reward and value of a legal move; ``options`` as :func:`_afterstates` gives them."""
+    up, down, left, right, _, column_score, row_score = options
+    score = column_score if bit < U64(4) else row_score
+    return score + _value(player, _of_move(bit, up, down, left, right))
 
 
 @register_jitable(forceinline=True)
 def _best_answer(player: Any, board: Any) -> Any:
     """The best of reward and value over the moves of a board; 0 where there is none."""
     options = _afterstates(board)
-    at = stack_words(NOTE_WORDS, player.masks)
-    _note_moves(player, options, at)
     best = _NOTHING
     moves = options[4]
     # Over the legal moves alone, and with no branch on a value: a branch would wait for its look-ups, and
@@ -251,8 +244,7 @@ def _best_answer(player: Any, board: Any) -> Any:
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        value = _noted_value(player, bit, options, at)
-        at += noted_bytes(player.masks)
+        value = _value_now(player, bit, options)
         best = value if value > best else best
     return F32(0) if best == _NOTHING else best
 
@@ -280,14 +272,11 @@ def _worth_a_look(player: Any, options: Any) -> Any:
     moves = options[4]
     if player.look_margin == F32(0):
         return moves
-    at = stack_words(NOTE_WORDS, player.masks)
-    _note_moves(player, options, at)
     v0 = v1 = v2 = v3 = _NOTHING
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        value = _noted_value(player, bit, options, at)
-        at += noted_bytes(player.masks)
+        value = _value_now(player, bit, options)
         v0 = value if bit == U64(1) else v0
         v1 = value if bit == U64(2) else v1
         v2 = value if bit == U64(4) else v2
@@ -302,12 +291,11 @@ def _worth_a_look(player: Any, options: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _move_value(player: Any, bit: Any, options: Any, looks_ahead: Any) -> Any:
-    """Reward and value of one legal move; ``options`` as :func:`_afterstates` gives them."""
+def _value_ahead(player: Any, bit: Any, options: Any) -> Any:
+    """As :func:`_value_now`, but the afterstate is worth what the look-ahead says."""
     up, down, left, right, _, column_score, row_score = options
-    after = _of_move(bit, up, down, left, right)
     score = column_score if bit < U64(4) else row_score
-    return score + (_expected_answer(player, after) if looks_ahead else _value(player, after))
+    return score + _expected_answer(player, _of_move(bit, up, down, left, right))
 
 
 @kernel
@@ -321,7 +309,7 @@ def _best_answer_ahead(player: Any, board: Any) -> Any:
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        value = _move_value(player, bit, options, True)  # noqa: FBT003 - numba freezes it into the loop
+        value = _value_ahead(player, bit, options)
         best = value if value > best else best
     return best
 
@@ -341,9 +329,11 @@ def _expected_twice(player: Any, after: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
-    """As :func:`_move_value`, from 0 to 2 spawns ahead."""
-    if spawns < 2:
-        return _move_value(player, bit, options, spawns == 1)
+    """As :func:`_value_now`, from 0 to 2 spawns ahead."""
+    if spawns == 0:
+        return _value_now(player, bit, options)
+    if spawns == 1:
+        return _value_ahead(player, bit, options)
     after = _of_move(bit, options[0], options[1], options[2], options[3])
     return (options[5] if bit < U64(4) else options[6]) + _expected_twice(player, after)
 
@@ -388,18 +378,28 @@ def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
+def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
+    """An ``i64`` in the order of a move's reward and value, with the move behind; the least if not legal."""
+    key = _ordered(score + _value(player, after)) << np.int64(4) | np.int64(bit)
+    return key if legal & bit else _LEAST
+
+
+@register_jitable(forceinline=True)
 def _best_move_now(player: Any, options: Any) -> Any:
-    """The best of the legal moves without looking ahead: ``(bit, tied)``."""
-    at = stack_words(NOTE_WORDS, player.masks)
-    _note_moves(player, options, at)
-    best = _LEAST, U64(0)
-    moves = options[4]
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        best = _better(best, _noted_value(player, bit, options, at), bit)
-        at += noted_bytes(player.masks)
-    return U64(best[0]) & U64(15), best[1] != U64(0)
+    """The best of the legal moves without looking ahead: ``(bit, tied)``.
+
+    All four are valued, since a value costs less than a branch that is taken wrongly.
+    """
+    up, down, left, right, legal, column_score, row_score = options
+    key0 = _key(player, column_score, up, U64(1), legal)
+    key1 = _key(player, column_score, down, U64(2), legal)
+    key2 = _key(player, row_score, left, U64(4), legal)
+    key3 = _key(player, row_score, right, U64(8), legal)
+    vertical, horizontal = max(key0, key1), max(key2, key3)
+    best = max(vertical, horizontal)
+    other = min(key0, key1) if vertical > horizontal else min(key2, key3)
+    second = max(min(vertical, horizontal), other)
+    return U64(best) & U64(15), (best ^ second) >> np.int64(4) == np.int64(0)
 
 
 @kernel

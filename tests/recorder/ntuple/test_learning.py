@@ -11,6 +11,7 @@ from tests import reference
 
 from tape2048_recorder.ntuple.learning import LENGTH_MAX, Lane, Tables, learn_backwards, new_lane, train
 from tape2048_recorder.ntuple.network import Layout, Network
+from tape2048_recorder.ntuple.placing import places_of
 
 from . import slow
 
@@ -34,8 +35,8 @@ def tables_of(network: Network) -> Tables:
         network.scales,
         layout.masks,
         layout.offsets,
-        layout.stage_exponents,
         np.uint64(layout.stage_size),
+        places_of(layout, 4),
     )
 
 

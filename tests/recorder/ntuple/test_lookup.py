@@ -17,6 +17,7 @@ from tape2048._jit import kernel
 from tape2048.errors import ConfigError
 from tape2048_recorder.ntuple.lookup import indices_of, stage_of
 from tape2048_recorder.ntuple.network import Layout, Network, parse_tuple, tuple_text
+from tape2048_recorder.ntuple.placing import place, stage_reaches
 
 from . import slow
 
@@ -35,8 +36,8 @@ def _extract_by_loop(board: Any, mask: Any) -> Any:
 
 
 @kernel
-def _stage(exponents: Any, board: Any) -> Any:
-    return stage_of(exponents, board)
+def _stage(reaches: Any, board: Any) -> Any:
+    return stage_of(reaches, board)
 
 
 @kernel
@@ -86,7 +87,7 @@ def test_a_stage_begins_with_its_tile(stages: tuple[int, ...]) -> None:
         for _ in range(20):
             cells = [rng.randint(0, highest) for _ in range(16)]
             cells[rng.randrange(16)] = highest  # in odd cells and in even ones
-            found = int(_stage(layout.stage_exponents, np.uint64(reference.pack(cells))))
+            found = int(_stage(stage_reaches(layout), np.uint64(reference.pack(cells))))
             assert found == sum(2**highest >= tile for tile in stages)
 
 
@@ -101,6 +102,9 @@ def test_a_stage_begins_with_its_tile(stages: tuple[int, ...]) -> None:
         (("01234", "0145"), (256, 8192), np.float32),
         (("01234", "0145"), (256, 8192), np.int16),
         (("012456",), (), np.int16),
+        (("0145", "0146", "bcde", "bcdf", "0aef"), (64,), np.int16),
+        (("01234", "45678", "01245", "45689"), (256, 8192), np.int16),
+        (("01245", "0178", "01345", "0123", "0128"), (), np.int16),
     ],
 )
 def test_a_value_is_the_sum_over_tuples_and_symmetries(
@@ -114,12 +118,44 @@ def test_a_value_is_the_sum_over_tuples_and_symmetries(
     assert found.tolist() == [slow.value(network, cells) for cells in positions]
 
 
-def test_int16_tables_are_summed_without_overflow() -> None:
+@pytest.mark.parametrize("tuples", [("0123",), ("0123", "0124")])
+def test_int16_tables_are_summed_without_overflow(tuples: tuple[str, ...]) -> None:
     for value in (-32768, 32767):
-        network = slow.random_network("0123", dtype=np.int16)
+        network = slow.random_network(*tuples, dtype=np.int16)
         network.table[:] = value
         network.scales[:] = 16
-        assert network.values(slow.packed([[1] * 16])).tolist() == [8 * 16 * value]
+        assert network.values(slow.packed([[1] * 16])).tolist() == [8 * 16 * value * len(tuples)]
+
+
+def place_in(board: int, fields: tuple[np.uint64, ...]) -> int:
+    """The sum of a board's fields, as rotations and masks say them."""
+    numbers = [int(number) for number in fields]
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return sum((board >> turn | board << 64 - turn & 2**64 - 1) & mask for turn, mask in pairs)
+
+
+def test_tuples_that_share_all_cells_but_one_stand_in_the_same_lines() -> None:
+    network = slow.random_network("01234", "45678", "0123", "01245", "45689", stages=(256,), dtype=np.int16)
+    places, table, scales = place(network)
+    words = table.view(np.int32)
+    assert scales.tolist() == network.scales[:, [0, 1, 3, 4, 2]].tolist()
+    assert table.ctypes.data % 64 == 0
+    assert sorted(table.tolist()) == sorted(network.table.tolist())
+    for cells in slow.random_boards(100, seed=8):
+        board = reference.pack(cells)
+        begin = slow.stage_of(network.layout, cells)
+        entries = [begin * network.layout.stage_size + int(begin_) for begin_ in network.layout.offsets]
+        digits = [slow.index_of(cells, tuple_) for tuple_ in network.layout.tuples]
+        for (offset, *numbers), first, second in zip(places.pairs, (0, 1), (3, 4), strict=True):
+            line = begin * int(places.stage_bytes) + int(offset) + place_in(board, tuple(numbers[4:]))
+            assert line % 64 == 0
+            own = [place_in(board, tuple(numbers[i : i + 2])) for i in (0, 2)]
+            assert max(own) < 64
+            found = words[(line + own[0]) // 4] << 16 >> 16, words[(line + own[1]) // 4] >> 16
+            assert found == tuple(network.table[entries[t] + digits[t]] for t in (first, second))
+        ((offset, *numbers),) = places.singles
+        at = begin * int(places.stage_bytes) + int(offset) + place_in(board, tuple(numbers))
+        assert table[at // 2] == network.table[entries[2] + digits[2]]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int16])
@@ -182,8 +218,8 @@ def test_quantising_rounds_to_steps_and_keeps_what_does_not_fit_in_coarser_ones(
     assert quantised.scales.dtype == np.float32
     assert quantised.scales[0, 0] == 16
     assert quantised.scales[0, 1] == np.float32(1_000_000 / 32767)
-    for (place, values), back in zip(network.tables().items(), quantised.tables().values(), strict=True):
-        scale = quantised.scales[place]
+    for (table_of, values), back in zip(network.tables().items(), quantised.tables().values(), strict=True):
+        scale = quantised.scales[table_of]
         assert np.abs(values - back * scale).max() <= 0.5001 * scale
     assert quantised.facts["quantised_step"] == 16
     assert network.table.dtype == np.float32

@@ -1,0 +1,198 @@
+"""The eight images of a board side by side in vector registers, and what tables have at their places.
+
+There is a lane of 64 bits for each of the 8 symmetries: the order of bytes and nibbles in a lane says which
+image it is, so all eight are made by one shuffle of bytes and one exchange of nibbles. A place in a table is
+put together from **fields**: the lane rotated right and masked, which moves cells that stand next to each
+other to where the place has their digits. Eight entries are then one gather. LLVM makes of this what the
+processor has: registers of 512 or fewer bits, gathers or single loads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["LANES", "stage_of", "sums_at"]
+
+#: Images of a board.
+LANES = 8
+
+# An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
+_intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
+
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_WORDS = ir.VectorType(_I64, LANES)
+_BYTES = ir.VectorType(ir.IntType(8), 8 * LANES)
+_BOOLS = ir.VectorType(ir.IntType(1), LANES)
+_POINTERS = ir.VectorType(ir.PointerType(), LANES)
+_HALF_WORD_BITS = 16
+
+
+def _every(vector: ir.VectorType, value: int) -> ir.Constant:
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
+    """A call of one of LLVM's own functions."""
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, ir.FunctionType(result, [arg.type for arg in args]), name)
+    return builder.call(function, args)
+
+
+def _shuffled(builder: Any, vector: Any, order: list[int]) -> Any:
+    lanes = ir.Constant(ir.VectorType(_I32, len(order)), order)
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), lanes)
+
+
+def _broadcast(builder: Any, value: Any) -> Any:
+    one = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), value, ir.Constant(_I32, 0))
+    return _shuffled(builder, one, [0] * LANES)
+
+
+def _images(builder: Any, board: Any, turned: Any) -> Any:
+    """A board's images, and behind them those of its transpose: as it is, mirrored, flipped, and both."""
+    pair = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), board, ir.Constant(_I32, 0))
+    pair = builder.insert_element(pair, turned, ir.Constant(_I32, 1))
+    lanes = builder.bitcast(_shuffled(builder, pair, [0] * 4 + [1] * 4), _BYTES)
+    order = []
+    for lane in range(LANES):
+        mirrored, flipped = lane & 1, lane >> 1 & 1
+        # A row is two bytes: flipping reverses the rows, mirroring a row's bytes, and then their nibbles.
+        order += [8 * lane + (byte ^ (6 * flipped) ^ mirrored) for byte in range(8)]
+    lanes = builder.bitcast(_shuffled(builder, lanes, order), _WORDS)
+    low, four = _every(_WORDS, 0x0F0F0F0F0F0F0F0F), _every(_WORDS, 4)
+    exchanged = builder.or_(
+        builder.shl(builder.and_(lanes, low), four), builder.and_(builder.lshr(lanes, four), low)
+    )
+    return builder.select(ir.Constant(_BOOLS, [0, 1] * (LANES // 2)), exchanged, lanes)
+
+
+def _field(builder: Any, images: Any, rotation: Any, mask: Any) -> Any:
+    rotated = _call(builder, "llvm.fshr.v8i64", _WORDS, [images, images, _broadcast(builder, rotation)])
+    return builder.and_(rotated, _broadcast(builder, mask))
+
+
+def _fields(builder: Any, images: Any, parts: Sequence[Any]) -> Any:
+    """The fields of rotations and masks, joined."""
+    joined = _field(builder, images, parts[0], parts[1])
+    for i in range(2, len(parts), 2):
+        joined = builder.or_(joined, _field(builder, images, parts[i], parts[i + 1]))
+    return joined
+
+
+def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
+    """What stands at some addresses: 32 bits each, at any address."""
+    found, kind = ir.VectorType(element, LANES), "f32" if element == _F32 else "i32"
+    args = [
+        builder.inttoptr(addresses, _POINTERS),
+        ir.Constant(_I32, 1),  # aligned to a byte
+        _every(_BOOLS, 1),
+        ir.Constant(found, ir.Undefined),
+    ]
+    return _call(builder, f"llvm.masked.gather.v8{kind}.v8p0", found, args)
+
+
+def _half_sum(builder: Any, words: Any, *, high: bool) -> Any:
+    """The sum of the low or high halves of words, as ``i16``."""
+    bits = _every(words.type, _HALF_WORD_BITS)
+    values = builder.ashr(words if high else builder.shl(words, bits), bits)
+    return _call(builder, "llvm.vector.reduce.add.v8i32", _I32, [values])
+
+
+def _float_sum(builder: Any, values: Any) -> Any:
+    """The sum of floats, neighbours first."""
+    while values.type.count > 1:
+        count = values.type.count
+        even, odd = (_shuffled(builder, values, list(range(first, count, 2))) for first in (0, 1))
+        values = builder.fadd(even, odd)
+    return builder.extract_element(values, ir.Constant(_I32, 0))
+
+
+def _numbers(builder: Any, tuples: Any, kind: Any) -> list[list[Any]]:
+    """The values in a tuple of tuples."""
+    whole = [builder.extract_value(tuples, i) for i in range(kind.count)]
+    return [[builder.extract_value(one, i) for i in range(kind[0].count)] for one in whole]
+
+
+@_intrinsic
+def stage_of(typing_context: Any, reaches: Any, board: Any) -> Any:
+    """The stage of a board, ``u64``: how many of the stages' first exponents its highest tile reaches.
+
+    Args:
+        reaches: for each stage but the first ``(16 - exponent) * 0x0101010101010101``, a tuple of ``u64``.
+        board: ``u64``.
+    """
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        # Nibbles of alternate cells in bytes of their own, so that adding does not carry into a neighbour.
+        low, carry = ir.Constant(_I64, 0x0F0F0F0F0F0F0F0F), ir.Constant(_I64, 0x1010101010101010)
+        halves = [builder.and_(args[1], low), builder.and_(builder.lshr(args[1], ir.Constant(_I64, 4)), low)]
+        stage = ir.Constant(_I64, 0)
+        for i in range(reaches.count):
+            reach = builder.extract_value(args[0], i)
+            sums = builder.or_(*(builder.add(half, reach) for half in halves))
+            reached = builder.icmp_unsigned("!=", builder.and_(sums, carry), ir.Constant(_I64, 0))
+            stage = builder.add(stage, builder.zext(reached, _I64))
+        return stage
+
+    return types.uint64(reaches, board), codegen
+
+
+@_intrinsic
+def sums_at(
+    typing_context: Any, table: Any, pairs: Any, singles: Any, base: Any, board: Any, turned: Any
+) -> Any:
+    """The sum over a board's eight images of each tuple's entries.
+
+    Args:
+        table: the entries, ``f32`` or ``i16``.
+        pairs: for each pair of ``i16`` tuples ``(offset, rotation_a, mask_a, rotation_b, mask_b, rotation_0,
+            mask_0, ...)``, ``u64``. ``offset`` plus all fields but b's is, in bytes, where the word stands
+            that has a's entry in its low half; with b's field in place of a's, that with b's in its high
+            half. Lines of 64 bytes begin where these two fields are 0.
+        singles: for each other tuple ``(offset, rotation_0, mask_0, ...)``: ``offset`` plus the fields is
+            where its entry stands; behind an ``i16``, two bytes more have to be readable.
+        base: the byte of the table from which on offsets count.
+        board: ``u64``.
+        turned: its transpose.
+
+    Returns:
+        A tuple with a sum, ``i32`` or ``f32``, for each pair's a, each pair's b, and each single.
+    """
+    entry = types.float32 if table.dtype == types.float32 else types.int32
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        table_, pairs_, singles_, from_, board_, turned_ = args
+        data = context.make_array(signature.args[0])(context, builder, table_).data
+        base_ = builder.add(builder.ptrtoint(data, _I64), from_)
+        images = _images(builder, board_, turned_)
+
+        def places(offset: Any, parts: Sequence[Any]) -> Any:
+            begin = _broadcast(builder, builder.add(base_, offset))
+            return builder.add(begin, _fields(builder, images, parts))
+
+        firsts: list[Any] = []
+        seconds: list[Any] = []
+        others: list[Any] = []
+        for offset, *parts in _numbers(builder, pairs_, pairs) if pairs.count else []:
+            line = places(offset, parts[4:])
+            for found, own, high in ((firsts, parts[:2], False), (seconds, parts[2:4], True)):
+                words = _gathered(builder, builder.or_(line, _field(builder, images, *own)), _I32)
+                found.append(_half_sum(builder, words, high=high))
+        for offset, *parts in _numbers(builder, singles_, singles) if singles.count else []:
+            values = _gathered(builder, places(offset, parts), _F32 if entry == types.float32 else _I32)
+            whole = entry == types.float32
+            others.append(_float_sum(builder, values) if whole else _half_sum(builder, values, high=False))
+        sums = firsts + seconds + others
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    count = 2 * pairs.count + singles.count
+    sums_type: Any = types.UniTuple(entry, count)  # type: ignore[no-untyped-call]
+    return sums_type(table, pairs, singles, base, board, turned), codegen

@@ -1,0 +1,168 @@
+"""Where a player has a network's entries: tuples that share all cells but one stand in the same cache lines.
+
+The entries of a board are spread over megabytes, beyond the first caches of a core, and a value costs what
+the lines cost that it touches. The tuples 01234 and 01245 share the cells 0, 1, 2 and 4. With the digits of
+these four first, and an entry of the one and an entry of the other as the halves of a word, the 32 entries of
+both that belong to the same four exponents are one line of 64 bytes. So the 32 entries of a board in four
+5-tuples of which each shares four cells with another, or in four such 6-tuples, stand in 16 lines.
+
+Only ``i16`` tables are placed anew. ``f32`` tables, which learn, stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tape2048._ram import allocate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tape2048_recorder.ntuple.network import Layout, Network
+
+__all__ = ["Places", "place", "places_of", "stage_reaches"]
+
+U64 = np.uint64
+
+_WORD_BITS, _NIBBLE = 64, 0xF
+# An entry of i16 is read as the low half of 32 bits.
+_BEYOND = 4
+
+
+class Places(NamedTuple):
+    """What a value needs to know beside the entries; for the kernels.
+
+    Attributes:
+        pairs: for each pair of tuples, where it begins in a stage (bytes), and the fields of its places; see
+            ``tape2048_recorder.ntuple._images.sums_at``.
+        singles: the same for each tuple without another.
+        stage_reaches: for each stage but the first, what a board's nibbles are compared by.
+        stage_bytes: of a stage's entries.
+    """
+
+    pairs: tuple[tuple[np.uint64, ...], ...]
+    singles: tuple[tuple[np.uint64, ...], ...]
+    stage_reaches: tuple[np.uint64, ...]
+    stage_bytes: np.uint64
+
+
+def stage_reaches(layout: Layout, *, parted: bool = True) -> tuple[np.uint64, ...]:
+    """See :class:`Places`; where the stages are not ``parted`` yet, no board is past the first one."""
+    exponents = layout.stage_exponents.tolist()
+    return tuple(U64((16 - exponent if parted else 0) * 0x0101010101010101) for exponent in exponents)
+
+
+def places_of(layout: Layout, entry_bytes: int) -> Places:
+    """The places of tables as a network has them: stage by stage, tuple by tuple."""
+    begins = [int(offset) * entry_bytes for offset in layout.offsets]
+    fields = _padded([_fields(cells, entry_bytes.bit_length() - 1) for cells in layout.tuples])
+    singles = [(begin, *parts) for begin, parts in zip(begins, fields, strict=True)]
+    return Places((), _numbers(singles), stage_reaches(layout), U64(layout.stage_size * entry_bytes))
+
+
+def place(network: Network) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """A network's entries where a player has them.
+
+    Returns:
+        The places, the entries (``f32[entries]``, the network's own, or ``i16[entries]``, a copy), and the
+        scales, ``f32[S, T]``, in the order of the places: the first tuple of each pair, the second one of
+        each, the others.
+
+    Raises:
+        StorageError: the system will not promise the memory.
+    """
+    layout, tables = network.layout, network.tables()
+    if network.table.dtype == np.float32:
+        return places_of(layout, network.table.itemsize), network.table, network.scales
+    pairs, singles = _pairs(layout)
+    size = network.table.nbytes
+    memory = allocate(size + _BEYOND, hint="a smaller network, or fewer workers, take less")
+    table = memory[:size].view(np.int16)
+    stages = table.reshape(layout.stage_count, -1)
+    begins, at = [], 0
+    for tuples in [*pairs, *((t,) for t in singles)]:
+        begins.append(2 * at)
+        end = at + sum(layout.sizes[t] for t in tuples)
+        for stage, entries in enumerate(stages):
+            # Of a pair the two halves of each word, and of another tuple all there is.
+            halves = entries[at:end].reshape(-1, len(tuples))
+            for half, t in enumerate(tuples):
+                halves[:, half] = _in_order(tables[stage, t], layout.tuples[t], _order(layout, t, tuples))
+        at = end
+    own = [[_fields(_order(layout, t, pair)[-1:], 2) for t in pair] for pair in pairs]
+    shared = _padded([_fields(_order(layout, pair[0], pair)[:-1], 6) for pair in pairs])
+    alone = _padded([_fields(layout.tuples[t], 1) for t in singles])
+    places = Places(
+        _numbers(
+            [begin, *a, *b, *fields] for begin, (a, b), fields in zip(begins, own, shared, strict=False)
+        ),
+        _numbers([begin, *fields] for begin, fields in zip(begins[len(pairs) :], alone, strict=True)),
+        stage_reaches(layout),
+        U64(2 * layout.stage_size),
+    )
+    columns = [a for a, _ in pairs] + [b for _, b in pairs] + singles
+    return places, table, np.ascontiguousarray(network.scales[:, columns])
+
+
+def _pairs(layout: Layout) -> tuple[list[tuple[int, int]], list[int]]:
+    """Tuples of the same size that share all cells but one, each with the first one left; and the others."""
+    left = list(range(len(layout.tuples)))
+    pairs: list[tuple[int, int]] = []
+    singles = []
+    while left:
+        a = left.pop(0)
+        size = len(layout.tuples[a])
+        fitting = (
+            b for b in left if len(layout.tuples[b]) == size and len(_shared(layout, a, b)) == size - 1
+        )
+        b = next(fitting, None)
+        if b is None:
+            singles.append(a)
+        else:
+            left.remove(b)
+            pairs.append((a, b))
+    return pairs, singles
+
+
+def _shared(layout: Layout, a: int, b: int) -> set[int]:
+    return set(layout.tuples[a]) & set(layout.tuples[b])
+
+
+def _order(layout: Layout, t: int, tuples: tuple[int, ...]) -> list[int]:
+    """A tuple's cells, the one behind the others that it does not share with the other tuple of its pair."""
+    shared = _shared(layout, tuples[0], tuples[-1])
+    return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))
+
+
+def _in_order(
+    table: npt.NDArray[np.int16], cells: tuple[int, ...], order: list[int]
+) -> npt.NDArray[np.int16]:
+    """A tuple's entries by the digits of its cells in another order."""
+    digits = table.reshape((16,) * len(cells))
+    return digits.transpose([cells.index(cell) for cell in order]).reshape(-1)
+
+
+def _fields(cells: Sequence[int], lowest: int) -> list[int]:
+    """``[rotation, mask, ...]``: a board rotated right and masked has the digit of the last cell at a bit.
+
+    Cells that are moved as far as each other share a field.
+    """
+    masks: dict[int, int] = {}
+    for i, cell in enumerate(reversed(cells)):
+        to = lowest + 4 * i
+        rotation = (60 - 4 * cell - to) % _WORD_BITS
+        masks[rotation] = masks.get(rotation, 0) | _NIBBLE << to
+    return [number for field in masks.items() for number in field]
+
+
+def _padded(fields: list[list[int]]) -> list[list[int]]:
+    """As many fields for each, since numba wants tuples of one type: a mask of 0 adds nothing."""
+    most = max(map(len, fields), default=0)
+    return [parts + [0] * (most - len(parts)) for parts in fields]
+
+
+def _numbers(rows: Iterable[Sequence[int]]) -> tuple[tuple[np.uint64, ...], ...]:
+    return tuple(tuple(map(U64, row)) for row in rows)
