@@ -30,7 +30,6 @@ _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _WORDS = ir.VectorType(_I64, LANES)
 _BYTES = ir.VectorType(ir.IntType(8), 8 * LANES)
 _BOOLS = ir.VectorType(ir.IntType(1), LANES)
-_POINTERS = ir.VectorType(ir.PointerType(), LANES)
 _HALF_WORD_BITS = 16
 
 
@@ -91,7 +90,7 @@ def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
     """What stands at some addresses: 32 bits each, at any address."""
     found, kind = ir.VectorType(element, LANES), "f32" if element == _F32 else "i32"
     args = [
-        builder.inttoptr(addresses, _POINTERS),
+        builder.inttoptr(addresses, ir.VectorType(element.as_pointer(), LANES)),
         ir.Constant(_I32, 1),  # aligned to a byte
         _every(_BOOLS, 1),
         ir.Constant(found, ir.Undefined),

@@ -90,7 +90,10 @@ def place(network: Network) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.fl
             # Of a pair the two halves of each word, and of another tuple all there is.
             halves = entries[at:end].reshape(-1, len(tuples))
             for half, t in enumerate(tuples):
-                halves[:, half] = _in_order(tables[stage, t], layout.tuples[t], _order(layout, t, tuples))
+                cells, order = layout.tuples[t], _order(layout, t, tuples)
+                digits = (16,) * len(cells)
+                table_of = tables[stage, t].reshape(digits)
+                halves[:, half].reshape(digits)[...] = table_of.transpose([cells.index(c) for c in order])
         at = end
     own = [[_fields(_order(layout, t, pair)[-1:], 2) for t in pair] for pair in pairs]
     shared = _padded([_fields(_order(layout, pair[0], pair)[:-1], 6) for pair in pairs])
@@ -135,14 +138,6 @@ def _order(layout: Layout, t: int, tuples: tuple[int, ...]) -> list[int]:
     """A tuple's cells, the one behind the others that it does not share with the other tuple of its pair."""
     shared = _shared(layout, tuples[0], tuples[-1])
     return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))
-
-
-def _in_order(
-    table: npt.NDArray[np.int16], cells: tuple[int, ...], order: list[int]
-) -> npt.NDArray[np.int16]:
-    """A tuple's entries by the digits of its cells in another order."""
-    digits = table.reshape((16,) * len(cells))
-    return digits.transpose([cells.index(cell) for cell in order]).reshape(-1)
 
 
 def _fields(cells: Sequence[int], lowest: int) -> list[int]:
