@@ -1,10 +1,10 @@
 """The daemon: one loop that hears workers, signals, the publisher and the clock, and decides.
 
 Signal handlers only note that a signal came. The first SIGTERM or SIGINT drains: games in play are finished
-within ``drain_timeout_s``, and everything is published. A second one, or SIGUSR2, hurries: workers are
-ended, and what is confirmed is published. SIGUSR1 rotates. SIGHUP has the settings read again, where they
-can be, and drains elsewhere (a terminal that is closed). The daemon reports through a
-:class:`~tape2048_recorder.report.Reporter`; it neither logs nor exits.
+within ``drain_timeout_s``, and everything is published; where a limit has begun that, it goes on. A second
+one, or SIGUSR2, hurries: workers are ended, and what is confirmed is published. SIGUSR1 rotates. SIGHUP has
+the settings read again, where they can be, and drains elsewhere (a terminal that is closed). The daemon
+reports through a :class:`~tape2048_recorder.report.Reporter`; it neither logs nor exits.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class Daemon:
         self._selector = selectors.DefaultSelector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
+        self._stop_signal: str | None = None  # the first one that asked for the end
         self._hurried = False
         self._paused: str | None = None
         self._flowing_since: float | None = None  # while paused: since when nothing has waited
@@ -174,18 +175,22 @@ class Daemon:
             if name == ROTATE.name:
                 self._rotations.ask(time.monotonic())
             elif name == "SIGHUP" and self._reload is not None:
-                self._reload.ask()
-            elif self._phase == "recording" and name != STOP_NOW.name:
-                self.stop(f"{name} was received")
-            else:
+                self._reload.ask(ending=self._phase != "recording")
+            elif name == STOP_NOW.name or self._stop_signal is not None:
                 self._hurry(name)
+            else:
+                self._stop_signal = name
+                if self._phase != "recording":
+                    self._reporter.event("info", f"{name} was received: it is ending already ({self.reason})")
+                else:
+                    self.stop(f"{name} was received")
 
     def _hurry(self, name: str) -> None:
         """End the workers, whatever they are doing; a second signal wants no more waiting."""
         if self._phase == "recording":
             self.stop(f"{name} was received")
         if not self._hurried:
-            named = name if name == STOP_NOW.name else f"{name} again"
+            named = f"{name} again" if name == self._stop_signal else name
             self._reporter.event("warning", f"{named}: ending the workers, publishing what is confirmed")
         self._hurried = True
         self._supervisor.kill_all()

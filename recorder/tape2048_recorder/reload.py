@@ -89,9 +89,16 @@ class Reload:
         self._asked = False
         self._next = float("-inf")
 
-    def ask(self) -> None:
-        """Somebody wants the settings read again; any number of times is as good as one."""
-        self._asked = True
+    def ask(self, *, ending: bool = False) -> None:
+        """Somebody wants the settings read again; any number of times is as good as one.
+
+        Args:
+            ending: the recorder is about to end: no setting changes any more.
+        """
+        if ending:
+            self._reporter.event("warning", "reload: nothing is changed: the recorder is ending")
+        else:
+            self._asked = True
 
     def due(self, now: float) -> bool:
         """Whether it is time to read them (``now``: ``time.monotonic``)."""
