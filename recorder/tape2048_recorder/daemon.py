@@ -42,7 +42,7 @@ from tape2048_recorder.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.report import Reporter, State, Status, Tally
+from tape2048_recorder.report import Reporter, State, Status, Tally, counted
 from tape2048_recorder.rotations import Rotations
 from tape2048_recorder.shared import DRAIN, HURRY
 from tape2048_recorder.signals import ROTATE, STOP_NOW
@@ -307,17 +307,15 @@ class Daemon:
         if self._phase == "draining":
             said_already = error is not None and self._fatal is not None  # that is why it ends
             if was_ready and not self._hurried and not said_already:
-                self._reporter.event(
-                    "warning", f"worker {worker.index} (pid {pid}) ended while draining: {how}"
-                )
+                what = f"worker {worker.index} (pid {pid}) ended while draining: {how}"
+                self._reporter.event("warning", what)
             self.games_dropped += back
             if unconfirmed is not None and not self._hurried:  # written, and the journal had no room
                 self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
             return
         said = f"; it said: {error}" if error else ""
-        self._restart_later(
-            worker, f"(pid {pid}) ended: {how}{said}; its {back} unrecorded games will be played again"
-        )
+        games = counted(back, "unrecorded game")
+        self._restart_later(worker, f"(pid {pid}) ended: {how}{said}; its {games} will be played again")
 
     def _restart_later(self, worker: Worker, what: str) -> None:
         """Say what became of a worker, and start another one in its place in a while, or give up."""
@@ -453,9 +451,8 @@ class Daemon:
                 self.sessions.append(published.path.name)
                 self._reporter.event("info", f"published {published.path.name}: {published.contents}")
             if published.rows_lost:
-                self._reporter.event(
-                    "error", f"{published.rows_lost:,} rows of it did not match their checksums"
-                )
+                lost = f"{published.rows_lost:,} rows of it did not match their checksums"
+                self._reporter.event("error", lost)
         elif isinstance(outcome.error, DiskFullError) and not outcome.final:
             self._pause(str(outcome.error))
         elif outcome.error is not None:

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048_recorder.report import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -33,7 +35,7 @@ def limit_met(
 ) -> str | None:
     """The limit that is met, in words, or None. ``max_games`` is not here: no more games are handed out."""
     if config.max_steps is not None and rows >= config.max_steps:
-        return f"max_steps = {config.max_steps} was reached ({rows} rows)"
+        return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
     if config.max_wall_s is not None and elapsed_s >= config.max_wall_s:
         return f"max_wall_s = {config.max_wall_s:g} was reached"
     if config.max_disk_mb is not None and disk_bytes >= config.max_disk_mb * _MEGABYTE:

@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tape2048.errors import ConfigError
+from tape2048_recorder.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,7 +93,7 @@ def status_line(status: Status) -> str:
     facts = [status.state if status.why is None else f"{status.state} ({' '.join(status.why.split())})"]
     facts.append(f"{status.steps_per_s:,.0f} steps/s")
     facts.append(f"session {status.session_rows / status.rotate_steps:.0%} of {status.rotate_steps:,} rows")
-    facts.append(f"{status.workers_ready} of {status.workers} workers")
+    facts.append(f"{status.workers_ready} of {counted(status.workers, 'worker')}")
     return ", ".join(facts)
 
 

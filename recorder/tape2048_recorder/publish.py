@@ -45,6 +45,7 @@ from tape2048.formats.session import (
 from tape2048.validation import validate_session
 from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal
 from tape2048_recorder.partial import STAGED, Facts, compactions, read_facts, stage_of
+from tape2048_recorder.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +74,8 @@ class Published(NamedTuple):
     @property
     def contents(self) -> str:
         """How much it holds, for a person."""
-        return f"{self.runs:,} games, {self.rows:,} rows, {self.bytes / 10**6:,.1f} MB"
+        what = f"{counted(self.runs, 'game')}, {counted(self.rows, 'row')}"
+        return f"{what}, {self.bytes / 10**6:,.1f} MB"
 
 
 def publish(
@@ -309,7 +311,7 @@ def _check_whole(session: Path) -> None:
     # What the device refuses says nothing of the bytes: the next start looks again.
     unread = [found for found in findings if issubclass(getattr(errors, found.error), StorageError)]
     kind = StorageError if unread else FormatError
-    more = f" (and {len(findings) - 1} more findings)" if len(findings) > 1 else ""
+    more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     raise kind(f"it would be no whole session: {(unread or [first])[0].message}{more}", path=first.path)
 
 

@@ -32,7 +32,7 @@ from tape2048_recorder.publish import recover
 from tape2048_recorder.publisher import utc_text
 from tape2048_recorder.recording import MEGABYTE, Recording
 from tape2048_recorder.reload import Reload
-from tape2048_recorder.report import REACH_TILES, Reporter, Summary
+from tape2048_recorder.report import REACH_TILES, Reporter, Summary, counted
 from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
 from tape2048_recorder.supervisor import Supervisor
@@ -194,7 +194,7 @@ def _run(
     )
     reporter.event(
         "info",
-        f"recording {config.player} with {workers} workers into {out_dir} "
+        f"recording {config.player} with {counted(workers, 'worker')} into {out_dir} "
         f"(seed {seed}, instance {config.instance})",
     )
     try:
@@ -208,7 +208,8 @@ def _run(
     memory.settle(ledger.state())
     if daemon.finished_games_lost:
         raise DiskFullError(
-            f"{daemon.finished_games_lost} finished games found no room before the drain's time was up",
+            f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
+            "was up",
             path=out_dir,
             hint="everything that was written is published; free some space and start again",
         )

@@ -11,7 +11,18 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["REACH_TILES", "Counts", "Level", "Reporter", "Rotation", "State", "Status", "Summary", "Tally"]
+__all__ = [
+    "REACH_TILES",
+    "Counts",
+    "Level",
+    "Reporter",
+    "Rotation",
+    "State",
+    "Status",
+    "Summary",
+    "Tally",
+    "counted",
+]
 
 Level = Literal["info", "warning", "error"]
 State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]
@@ -19,6 +30,11 @@ State = Literal["starting", "recording", "paused", "draining", "publishing", "st
 
 #: The tiles whose reach rates are reported.
 REACH_TILES = (2048, 4096, 8192, 16384, 32768)
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something, in words: ``1 game``, ``2,346 games``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class Tally:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.report import REACH_TILES, Tally
+from tape2048_recorder.publish import Published
+from tape2048_recorder.report import REACH_TILES, Tally, counted
 
 RUNS = st.lists(st.tuples(st.integers(0, 2**22), st.integers(1, 15), st.integers(1, 1000)), max_size=40)
 
@@ -38,3 +39,8 @@ def test_a_tally_is_what_counting_all_at_once_gives(batches: list[list[tuple[int
         assert tally.reach(tile) == sum(1 << exponent >= tile for _, exponent, _ in everything) / len(
             everything
         )
+
+
+def test_one_is_not_said_in_the_plural() -> None:
+    assert [counted(count, "game") for count in (0, 1, 2_346)] == ["0 games", "1 game", "2,346 games"]
+    assert Published(None, 1, 1, 28_000, recovered=False, rows_lost=0).contents == "1 game, 1 row, 0.0 MB"

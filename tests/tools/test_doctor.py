@@ -113,7 +113,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "few inodes": ({"statvfs": Space(f_favail=300)}, "inodes", "warn", "300 left"),
     "few files": ({"limit": {resource.RLIMIT_NOFILE: 20}}, "open files", "fail", "20"),
     "small files": ({"limit": {resource.RLIMIT_FSIZE: 10**6}}, "file size", "fail", "1,000,000 bytes"),
-    "few tasks": ({"tasks_max": 5}, "tasks", "fail", "2 workers need 8"),
+    "few tasks": ({"tasks_max": 5}, "tasks", "fail", "8 are needed for 2 workers"),
     "little memory": ({"memory_mb": 100.0}, "memory", "fail", "100 MB"),
     "less memory": ({"memory_mb": 600.0}, "memory", "warn", "600 MB"),
     "short stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "30"}}, "stop timeout", "fail", "30 s"),

@@ -180,6 +180,8 @@ def test_the_log_has_one_progress_line_an_interval(capsys: pytest.CaptureFixture
     view = LogView(interval_s=0)
     view.status(lambda: msgspec.structs.replace(STATUS, state="starting", games=0, mean_score=None))
     assert "steps/s, 0 games, session" in capsys.readouterr().err
+    view.status(lambda: msgspec.structs.replace(STATUS, games=1))
+    assert "steps/s, 1 game, mean" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

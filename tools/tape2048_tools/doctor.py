@@ -20,6 +20,7 @@ import msgspec
 
 from tape2048.errors import TapeError
 from tape2048_recorder.config import RecorderConfig, load_config
+from tape2048_recorder.report import counted
 from tape2048_tools.machine import MEGABYTE, Machine
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def _limits(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
         yield Check(
             "fail",
             "open files",
-            f"{files}; {workers} workers need {needed}",
+            f"{files}; {needed} are needed for {counted(workers, 'worker')}",
             "raise LimitNOFILE, or ulimit -n",
         )
     else:
@@ -246,7 +247,8 @@ def _limits(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
         )
     tasks = machine.tasks_max()
     if tasks is not None and tasks < 2 * workers + 4:
-        yield Check("fail", "tasks", f"{tasks}; {workers} workers need {2 * workers + 4}", "raise TasksMax")
+        found = f"{tasks}; {2 * workers + 4} are needed for {counted(workers, 'worker')}"
+        yield Check("fail", "tasks", found, "raise TasksMax")
     buffers = config.block_rows * 29 / MEGABYTE
     wanted = DAEMON_MB + workers * (WORKER_MB + buffers)
     memory = machine.memory_mb()
@@ -381,7 +383,7 @@ def _processor(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
             "warn", "cores", f"{cores} for {config.workers} workers", "workers = 0 takes one for each core"
         )
     else:
-        yield Check("ok", "cores", f"{cores} for {config.worker_count} workers")
+        yield Check("ok", "cores", f"{cores} for {counted(config.worker_count, 'worker')}")
 
 
 def _torch(_: RecorderConfig, machine: Machine) -> Iterator[Check]:

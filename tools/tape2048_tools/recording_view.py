@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tape2048_recorder.report import counted
 from tape2048_tools.display import number, share, size
 from tape2048_tools.log_lines import log_line, stderr_is_journal, worth_saying
 from tape2048_tools.output import cell, columns, drop_unwritten, printable
@@ -116,7 +117,7 @@ class LogView:
         facts = [
             status.state,
             f"{rate(status.steps_per_s)} steps/s{in_model(status.model_share)}",
-            f"{number(status.games)} games",
+            counted(status.games, "game"),
         ]
         if status.mean_score is not None:
             facts.append(f"mean score {number(status.mean_score)}, reach {reach_words(_shown(status.reach))}")
@@ -205,7 +206,7 @@ class LiveView:
         if status.state == "paused" and status.why is not None:
             facts.add_row("", cell(status.why, "yellow"))
         tag = printable(self._config.tag)
-        workers = f"{status.workers_ready} of {status.workers} workers"
+        workers = f"{status.workers_ready} of {counted(status.workers, 'worker')}"
         return Panel(facts, title=Text(f"tape2048 record: {tag}, {workers}"), title_align="left", width=76)
 
     def _disk(self, status: Status) -> str:
@@ -269,9 +270,10 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
         "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)})",
     }
     if summary.recovered:
-        facts["recovered"] = f"{len(summary.recovered)} sessions of a recorder that was killed"
+        facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a recorder that was killed"
     if summary.games_dropped:
-        facts["dropped"] = f"{number(summary.games_dropped)} games still in play when the drain's time was up"
+        games = counted(summary.games_dropped, "game")
+        facts["dropped"] = f"{games} still in play when the drain's time was up"
     shown = summary.sessions[-_SESSIONS_SHOWN:]
     names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
     if len(shown) < len(summary.sessions):

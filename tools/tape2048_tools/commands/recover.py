@@ -59,6 +59,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     from tape2048_recorder.config import load_config
     from tape2048_recorder.instance import Instance
     from tape2048_recorder.recorder import recover_all
+    from tape2048_recorder.report import counted
 
     directory = (root or Path(load_config({}, os.environ).config.out_dir)).absolute()
     collected = _Collected()
@@ -84,7 +85,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
         print_human(
             *(cell(f"{level}: {message}") for level, message in collected.events),
             cell(
-                f"{directory}: {len(found)} sessions recovered"
+                f"{directory}: {counted(len(found), 'session')} recovered"
                 if found
                 else f"{directory}: nothing to recover"
             ),

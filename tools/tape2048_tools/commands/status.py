@@ -97,9 +97,11 @@ def _document(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
 
 
 def _line(snapshot: Snapshot, verdict: Verdict) -> str:
+    from tape2048_recorder.report import counted
+
     status = snapshot.status
     return (
-        f"{printable(verdict.text)}, {number(status.steps_per_s)} steps/s, {number(status.games)} games, "
+        f"{printable(verdict.text)}, {number(status.steps_per_s)} steps/s, {counted(status.games, 'game')}, "
         f"session {number(status.session_rows)}/{number(status.rotate_steps)} rows, "
         f"{status.sessions} published"
     )
@@ -115,15 +117,17 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
+    from tape2048_recorder.report import counted
     from tape2048_tools.recording_view import duration, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    workers = counted(status.workers, "worker")
     games = f"{number(status.games)}, {number(status.steps)} steps, mean score {number(status.mean_score)}"
     facts: dict[str, object] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",
-        "plays": f"{snapshot.config['player']} with {status.workers_ready} of {status.workers} workers",
+        "plays": f"{snapshot.config['player']} with {status.workers_ready} of {workers}",
         "games": games,
         "reach": "   ".join(f"{tile} {share(value)}" for tile, value in status.reach.items()) or "-",
         "session": f"{number(status.session_rows)} of {number(status.rotate_steps)} rows, "
@@ -134,12 +138,13 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     if status.free_bytes is not None:
         facts["disk"] = f"{size(status.free_bytes)} free" + (_until_full(status) if verdict.running else "")
     if status.rows_waiting or status.sessions_pending:
-        facts["waiting"] = f"{number(status.rows_waiting)} rows, {status.sessions_pending} sessions"
+        rows, sessions = counted(status.rows_waiting, "row"), counted(status.sessions_pending, "session")
+        facts["waiting"] = f"{rows}, {sessions}"
     if counts.pauses:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.pauses.items()))
         facts["pauses"] = f"{kinds} ({duration(counts.paused_s)} in all)"
     if counts.worker_restarts:
-        facts["restarts"] = f"{counts.worker_restarts} workers ({counts.workers_silent} silent)"
+        facts["restarts"] = f"{counted(counts.worker_restarts, 'worker')} ({counts.workers_silent} silent)"
     return facts
 
 

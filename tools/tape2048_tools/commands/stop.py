@@ -45,6 +45,7 @@ def command(
 
     from tape2048.errors import ControlError, RecorderError
     from tape2048_recorder.control import Running
+    from tape2048_recorder.report import counted
 
     with Running(directory, instance) as recorder:
         recorder.stop(drain=drain)
@@ -66,5 +67,6 @@ def command(
     else:
         status = last.status
         print_human(
-            f"stopped ({printable(status.why)}): {status.sessions} sessions, {status.recorded_rows:,} rows"
+            f"stopped ({printable(status.why)}): {counted(status.sessions, 'session')}, "
+            f"{counted(status.recorded_rows, 'row')}"
         )
