@@ -277,10 +277,20 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise OutDirError(
-                "found a file, expected a directory", path=out_dir, hint="name another --out-dir"
+                f"found {_what_stands_at(out_dir)}, expected a directory",
+                path=out_dir,
+                hint="name another --out-dir",
             ) from error
         raise storage_error(error, out_dir, "making the output directory") from error
     out_dir = out_dir.resolve()
+    try:
+        str(out_dir).encode()
+    except UnicodeEncodeError as error:
+        raise OutDirError(
+            "found a path with bytes that are no text, expected one in UTF-8",
+            path=out_dir,
+            hint="it is recorded as text: rename the directory, or name another --out-dir",
+        ) from error
     stat = os.statvfs(out_dir)
     probe = stat.f_bavail * stat.f_frsize
     if probe < config.min_free_mb * MEGABYTE:
@@ -290,6 +300,15 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
             hint="free some space, or lower min_free_mb",
         )
     return out_dir
+
+
+def _what_stands_at(path: Path) -> str:
+    """What keeps a directory from being made, in words: in its place, or in that of one above it."""
+    for part in (path, *path.parents):
+        if part.is_symlink() and not part.exists():
+            above = "" if part == path else f" at {part}"
+            return f"a symbolic link to nowhere{above} ({part.readlink()})"
+    return "a file"
 
 
 def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:

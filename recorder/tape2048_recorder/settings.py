@@ -262,6 +262,13 @@ def _read_bool(setting: Setting, raw: object, origin: Origin) -> bool:
 def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
     if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
         _refuse(setting, raw, origin)
+    if any("\ud800" <= char <= "\udfff" for char in raw):  # how Python keeps bytes that are no text
+        refuse(
+            f"found {raw!r}, expected UTF-8 text",
+            setting.name,
+            origin,
+            hint="it is recorded as text: use a name without such bytes",
+        )
     return raw
 
 

@@ -191,6 +191,12 @@ def test_text_that_is_refused_names_found_expected_and_where(name: str, text: st
     assert str(by_env).startswith(f"{SETTINGS[name].env}: ")
 
 
+@pytest.mark.parametrize("name", ["out_dir", "model_dir", "metrics_textfile"])
+def test_bytes_that_are_no_text_are_refused(name: str) -> None:
+    raw = os.fsdecode(b"a\xff.prom")  # as the command line and the environment give them
+    assert f"{SETTINGS[name].flag}: found 'a\\udcff.prom', expected UTF-8 text" in str(refused({name: raw}))
+
+
 @pytest.mark.parametrize(
     "line",
     [

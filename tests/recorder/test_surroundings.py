@@ -55,6 +55,27 @@ def test_no_memory_to_share_is_named(root: Path, monkeypatch: pytest.MonkeyPatch
         run(RecorderConfig(out_dir=str(root), player="random", workers=1, min_free_mb=0), Listener())
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path, below: str) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("nowhere")
+    with pytest.raises(
+        OutDirError, match=r"found a symbolic link to nowhere.* \(nowhere\), expected"
+    ) as caught:
+        run(RecorderConfig(out_dir=str(link / below), player="random"), Listener())
+    assert (f"at {link}" in str(caught.value)) == bool(below)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_directory_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Its path would be in each message to a worker; what a link to it is called does not help."""
+    no_text = tmp_path / os.fsdecode(b"no\xff")
+    no_text.mkdir()
+    (tmp_path / "link").symlink_to(no_text)
+    with pytest.raises(OutDirError, match="bytes that are no text"):
+        run(RecorderConfig(out_dir=str(tmp_path / "link"), player="random", workers=1), Listener())
+
+
 @pytest.mark.root
 def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Path) -> None:
     """As ext4 does by itself when it finds an error, whoever has files open for writing."""
