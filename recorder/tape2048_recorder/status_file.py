@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048._durable import rename_exchange, storage_error, write_all
-from tape2048.errors import FieldError, NotRunningError, StorageError
+from tape2048.errors import FieldError, NotRunningError, OutDirError, StorageError
 from tape2048_recorder.report import Status
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
 
     Raises:
         NotRunningError: none has ever written one here.
+        OutDirError: it is a file, no directory.
         FieldError: the file is none of ours.
         StorageError: it cannot be read.
     """
@@ -178,6 +179,12 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
         try:
             with path.open("rb") as file:
                 data = file.read(_FILE_BYTES_MAX)
+        except NotADirectoryError as error:
+            raise OutDirError(
+                "found a file, expected the directory that a recorder writes to",
+                path=out_dir,
+                hint="name its out_dir; a session's files are shown by `tape2048 show`",
+            ) from error
         except FileNotFoundError:
             raise NotRunningError(
                 f"no recorder has written its status here as instance {instance!r}",

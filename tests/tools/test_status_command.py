@@ -112,6 +112,15 @@ def test_where_nobody_ever_recorded(tape: Tape, tmp_path: Path, command: str) ->
     assert done.out == ""
 
 
+@pytest.mark.parametrize("command", ["status", "rotate", "stop"])
+def test_a_file_in_the_place_of_the_directory_is_named(tape: Tape, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "steps.npy"
+    path.write_text("mine")
+    done = tape(command, str(path))
+    assert done.code == errors.OutDirError.exit_code
+    assert f"{path}: found a file, expected the directory" in done.err
+
+
 @pytest.mark.parametrize("command", ["rotate", "stop"])
 @pytest.mark.parametrize("fields", [{"state": "stopped"}, {"pid_off": 1}])
 def test_who_is_not_there_cannot_be_told(
