@@ -222,7 +222,7 @@ class LiveWeights:
             return
         if self._trouble is not None:
             self._trouble = None
-            self._reporter.event("info", f"{self._model_dir} can be read again")
+            self._reporter.event("info", f"checkpoints of {self._model_dir} can be taken again")
         self._forget(oldest)
 
     def _complain(self, what: str) -> None:

@@ -130,7 +130,7 @@ def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watc
     watch.write("b.st", b"b", at=5)
     watch.look(2)
     assert watch.current == b"b"
-    assert "can be read again" in watch.listener.messages("info")[0]
+    assert "can be taken again" in watch.listener.messages("info")[0]
 
 
 def test_a_copy_that_finds_no_room_is_named_and_tried_again(watch: Watch) -> None:
@@ -147,6 +147,8 @@ def test_a_copy_that_finds_no_room_is_named_and_tried_again(watch: Watch) -> Non
     assert event.startswith(f"{watch.keep}/2-b.st: File too large"), "not the directory that is read"
     watch.look()
     assert watch.current == b"b"
+    (event,) = watch.listener.messages("info")
+    assert event == f"checkpoints of {watch.dir} can be taken again"
 
 
 def test_copies_that_nobody_plays_are_removed(watch: Watch) -> None:
