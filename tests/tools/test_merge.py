@@ -188,6 +188,13 @@ def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
     assert not partial.exists()
     assert theirs.is_dir()
     assert tape("recover", root, "--json").json == {"root": str(root), "recovered": [], "events": []}
+    partial.mkdir()
+    (partial / "session").mkdir()
+    (partial / "journal").write_bytes(b"no journal of ours, and longer than a header")
+    done = tape("recover", root)
+    assert done.code == 1
+    assert "put into .quarantine" in done.out
+    assert "nothing could be recovered" in done.out
 
 
 def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
             cell(
                 f"{directory}: {counted(len(found), 'session')} recovered"
                 if found
-                else f"{directory}: nothing to recover"
+                else f"{directory}: nothing {'could be recovered' if errors else 'to recover'}"
             ),
         )
     if errors:
