@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import os
 import platform
@@ -15,7 +14,14 @@ from typing import TYPE_CHECKING
 from tape2048._durable import storage_error
 from tape2048._quarantine import quarantine
 from tape2048._version import __version__
-from tape2048.errors import DiskFullError, FormatError, OutDirError, TapeError, WorkerStartError
+from tape2048.errors import (
+    DiskFullError,
+    FormatError,
+    OutDirError,
+    StorageError,
+    TapeError,
+    WorkerStartError,
+)
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.validation import Finding
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
@@ -200,12 +206,11 @@ def _run(
     try:
         daemon.run()
     except TapeError:
-        with contextlib.suppress(TapeError):  # what ended the daemon is what is to be said
-            memory.settle(ledger.state())
+        _remember(memory, ledger.state(), reporter)
         raise
     finally:
         playing.close()
-    memory.settle(ledger.state())
+    _remember(memory, ledger.state(), reporter)
     if daemon.finished_games_lost:
         raise DiskFullError(
             f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
@@ -231,6 +236,14 @@ def _run(
         first_step_s=daemon.first_step_s,
         model_share=daemon.gauges.model_share,
     )
+
+
+def _remember(memory: Memory, state: GameState, reporter: Reporter) -> None:
+    """Have the next start go on where this one ends; where that finds no room, nothing recorded is lost."""
+    try:
+        memory.settle(state)
+    except StorageError as error:
+        reporter.event("warning", f"{error}; the next start with this seed skips some games")
 
 
 def _worker_spec(
@@ -295,7 +308,7 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
     probe = stat.f_bavail * stat.f_frsize
     if probe < config.min_free_mb * MEGABYTE:
         raise DiskFullError(
-            f"{probe / MEGABYTE:.0f} MB are free, min_free_mb = {config.min_free_mb} are to stay free",
+            f"{probe // MEGABYTE} MB are free, min_free_mb = {config.min_free_mb} are to stay free",
             path=out_dir,
             hint="free some space, or lower min_free_mb",
         )

@@ -104,8 +104,8 @@ class Recording:
             return f"{self._out_dir}: {error.strerror}"
         if free < needed:
             return (
-                f"{DISK_FULL}: {free / MEGABYTE:.0f} MB are free in {self._out_dir}, "
-                f"{needed / MEGABYTE:.0f} MB are needed (min_free_mb = {self._config.min_free_mb})"
+                f"{DISK_FULL}: {free // MEGABYTE} MB are free in {self._out_dir}, "
+                f"{-(-needed // MEGABYTE)} MB are needed (min_free_mb = {self._config.min_free_mb})"
             )
         return None
 

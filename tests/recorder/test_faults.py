@@ -552,6 +552,22 @@ def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
     assert max(published_ids(root)) < state["next_id"]
 
 
+def test_a_memory_that_cannot_be_written_at_the_end_costs_no_summary(
+    recorders: Recorders, root: Path
+) -> None:
+    recorder = recorders.start(seed=SEED, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    (root / ".recorder").rename(root / "elsewhere")
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    warning = recorder.events("warning")[-1]  # behind one about the status file
+    assert "writing the instance's memory failed" in warning
+    assert "the next start with this seed skips some games" in warning
+    assert len(published_ids(root)) == recorder.summary["games"] > 0
+    state = json.loads((root / "elsewhere" / "default.json").read_bytes())
+    assert max(published_ids(root)) < state["next_id"]
+
+
 def test_too_little_room_to_begin(recorders: Recorders, root: Path) -> None:
     recorder = recorders.run(min_free_mb=10**9)
     assert recorder.process.returncode == DiskFullError.exit_code
