@@ -76,6 +76,7 @@ class Recording:
         #: When the open (or next) session of each began: monotonic, UTC.
         self._began: dict[int, tuple[float, str]] = {}
         self._closing: list[PartialSession] = []
+        self._publishing: list[PartialSession] = []  # given to the publisher, which is not through with them
         self._retry_at = 0.0
         self._failure: str | None = None
         self.publisher = Publisher(out_dir)
@@ -214,12 +215,15 @@ class Recording:
     def _submit_closing(self) -> None:
         for session in [session for session in self._closing if not session.writing]:
             self._closing.remove(session)
+            self._publishing.append(session)
             self.publisher.submit(session)
 
     def outcomes(self) -> list[Outcome]:
         """What the publisher has done since the last call."""
         outcomes = self.publisher.outcomes()
         for outcome in outcomes:
+            if outcome.final:
+                self._publishing.remove(outcome.session)
             if outcome.published is not None and outcome.published.path is not None:
                 seen = outcome.published.path.name in self._counted
                 self._bytes_published += 0 if seen else outcome.published.bytes
@@ -243,7 +247,7 @@ class Recording:
         return sum(session.rows_confirmed for session in self._open.values())
 
     def size_bytes(self, now: float) -> int:
-        """Bytes of the sessions in ``out_dir`` and of those being written; 0 where ``max_disk_mb`` is off.
+        """Bytes of the sessions in ``out_dir`` and of those on their way; 0 where ``max_disk_mb`` is off.
 
         The directory is looked at once in :data:`RECOUNT_S`, and before a limit is said to be met: others
         remove sessions (``tape2048 prune``), or publish there too.
@@ -261,8 +265,10 @@ class Recording:
 
     @property
     def _size_bytes(self) -> int:
-        being_written = [*self._closing, *self._open.values()]
-        return self._bytes_published + sum(session.size_bytes for session in being_written)
+        # One that has its name counts with the others. Not Path.exists, which raises where a device fails.
+        publishing = [each for each in self._publishing if os.path.exists(each.steps_path)]  # noqa: PTH110
+        coming = [*publishing, *self._closing, *self._open.values()]
+        return self._bytes_published + sum(session.size_bytes for session in coming)
 
     @property
     def _rows_being_written(self) -> int:

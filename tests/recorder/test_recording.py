@@ -16,7 +16,7 @@ from tape2048 import Session, validate_session
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY
 from tape2048.session import sessions
 from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.partial import Facts
+from tape2048_recorder.partial import Facts, PartialSession
 from tape2048_recorder.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording import RECOUNT_S, Recording
 
@@ -188,6 +188,24 @@ def test_closed_sessions_that_wait_pause_the_workers(make: Make, monkeypatch: py
     assert why is not None
     assert "the disk is slow" in why
     recording.publisher.pending = 0
+
+
+def test_a_session_that_waits_to_be_published_takes_its_room(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = make(max_disk_mb=1)
+    submitted: list[PartialSession] = []
+    submit = recording.publisher.submit
+    monkeypatch.setattr(recording.publisher, "submit", submitted.append)
+    recording.confirm(Blocks(recording).write(recording.place(50), 5))
+    size = recording.size_bytes(0.0)
+    recording.close_open()
+    assert [recording.size_bytes(now) for now in (1.0, 1.0 + RECOUNT_S)] == [size, size]
+    submit(*submitted)
+    wait_until_idle(recording)
+    (path,) = sessions(tmp_path)
+    published = sum((path / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
+    assert recording.size_bytes(2.0 + 2 * RECOUNT_S) == published
 
 
 def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, tmp_path: Path) -> None:
