@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -15,6 +16,10 @@ _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.S
 #: What ``tape2048 rotate`` and ``tape2048 stop --now`` send.
 ROTATE = signal.SIGUSR1
 STOP_NOW = signal.SIGUSR2
+
+#: A request to end that follows another one within this many seconds is that one. timeout(1) signals its
+#: child, then the whole group; a session's end is SIGTERM, then SIGHUP. Nobody is that quick who wants more.
+SAME_S = 0.25
 
 #: All that the pipe can hold: a storm of one signal must not keep another from being noted.
 _PIPE_BYTES = 1 << 16
@@ -35,6 +40,8 @@ class Signals:
     """
 
     def __init__(self, *, reloads: bool = False) -> None:
+        self._ends = {signal.SIGTERM, signal.SIGINT} | ({signal.SIGHUP} if not reloads else set())
+        self._ended_at = float("-inf")
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and not reloads else ()
@@ -43,12 +50,23 @@ class Signals:
         }
 
     def take(self) -> list[str]:
-        """The names of the signals that came since the last call."""
+        """The names of the signals that came since the last call; an end that is asked for twice is one."""
         try:
             numbers = os.read(self.fd, _PIPE_BYTES)
         except BlockingIOError:
             return []
-        return [signal.Signals(number).name for number in numbers if number in _HEARD]
+        return [
+            signal.Signals(number).name
+            for number in numbers
+            if number in _HEARD and not (number in self._ends and self._is_same(time.monotonic()))
+        ]
+
+    def _is_same(self, now: float) -> bool:
+        """Whether a request to end is the last one, heard once more."""
+        same = now - self._ended_at < SAME_S
+        if not same:
+            self._ended_at = now
+        return same
 
     def close(self) -> None:
         """Put the handlers back that were there before.

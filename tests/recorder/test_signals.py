@@ -1,0 +1,50 @@
+"""Which signals are heard, and how often."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048_recorder import signals
+from tape2048_recorder.signals import ROTATE, STOP_NOW, Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=[False, True], ids=["ends", "reloads"])
+def heard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Signals]:
+    monkeypatch.setattr(signals, "SAME_S", 3600.0)
+    signals_heard = Signals(reloads=request.param)
+    yield signals_heard
+    signals_heard.close()
+
+
+def send(*numbers: signal.Signals) -> None:
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+
+def test_a_request_to_end_that_is_sent_twice_is_one(heard: Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As timeout(1) does: to its child, and to the group that the child is in."""
+    send(signal.SIGTERM, signal.SIGTERM)
+    assert heard.take() == ["SIGTERM"]
+    send(signal.SIGINT)
+    assert heard.take() == []
+    monkeypatch.setattr(signals, "SAME_S", 0.0)
+    send(signal.SIGTERM)
+    assert heard.take() == ["SIGTERM"]
+
+
+def test_a_hangup_is_the_same_request_only_where_it_is_one(heard: Signals) -> None:
+    send(signal.SIGTERM, signal.SIGHUP, signal.SIGHUP)
+    reloads = heard._ends == {signal.SIGTERM, signal.SIGINT}
+    assert heard.take() == (["SIGTERM", "SIGHUP", "SIGHUP"] if reloads else ["SIGTERM"])
+
+
+def test_other_requests_are_heard_each_time(heard: Signals) -> None:
+    send(signal.SIGTERM, ROTATE, STOP_NOW, ROTATE)
+    assert heard.take() == ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGUSR1"]
