@@ -65,8 +65,8 @@ TICK_S = 0.05
 STATUS_INTERVAL_S = 0.5
 LIMITS_INTERVAL_S = 0.25
 
-#: After the drain's time is up, a worker has this long to write what is finished.
-HURRY_GRACE_S = 5.0
+#: After the drain's time is up, a worker has this long to write what is finished, and to find room for it.
+HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 
 #: After a pause, it has gone on when nothing has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
@@ -248,7 +248,7 @@ class Daemon:
                 self.stop(message.error)
 
     def _on_ready(self, worker: Worker, message: Ready) -> None:
-        worker.ready = True
+        worker.ready = self._phase == "recording"  # one that comes later holds nothing, and is ended
         self._recording.begin(message.generation)
         self._give_up(self._playing.on_ready(worker.index, message))
 
@@ -423,7 +423,7 @@ class Daemon:
         elif now >= self._deadline:
             self._supervisor.command(HURRY)
             for worker in workers:
-                if worker.waiting_rows is not None:
+                if worker.waiting_rows is not None and now >= self._deadline + ROOM_GRACE_S:
                     worker.waiting_rows = None
                     worker.answer(NoRoom())
 

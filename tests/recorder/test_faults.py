@@ -444,7 +444,8 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
 def test_sigterm_while_the_disk_is_full(recorders: Recorders, small_disk: Path) -> None:
     out_dir = small_disk / "out"
     settings = {"out_dir": str(out_dir), "seed": SEED, "rotate_steps": 10**9}
-    recorder = recorders.start(**settings, drain_timeout_s=0.5)
+    hooks = {"tape2048_recorder.daemon:ROOM_GRACE_S": 0.0}
+    recorder = recorders.start(**settings, drain_timeout_s=0.5, hooks=hooks)
     recorder.wait_for_event("paused: ")
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == DiskFullError.exit_code
@@ -497,7 +498,11 @@ def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, r
 
 @pytest.mark.parametrize("what", ["the journal", "rows"])
 def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, root: Path, what: str) -> None:
-    hooks = {"tape2048_recorder.daemon:HURRY_GRACE_S": 1.5, "import:slow_publisher": True}
+    hooks = {
+        "tape2048_recorder.daemon:HURRY_GRACE_S": 1.5,
+        "tape2048_recorder.daemon:ROOM_GRACE_S": 0.0,
+        "import:slow_publisher": True,
+    }
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
     recorder = recorders.start(**settings, **CALM, hooks=hooks)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
@@ -598,7 +603,7 @@ def test_an_out_dir_that_is_a_file(recorders: Recorders, tmp_path: Path) -> None
 
 
 def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
-    hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.3}
+    hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.3, "tape2048_recorder.daemon:ROOM_GRACE_S": 0.0}
     recorder = recorders.start(rotate_steps=10**9, drain_timeout_s=0.3, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     root.rename(root.with_name("elsewhere"))

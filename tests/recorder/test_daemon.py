@@ -1,4 +1,4 @@
-"""What the daemon does with signals that ask for its end, or for its settings, when it is ending already."""
+"""What the daemon decides on its way to the end, without a process: signals, and the last blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.daemon import Daemon
+from tape2048_recorder.daemon import HURRY_GRACE_S, ROOM_GRACE_S, Daemon
+from tape2048_recorder.protocol import NoRoom, Ready
 from tape2048_recorder.reload import Reload
 from tape2048_recorder.shared import DRAIN
 
@@ -22,13 +23,16 @@ class World:
         self.said: list[str] = []
         self.done: list[str] = []
         self.loads = 0
+        self.workers: list[SimpleNamespace] = []
         self._signals: list[str] = []
         supervisor = SimpleNamespace(
-            workers=[],
+            workers=self.workers,
             command=lambda command: self.done.append("drain" if command == DRAIN else "hurry"),
             kill_all=lambda: self.done.append("kill"),
         )
-        recording = SimpleNamespace(publisher=SimpleNamespace(give_up=lambda: None))
+        recording = SimpleNamespace(
+            publisher=SimpleNamespace(give_up=lambda: None), begin=lambda generation: None
+        )
         reporter = SimpleNamespace(event=lambda level, message: self.said.append(f"{level}: {message}"))
         self.daemon = Daemon(
             config=RecorderConfig(),
@@ -37,7 +41,7 @@ class World:
             recording=cast("Any", recording),
             ledger=cast("Any", None),
             memory=cast("Any", None),
-            playing=cast("Any", None),
+            playing=cast("Any", SimpleNamespace(on_ready=lambda index, message: None)),
             signals=cast("Any", SimpleNamespace(take=self._take)),
             begun=0.0,
             reload=Reload(self._load, cast("Any", reporter)) if reloads else None,
@@ -90,3 +94,36 @@ def test_settings_that_nobody_reads_any_more_are_said_to_be_so() -> None:
     assert world.said[1:] == ["warning: reload: nothing is changed: the recorder is ending"]
     assert world.done == ["drain"]
     assert world.loads == 0
+
+
+def waiting_worker() -> SimpleNamespace:
+    worker = SimpleNamespace(index=0, alive=True, ready=True, waiting_rows=100, answers=[])
+    worker.answer = worker.answers.append
+    return worker
+
+
+def test_what_waits_for_room_when_the_drain_is_over_has_some_seconds_more() -> None:
+    """Room comes with each session that is published, and a drain may be over at once."""
+    world = World()
+    world.workers.append(worker := waiting_worker())
+    world.daemon.stop(LIMIT)
+    over = world.daemon._deadline
+    world.daemon._check_drain(over)
+    assert world.done == ["drain", "hurry"]
+    assert not worker.answers
+    world.daemon._check_drain(over + ROOM_GRACE_S)
+    assert worker.answers == [NoRoom()]
+    assert "kill" not in world.done
+    world.daemon._check_drain(over + HURRY_GRACE_S)
+    assert world.done[-1] == "kill"
+
+
+def test_a_worker_that_is_ready_too_late_is_ended_as_one_that_is_not() -> None:
+    """It holds nothing; that it was ended is no news."""
+    world = World()
+    worker = SimpleNamespace(index=0, alive=True, ready=False)
+    world.daemon._on_ready(cast("Any", worker), Ready("0" * 64, 1.0))
+    assert worker.ready
+    world.daemon.stop(LIMIT)
+    world.daemon._on_ready(cast("Any", worker), Ready("0" * 64, 1.0))
+    assert not worker.ready
