@@ -314,21 +314,21 @@ class Daemon:
                 self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
             return
         said = f"; it said: {error}" if error else ""
-        games = counted(back, "unrecorded game")
-        self._restart_later(worker, f"(pid {pid}) ended: {how}{said}; its {games} will be played again")
+        then = f"; its {counted(back, 'unrecorded game')} will be played again"
+        self._restart_later(worker, f"(pid {pid}) ended: {how}{said}", then)
 
-    def _restart_later(self, worker: Worker, what: str) -> None:
+    def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
         """Say what became of a worker, and start another one in its place in a while, or give up."""
         self._supervisor.schedule_restart(worker, time.monotonic())
         delay_s = worker.start_at - time.monotonic()
-        self._reporter.event("warning", f"worker {worker.index} {what}, another starts in {delay_s:.1f} s")
-        if self._supervisor.is_hopeless:
-            self._give_up(
-                WorkersDiedError(
-                    f"{self._supervisor.deaths_in_a_row} workers died without recording, the last one {what}",
-                    hint="its standard error is above; too little memory shows as SIGKILL",
-                )
-            )
+        if not self._supervisor.is_hopeless:
+            then += f", another starts in {delay_s:.1f} s"
+            self._reporter.event("warning", f"worker {worker.index} {what}{then}")
+            return
+        deaths = self._supervisor.deaths_in_a_row
+        said = f"{deaths} workers died without recording, the last one {what}"
+        hint = "its standard error is above; too little memory shows as SIGKILL"
+        self._give_up(WorkersDiedError(said, hint=hint))
 
     # Deciding.
 
