@@ -516,7 +516,7 @@ def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, roo
         if what == "the journal":  # until it has heard of the death, room would still save the block
             recorder.wait_for_event("ended while draining")
     assert recorder.end() == DiskFullError.exit_code
-    assert "finished games found no room" in recorder.error["message"]
+    assert "found no room before the drain's time was up" in recorder.error["message"]
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
     assert recorder.count("ended while draining: killed") == (what == "the journal")
     assert_sessions_valid(root)
