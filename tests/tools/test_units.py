@@ -59,7 +59,7 @@ def analyze(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @systemd_analyze
 @pytest.mark.parametrize("user", [False, True])
 def test_systemd_finds_nothing_wrong(tmp_path: Path, user: bool) -> None:
-    config = RecorderConfig(out_dir="/srv/tape2048", metrics_listen="127.0.0.1:9105", drain_timeout_s=600.0)
+    config = RecorderConfig(out_dir="/srv/my %s", metrics_listen="127.0.0.1:9105", drain_timeout_s=600.0)
     layout = Layout(program="/bin/true", user=user)
     write(tmp_path, [*units(layout), *drop_in(layout, "main", config)])
     names = ["tape2048-recorder@main.service", "tape2048-prune@main.service", "tape2048-prune@main.timer"]
@@ -174,6 +174,12 @@ def test_every_file_is_known_by_its_first_line() -> None:
             ["ReadWritePaths=/home/a/x", "ProtectHome=read-only"],
             ["ReadWritePaths=/home/a/x", "ProtectHome=read-only"],
         ),
+        (
+            {"out_dir": '/srv/50% of "my" games'},
+            [r'ReadWritePaths="/srv/50%% of \"my\" games"'],
+            [r'ReadWritePaths="/srv/50%% of \"my\" games"'],
+        ),
+        ({"player": "python:p.py:make", "model_dir": "/home/a/runs"}, ["ProtectHome=read-only"], []),
         ({"metrics_textfile": "/var/lib/collector/t.prom"}, ["ReadWritePaths=/var/lib/collector"], []),
         (
             {"metrics_listen": "127.0.0.1:1"},

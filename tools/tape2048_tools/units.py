@@ -266,15 +266,16 @@ def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]
     recorder, prune = [], []
     out_dir = PurePosixPath(config.out_dir)
     if out_dir.is_absolute() and not layout.user:
-        recorder.append(f"ReadWritePaths={out_dir}")
-        prune.append(f"ReadWritePaths={out_dir}")
-        if out_dir.is_relative_to("/home") or out_dir.is_relative_to("/root"):
-            recorder.append("ProtectHome=read-only")
-            prune.append("ProtectHome=read-only")
+        recorder.append(f"ReadWritePaths={_word(out_dir)}")
+        prune.append(f"ReadWritePaths={_word(out_dir)}")
+    if _in_home(out_dir) and not layout.user:
+        prune.append("ProtectHome=read-only")
+    if (_in_home(out_dir) or _in_home(config.model_dir)) and not layout.user:
+        recorder.append("ProtectHome=read-only")
     if config.metrics_textfile is not None and not layout.user:
         textfile = PurePosixPath(config.metrics_textfile)
         if textfile.is_absolute():
-            recorder.append(f"ReadWritePaths={textfile.parent}")
+            recorder.append(f"ReadWritePaths={_word(textfile.parent)}")
     if config.metrics_listen is not None and not layout.user:
         recorder += _network(config.metrics_listen)
     if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
@@ -290,6 +291,20 @@ def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]
         for service, lines in (("tape2048-recorder", recorder), ("tape2048-prune", prune))
         if lines
     ]
+
+
+def _word(path: PurePosixPath) -> str:
+    """A path as one word of a directive that takes several: systemd.syntax(7), systemd.unit(5)."""
+    text = str(path).replace("%", "%%")
+    if not any(char.isspace() or char in "\"'\\" for char in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _in_home(path: PurePosixPath | str | None) -> bool:
+    """Whether ``ProtectHome=yes`` would hide it."""
+    return f"{path}/".startswith(("/home/", "/root/"))
 
 
 def _network(address: str) -> list[str]:
