@@ -158,7 +158,7 @@ def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int)
     player = own(player)  # chunks are played at the same time
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()
-    played = buffer.runs
+    played, made = buffer.runs, buffer.rows
     found = []
     for i in range(end - first):
         differs = [name for name in _COMPARED if played[name][i] != recorded[name][i]]
@@ -170,7 +170,7 @@ def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int)
                 )
             )
             continue
-        here = buffer.rows[int(played["first_row"][i]) :][: int(played["rows"][i])]
+        here = made[int(played["first_row"][i]) :][: int(played["rows"][i])]
         there = session.steps[int(recorded["first_row"][i]) :][: int(recorded["rows"][i])]
         unequal = np.flatnonzero(here != there)
         if len(unequal):

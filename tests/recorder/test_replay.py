@@ -9,13 +9,20 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tape2048 import Session, sessions, validate_session
 from tape2048.errors import ReplayError
 from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048_recorder import replay
+from tape2048_recorder.game_loop import Buffer
 from tape2048_recorder.replay import replay_session
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 pytestmark = pytest.mark.slow
 
@@ -43,11 +50,27 @@ def change_db(session: Path, statement: str, *values: object) -> None:
 
 def test_a_recorded_session_plays_again_bit_for_bit(recorded: Path) -> None:
     seen: list[tuple[int, int]] = []
-    replay = replay_session(recorded, progress=lambda done, total: seen.append((done, total)))
-    assert replay.runs == 60
-    assert replay.findings == ()
+    played = replay_session(recorded, progress=lambda done, total: seen.append((done, total)))
+    assert played.runs == 60
+    assert played.findings == ()
     rows = len(Session.open(recorded))
     assert seen[-1] == (rows, rows)
+
+
+def test_the_rows_of_a_chunk_are_made_once(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each of its runs: thousands of random games would take minutes."""
+
+    class Counting(Buffer):
+        made = 0
+
+        @property
+        def rows(self) -> npt.NDArray[np.void]:
+            Counting.made += 1
+            return super().rows
+
+    monkeypatch.setattr(replay, "Buffer", Counting)
+    assert replay_session(recorded).runs == 60
+    assert Counting.made == 1
 
 
 def test_one_changed_cell_is_found_and_placed(copied: Path) -> None:
