@@ -9,6 +9,7 @@ reports through a :class:`~tape2048_recorder.report.Reporter`; it neither logs n
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import time
@@ -388,7 +389,8 @@ class Daemon:
             self.reason = f"max_games = {self.config.max_games} was reached"
             self._publish_rest(now)
             return
-        if now < self._next_limits:
+        rows_met = self.tally.rows >= (self.config.max_steps or math.inf)  # costs nothing to look at
+        if now < self._next_limits and not rows_met:
             return
         self._next_limits = now + LIMITS_INTERVAL_S
         met = limit_met(

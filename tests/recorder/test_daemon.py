@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.daemon import HURRY_GRACE_S, ROOM_GRACE_S, Daemon
+from tape2048_recorder.daemon import HURRY_GRACE_S, ROOM_GRACE_S, TICK_S, Daemon
 from tape2048_recorder.protocol import NoRoom, Ready
 from tape2048_recorder.reload import Reload
 from tape2048_recorder.shared import DRAIN
@@ -19,7 +19,7 @@ LIMIT = "max_steps = 5 was reached (6 rows)"
 class World:
     """A daemon whose workers and publisher only note what becomes of them."""
 
-    def __init__(self, *, reloads: bool = False) -> None:
+    def __init__(self, *, reloads: bool = False, **settings: Any) -> None:
         self.said: list[str] = []
         self.done: list[str] = []
         self.loads = 0
@@ -29,17 +29,20 @@ class World:
             workers=self.workers,
             command=lambda command: self.done.append("drain" if command == DRAIN else "hurry"),
             kill_all=lambda: self.done.append("kill"),
+            pids=[],
         )
         recording = SimpleNamespace(
-            publisher=SimpleNamespace(give_up=lambda: None), begin=lambda generation: None
+            publisher=SimpleNamespace(give_up=lambda: None),
+            begin=lambda generation: None,
+            size_bytes=lambda now: 0,
         )
         reporter = SimpleNamespace(event=lambda level, message: self.said.append(f"{level}: {message}"))
         self.daemon = Daemon(
-            config=RecorderConfig(),
+            config=RecorderConfig(**settings),
             reporter=cast("Any", reporter),
             supervisor=cast("Any", supervisor),
             recording=cast("Any", recording),
-            ledger=cast("Any", None),
+            ledger=cast("Any", SimpleNamespace(exhausted=False)),
             memory=cast("Any", None),
             playing=cast("Any", SimpleNamespace(on_ready=lambda index, message: None)),
             signals=cast("Any", SimpleNamespace(take=self._take)),
@@ -127,3 +130,15 @@ def test_a_worker_that_is_ready_too_late_is_ended_as_one_that_is_not() -> None:
     world.daemon.stop(LIMIT)
     world.daemon._on_ready(cast("Any", worker), Ready("0" * 64, 1.0))
     assert not worker.ready
+
+
+def test_rows_are_counted_with_each_tick_and_not_only_where_all_limits_are_looked_at() -> None:
+    """A fast player makes millions in between."""
+    world = World(max_steps=5)
+    world.daemon._check_limits(0.0)
+    world.daemon.tally.rows = 4
+    world.daemon._check_limits(TICK_S)
+    assert not world.done
+    world.daemon.tally.rows = 6
+    world.daemon._check_limits(2 * TICK_S)
+    assert world.daemon.reason == LIMIT
