@@ -235,7 +235,8 @@ class LiveWeights:
         """Copy a checkpoint, and offer it if its bytes are not those that play already."""
         number = max(self._generations, default=0) + 1
         self._keep_dir.mkdir(mode=0o700, exist_ok=True)
-        copy = self._keep_dir / f"{number}-{seen.path.name}"
+        name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text
+        copy = self._keep_dir / f"{number}-{name}"
         try:
             digest = _copy(seen.path, copy)
         except OSError:
@@ -245,7 +246,7 @@ class LiveWeights:
         if self._generations and digest == self._generations[number - 1].weights.sha256:
             copy.unlink()
             return
-        self._generations[number] = _Generation(Weights(number, str(copy), digest), seen.path.name)
+        self._generations[number] = _Generation(Weights(number, str(copy), digest), name)
         self._offer(number)
 
     def _forget(self, oldest: int) -> None:

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tape2048.errors import ModelDirError
@@ -131,6 +132,14 @@ def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watc
     watch.look(2)
     assert watch.current == b"b"
     assert "can be taken again" in watch.listener.messages("info")[0]
+
+
+def test_a_name_that_is_no_text_is_told_as_text(watch: Watch) -> None:
+    watch.write(os.fsdecode(b"b\xff.st"), b"b", at=5)
+    watch.look(3)
+    assert watch.current == b"b"
+    msgspec.msgpack.encode(watch.live.current)  # as a worker is told
+    assert watch.live.current.path.endswith(r"2-b\udcff.st")
 
 
 def test_a_copy_that_finds_no_room_is_named_and_tried_again(watch: Watch) -> None:
