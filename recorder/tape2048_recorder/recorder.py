@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
+from tape2048._json import is_utf8
 from tape2048._quarantine import quarantine
 from tape2048._version import __version__
 from tape2048.errors import (
@@ -296,14 +297,12 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
             ) from error
         raise storage_error(error, out_dir, "making the output directory") from error
     out_dir = out_dir.resolve()
-    try:
-        str(out_dir).encode()
-    except UnicodeEncodeError as error:
+    if not is_utf8(str(out_dir)):
         raise OutDirError(
             "found a path with bytes that are no text, expected one in UTF-8",
             path=out_dir,
             hint="it is recorded as text: rename the directory, or name another --out-dir",
-        ) from error
+        )
     stat = os.statvfs(out_dir)
     probe = stat.f_bavail * stat.f_frsize
     if probe < config.min_free_mb * MEGABYTE:

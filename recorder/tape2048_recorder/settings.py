@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 import msgspec
 from msgspec import inspect
 
+from tape2048._json import is_utf8
 from tape2048.errors import ConfigError, UnknownKeyError
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def _read_bool(setting: Setting, raw: object, origin: Origin) -> bool:
 def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
     if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
         _refuse(setting, raw, origin)
-    if any("\ud800" <= char <= "\udfff" for char in raw):  # how Python keeps bytes that are no text
+    if not is_utf8(raw):
         refuse(
             f"found {raw!r}, expected UTF-8 text",
             setting.name,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048._durable import fsync_dir, rename_noreplace, storage_error, write_file
+from tape2048._json import json_bytes
 from tape2048.errors import HeldError, NameTakenError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
         at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
         findings=[msgspec.to_builtins(finding) for finding in findings],
     )
-    text = msgspec.json.format(msgspec.json.encode(reason)) + b"\n"
+    text = msgspec.json.format(json_bytes(reason)) + b"\n"
     try:
         home.mkdir(exist_ok=True)
         for count in itertools.count(1):

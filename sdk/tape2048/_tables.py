@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from tape2048._json import valid_text
 from tape2048.session import check_thresholds
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     reached = corpus.run_labels(tiles) if tiles else np.empty((len(corpus.runs), 0), np.bool_)
     labels = tuple(Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
     # Sessions of two directories may have one name, and a dictionary has each word once.
-    names = [session.name for session in corpus.sessions]
+    names = [valid_text(session.name) for session in corpus.sessions]
     codes = {word: code for code, word in enumerate(dict.fromkeys(names))}
     session = Column("session", np.dtype("<i4"), words=tuple(codes))
     owners = np.array([codes[word] for word in names], np.int32)[corpus.runs["session"]]

@@ -26,6 +26,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, replace_file, write_all
+from tape2048._json import json_bytes
 from tape2048._reading import map_path, read_path
 from tape2048.errors import NameTakenError, ScoresError
 
@@ -184,7 +185,7 @@ def write_scores(
         crc32c=checksum,
         runs=boards.runs,
     )
-    replace_file(sidecar, msgspec.json.format(msgspec.json.encode(info), indent=1) + b"\n")
+    replace_file(sidecar, msgspec.json.format(json_bytes(info), indent=1) + b"\n")
     return info
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from tape2048._crc import crc32c_combine
 from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._json import json_bytes
 from tape2048._reading import open_regular, read_exactly
 from tape2048._staging import Staging, sweep
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError, NameTakenError
@@ -211,7 +212,7 @@ def _check_mergeable(parts: list[_Part]) -> None:
 
 
 def _short(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
+    text = json_bytes(value).decode()
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

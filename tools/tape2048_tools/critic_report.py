@@ -7,8 +7,7 @@ import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from tape2048._json import json_bytes
 from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, ranking_predictors, runs_text
 from tape2048_tools.display import number, share
 from tape2048_tools.output import printable
@@ -59,7 +58,7 @@ def report(
         _reading(evaluation),
         # "<" would end the element early
         '<script type="application/json" id="evaluation">'
-        + msgspec.json.encode(_finite(document)).decode().replace("<", "\\u003c")
+        + json_bytes(_finite(document)).decode().replace("<", "\\u003c")
         + "</script>",
     ]
     return (

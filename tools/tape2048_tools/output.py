@@ -76,7 +76,9 @@ def print_json(document: Any) -> None:
     """Print one JSON document, indented. NaN becomes null."""
     import msgspec
 
-    _emit(msgspec.json.format(msgspec.json.encode(_encodable(document)), indent=2).decode() + "\n")
+    from tape2048._json import json_bytes
+
+    _emit(msgspec.json.format(json_bytes(document), indent=2).decode() + "\n")
 
 
 def print_text(text: str) -> None:
@@ -237,17 +239,6 @@ def unwritten(error: OSError) -> Exception:
     return kind(
         f"writing to standard output failed ({error.strerror})", hint="check where the output is sent"
     )
-
-
-def _encodable(value: Any) -> Any:
-    """The document with names that are not valid Unicode (a file's) escaped, as JSON has no bytes."""
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
 
 
 def _emit(text: str) -> None:

@@ -25,6 +25,7 @@ from tape2048._durable import (
     storage_error,
     write_file,
 )
+from tape2048._json import json_bytes
 from tape2048._reading import read_exactly
 from tape2048._staging import Staging, hold, sweep
 from tape2048.errors import (
@@ -475,5 +476,5 @@ def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras
         files={**writer.files, METADATA_DB: FileEntry(len(content), crc32c(content))},
         **history._asdict(),
     )
-    write_file(directory / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    write_file(directory / MANIFEST, msgspec.json.format(json_bytes(manifest), indent=1) + b"\n")
     fsync_dir(directory)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._json import json_bytes
 from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
@@ -125,7 +126,7 @@ def write_metadata(
     """
     run_table = _signed_table(runs, RUN_DTYPE, (*_SEED_COLUMNS, *_ROW_COLUMNS), path)
     block_table = _signed_table(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS, path)
-    facts = [(key, msgspec.json.encode(value).decode()) for key, value in session.items()]
+    facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
     create_empty(path)
     try:
         with write_errors(path), contextlib.closing(connect(path, "rw")) as database:

@@ -112,7 +112,7 @@ def command(
         from tape2048_tools.critic_curves import read_curves
         from tape2048_tools.critic_report import report
 
-        page = report(evaluation, about, read_curves(critic), found).encode()
+        page = report(evaluation, about, read_curves(critic), found).encode("utf-8", "backslashreplace")
         with publishing_file(html, replace=options["force"]) as file:
             file.write(page)
     if as_json:
