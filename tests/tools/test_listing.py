@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import sqlite3
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048 import errors
+from tape2048_tools.cli import run
 from tape2048_tools.summary import directory_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def test_the_table_has_a_line_for_each_session_and_one_for_all(tape: Tape, root:
     assert done.code == 0
     heading, first, second, total = (line.split() for line in done.out.splitlines())
     assert heading[:6] == ["session", "rows", "games", "mean", "score", "best"]
-    assert heading[6:] == ["2048", "4096", "8192", "16384", "size", "note"]
+    assert heading[6:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
     name = "20260101T000000Z_model=expectimax"
     assert first[:9] == [name, "200", "4", "157,500", "16384", "100%", "75%", "50%", "25%"]
     assert second[:9] == [
@@ -52,7 +54,7 @@ def test_json_has_the_numbers_unrounded(tape: Tape, root: Path) -> None:
     first, second = document["sessions"]
     assert first["bytes"] == directory_bytes(root / first["name"])
     assert (first["recovered"], second["recovered"]) == (False, True)
-    assert first["reach"] == {"2048": 1.0, "4096": 0.75, "8192": 0.5, "16384": 0.25}
+    assert first["reach"] == {"2048": 1.0, "4096": 0.75, "8192": 0.5, "16384": 0.25, "32768": 0.0}
     assert document["total"]["games"] == 6
     assert document["total"]["mean_score"] == pytest.approx(830_000 / 6)
     assert document["total"]["reach"]["16384"] == pytest.approx(1 / 6)
@@ -145,3 +147,37 @@ def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> No
     database.close()
     (found,) = tape("list", foreign.parent, "--json").json["sessions"]
     assert found["recovered"] is None
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(120, []), (89, ["2048"]), (79, ["2048", "4096", "best"]), (50, ["2048", "4096", "best", "size"])],
+)
+def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_asked_for(
+    session: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    left_out: list[str],
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    shutil.rmtree(session.with_name("20260101T000100Z_model=expectimax"))
+    assert run(["list", str(session.parent)]) == 0
+    heading, line = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    shown = ["best", "2048", "4096", "8192", "16384", "32768", "size"]
+    assert heading.split()[5:] == [name for name in shown if name not in left_out]
+    assert max(len(heading), len(line)) <= max(width, 80)
+    assert line.startswith(session.name)
+
+
+def test_lines_of_many_sessions_leave_out_the_same_columns(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tape2048_tools.commands.listing.SCORES_SESSIONS_MAX", 1)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "102")
+    assert run(["list", str(root), "--scores"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[3:] == ["mean", "score", "8192", "16384", "32768", "size", "note"]
+    assert len(lines) == 3

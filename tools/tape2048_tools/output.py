@@ -16,6 +16,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "cell",
     "columns",
+    "columns_that_fit",
     "complain",
     "complain_left_out",
     "drop_unwritten",
@@ -146,6 +148,29 @@ def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         for width, is_number in zip(widths, numbers, strict=True)
     )
     _emit("".join(f"{form.format(*line).rstrip()}\n" for line in lines))
+
+
+def columns_that_fit(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], less_needed: Sequence[str], *, gap: int
+) -> list[int]:
+    """The columns of a table to show: all; on a terminal that they do not fit, fewer.
+
+    Args:
+        headings: as for :func:`table`.
+        rows: the text in each column.
+        less_needed: headings of the columns that are left out, one after the other, until the others fit.
+        gap: least space between two columns.
+    """
+    kept = list(range(len(headings)))
+    if not sys.stdout.isatty():
+        return kept
+    lines = [[heading.removeprefix(">") for heading in headings], *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    width = shutil.get_terminal_size().columns
+    for heading in less_needed:
+        if sum(widths[i] + gap for i in kept) - gap > width and heading in headings:
+            kept.remove(headings.index(heading))
+    return kept
 
 
 def table(*headings: str, title: str | None = None) -> Table:

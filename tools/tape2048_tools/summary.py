@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: Tiles whose share of games tells players apart: weak ones by the first, strong ones by the last.
-REACH_THRESHOLDS = (2048, 4096, 8192, 16384)
+REACH_THRESHOLDS = (2048, 4096, 8192, 16384, 32768)
 
 #: The critic's questions: will this game reach that tile?
 LABEL_THRESHOLDS = (8192, 16384, 32768)

@@ -12,7 +12,16 @@ import msgspec
 from tape2048.errors import OutDirError, TapeError
 from tape2048_tools._click import Command
 from tape2048_tools.display import number, share, size
-from tape2048_tools.output import cell, finding, print_human, print_json, print_lines, table
+from tape2048_tools.output import (
+    cell,
+    columns_that_fit,
+    finding,
+    print_human,
+    print_json,
+    print_lines,
+    printable,
+    table,
+)
 from tape2048_tools.roots import refuse_session
 
 if TYPE_CHECKING:
@@ -20,13 +29,18 @@ if TYPE_CHECKING:
 
     from tape2048_tools.summary import Summary
 
-__all__ = ["command", "summaries_table"]
+__all__ = ["command"]
 
 EXIT_FINDINGS = 1
 
 #: With more sessions than this, scores are read only where they are asked for: they stand in a SQLite file
 #: each, which takes two milliseconds; and the table is plain text, since rich takes as long for a line.
 SCORES_SESSIONS_MAX = 500
+
+#: What a narrow terminal goes without, one after the other: the critic's own tiles stay.
+_LESS_NEEDED = (">2048", ">4096", ">best", ">size")
+
+_RECOVERED = "recovered"
 
 
 @click.command(
@@ -50,7 +64,8 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
 
     ROOT is where `tape2048 record` would write (its out_dir) where not given. Costs time in proportion
     to the games, or without scores to the sessions; no rows are read. A session that cannot be opened is
-    listed with its error, and makes the exit code 1. What stands in ROOT/.quarantine is only counted.
+    listed with its error, and makes the exit code 1. What stands in ROOT/.quarantine is only counted. On
+    a terminal that is too narrow, the columns 2048, 4096, best and size are left out, in this order.
     """
     from tape2048._quarantine import quarantined
 
@@ -69,7 +84,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
             raise click.exceptions.Exit(EXIT_FINDINGS)
         return
     if len(good) > SCORES_SESSIONS_MAX:
-        _print_many(good, scores=scores)
+        print_lines(*_lines(good, scores=scores, note=True, gap=2))
         good = []  # they are printed
         if broken or put_away or not scores:
             print_human(
@@ -82,7 +97,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
         )
     else:
         print_human(
-            *([summaries_table(good)] if good else []),
+            *([_table(good)] if good else []),
             *(finding(type(error).__name__, str(error), error.hint) for _, error in broken),
         )
     if put_away:
@@ -91,29 +106,45 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
-def summaries_table(summaries: Sequence[Summary]) -> Any:
-    """Sessions as a table with a line of totals: for ``list``, and for the end of a recording."""
+def _lines(
+    summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
+) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a line for each session and one of totals; on a narrow terminal with fewer columns."""
     from tape2048_tools.summary import REACH_THRESHOLDS
 
-    shown = table(
-        "session",
-        ">rows",
-        ">games",
-        ">mean score",
-        ">best",
-        *(f">{tile}" for tile in REACH_THRESHOLDS),
-        ">size",
-        *(["note"] if any(summary.recovered for summary in summaries) else []),
-    )
-    for summary in summaries:
-        shown.add_row(cell(summary.name), *_numbers(summary), *(["recovered"] if summary.recovered else []))
+    headings = ["session", ">rows", ">games"]
+    if scores:
+        headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_THRESHOLDS)]
+    headings += [">size", *(["note"] if note else [])]
+    lines = [
+        [
+            printable(summary.name),
+            *_numbers(summary, scores=scores),
+            *([_RECOVERED if summary.recovered else ""] if note else []),
+        ]
+        for summary in summaries
+    ]
     if len(summaries) > 1:
+        total = _numbers(_total(summaries), scores=scores)
+        lines.append([f"{len(summaries)} sessions", *total, *([""] if note else [])])
+    kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=gap)
+    return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
+
+
+def _table(summaries: Sequence[Summary]) -> Any:
+    """Sessions as a table with a line of totals."""
+    note = any(summary.recovered for summary in summaries)
+    headings, lines = _lines(summaries, scores=True, note=note, gap=1)
+    shown = table(*headings)
+    for line in lines[: len(summaries)]:
+        shown.add_row(cell(line[0]), *line[1:])
+    for line in lines[len(summaries) :]:
         shown.add_section()
-        shown.add_row(cell(f"{len(summaries)} sessions", style="bold"), *_numbers(_total(summaries)))
+        shown.add_row(cell(line[0], style="bold"), *line[1:])
     return shown
 
 
-def _numbers(summary: Summary, *, scores: bool = True) -> list[str]:
+def _numbers(summary: Summary, *, scores: bool) -> list[str]:
     return [
         number(summary.rows),
         number(summary.games),
@@ -197,21 +228,6 @@ def _open_all(
         except FileNotFoundError:
             continue
     return good, broken, scores
-
-
-def _print_many(summaries: Sequence[Summary], *, scores: bool) -> None:
-    from tape2048_tools.summary import REACH_THRESHOLDS
-
-    tail = [">size", "note"]
-    headings = ["session", ">rows", ">games"]
-    if scores:
-        headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_THRESHOLDS)]
-    lines = [
-        [summary.name, *_numbers(summary, scores=scores), "recovered" if summary.recovered else ""]
-        for summary in summaries
-    ]
-    lines.append([f"{len(summaries)} sessions", *_numbers(_total(summaries), scores=scores), ""])
-    print_lines(headings + tail, lines)
 
 
 def _default_root() -> Path:
