@@ -47,6 +47,8 @@ def lock_directory(path: Path) -> int | None:
 class Staging:
     """A fresh directory beside a target, locked; it is removed when the block is left, unless kept.
 
+    What processes that died left of the same target goes first.
+
     Args:
         target: the path that it will get.
         suffix: the end of its name, by which :func:`sweep` finds it.
@@ -57,10 +59,13 @@ class Staging:
 
     def __init__(self, target: Path, suffix: str = _SUFFIX) -> None:
         self.path = target.with_name(f".{target.name}.{secrets.token_hex(8)}{suffix}")
+        self._target = target
+        self._suffix = suffix
         self._fd: int | None = None
         self._kept = False
 
     def __enter__(self) -> Self:
+        sweep(self._target, self._suffix)
         while self._fd is None:
             self.path.mkdir()
             # Between the two a sweep may have taken it for a dead one's.

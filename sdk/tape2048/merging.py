@@ -24,7 +24,7 @@ from tape2048._crc import crc32c_combine
 from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
 from tape2048._json import json_bytes
 from tape2048._reading import open_regular, read_exactly
-from tape2048._staging import Staging, sweep
+from tape2048._staging import Staging
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError, NameTakenError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header
@@ -124,7 +124,6 @@ def merge_sessions(
         try:
             root.mkdir(parents=True, exist_ok=True)
             target = root / _name(facts)
-            sweep(target, _STAGING_SUFFIX)
             with Staging(target, _STAGING_SUFFIX) as staging:
                 draft = staging.path / "session"
                 draft.mkdir()

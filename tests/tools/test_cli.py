@@ -228,6 +228,41 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict
     assert "Traceback" not in err
 
 
+_SIGNALLED = """
+import signal, sys
+from tape2048._durable import new_file
+from tape2048_tools import cli
+
+def body(*_, **__):
+    with new_file("file"):
+        for name in sys.argv[2:]:
+            signal.raise_signal(getattr(signal, name))
+
+if sys.argv[1] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+cli.cli.main = body
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "names", "code", "left"),
+    [
+        ("", ["SIGTERM"], -signal.SIGTERM, []),
+        ("", ["SIGHUP"], -signal.SIGHUP, []),
+        ("nohup", ["SIGHUP"], 0, ["file"]),
+        ("nohup", ["SIGHUP", "SIGTERM"], -signal.SIGTERM, []),
+    ],
+)
+def test_a_signal_that_ends_it_leaves_no_draft(  # noqa: PLR0917 - fixtures and parameters
+    tmp_path: Path, environment: dict[str, str], how: str, names: list[str], code: int, left: list[str]
+) -> None:
+    command = [sys.executable, "-c", _SIGNALLED, how, *names]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (code, b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
 def _wait_for_reader(fifo: Path) -> int:
     """A writing end that says nothing, as soon as somebody has opened the reading one."""
     for _ in range(400):

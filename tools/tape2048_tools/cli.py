@@ -8,7 +8,9 @@ Nothing heavier than click is imported here: ``tape2048 --help`` and shell compl
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,11 +19,14 @@ import click
 from tape2048_tools._click import LazyGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["a2pack", "cli", "main", "run"]
 
 EXIT_INTERRUPTED = 130
+
+#: What ends a process that does not ask for anything else.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 COMMANDS = {
     "record": ("tape2048_tools.commands.record", "Play 2048 on every core and record the games."),
@@ -94,7 +99,32 @@ def cli() -> None:
 def main() -> None:
     """Run the command line and leave the process with its exit code."""
     _open_streams()
-    sys.exit(run())
+    with _unwound():
+        sys.exit(run())
+
+
+@contextlib.contextmanager
+def _unwound() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end the block as Ctrl-C does, and then the process as they always do.
+
+    By themselves they end a process where it stands, and gigabytes of a draft would stay.
+    """
+    came: list[int] = []
+    mine = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
+
+    def unwind(number: int, _: object) -> None:
+        for one in mine:
+            signal.signal(one, signal.SIG_DFL)  # a second one does not wait
+        came.append(number)
+        raise SystemExit(128 + number)
+
+    for number in mine:
+        signal.signal(number, unwind)
+    try:
+        yield
+    finally:
+        if came:
+            os.kill(os.getpid(), came[0])
 
 
 def _open_streams() -> None:
@@ -116,7 +146,8 @@ def a2pack() -> None:
     from tape2048_tools.commands.pack import command
 
     _open_streams()
-    sys.exit(run(command=command, name="a2pack"))
+    with _unwound():
+        sys.exit(run(command=command, name="a2pack"))
 
 
 def run(args: Sequence[str] | None = None, command: click.Command = cli, name: str = "tape2048") -> int:

@@ -23,7 +23,9 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     def ask(*_: object) -> None:
         stop.set()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # A handler in Python waits for the compiled call that runs; the default of Ctrl-C is one, too.
+            at_once = signal.SIG_DFL if callable(handler) and number != signal.SIGINT else handler
+            signal.signal(number, at_once)
 
     for number in numbers:
         signal.signal(number, ask)

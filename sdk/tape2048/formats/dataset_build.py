@@ -27,7 +27,7 @@ from tape2048._durable import (
 )
 from tape2048._json import json_bytes
 from tape2048._reading import read_exactly
-from tape2048._staging import Staging, hold, sweep
+from tape2048._staging import Staging, hold
 from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,
@@ -176,7 +176,6 @@ def append_dataset(
         _hold_dataset(target, stack)
         old = open_directory(target, stack)
         stack.enter_context(_writing(target))
-        sweep(target)
         staging = stack.enter_context(Staging(target))
         writer = stack.enter_context(closing(_continue(old, staging.path)))
         ids = old.table.rows["id"]

@@ -15,8 +15,6 @@ import datetime as dt
 import hashlib
 import os
 import re
-import secrets
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +22,7 @@ import msgspec
 import numpy as np
 
 from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._staging import Staging
 from tape2048._version import __version__
 from tape2048.errors import FieldError, FormatError, RecoveryError
 from tape2048.formats.metadata import write_metadata
@@ -216,17 +215,15 @@ def write_session(
         StorageError: the operating system refused.
     """
     target = Path(os.path.abspath(directory))
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
     try:
-        draft.mkdir()
-        count = _write_files(draft, runs, facts or {})
-        fsync_dir(draft)
-        rename_noreplace(draft, target)
-        fsync_dir(target.parent)
+        with Staging(target) as staging:
+            count = _write_files(staging.path, runs, facts or {})
+            fsync_dir(staging.path)
+            rename_noreplace(staging.path, target)
+            staging.keep()
+            fsync_dir(target.parent)
     except OSError as error:
         raise storage_error(error, target, "writing it") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return count
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._durable import fsync_dir, rename_exchange, rename_noreplace, storage_error, write_file
-from tape2048._staging import Staging, sweep
+from tape2048._staging import Staging
 from tape2048.errors import NameTakenError
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def publish_directory(
         if there and not (replace and target.is_dir()):
             raise NameTakenError("the name is taken; nothing was replaced", path=target)
         others = _others(target, set(files)) if there else []
-        sweep(target)
         with Staging(target) as staging:
             for name, content in files.items():
                 write_file(staging.path / name, content)

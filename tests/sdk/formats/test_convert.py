@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tape2048._staging import lock_directory
 from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
@@ -408,6 +409,22 @@ class TestFiles:
                 with pytest.raises(LossError):
                     convert(runs, tmp_path / name, kind)
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
+
+    @pytest.mark.parametrize("kind", ["a2run", "a2run2", "dataset", "session"])
+    def test_what_a_killed_conversion_left_goes_with_the_next(
+        self, runs: Path, tmp_path: Path, kind: str
+    ) -> None:
+        left = [tmp_path / f".out.{digit * 16}.partial" for digit in "ab"]
+        for path in left:
+            path.mkdir()
+            (path / "steps.npy").write_bytes(b"half")
+        other = tmp_path / ".other.0123456789abcdef.partial"
+        other.mkdir()
+        fd = lock_directory(left[1])  # another one is at work
+        assert fd is not None
+        convert(runs, tmp_path / "out", kind, lossy=True)
+        os.close(fd)
+        assert sorted(os.listdir(tmp_path)) == [other.name, left[1].name, "out", "runs"]  # noqa: PTH208
 
 
 class TestAnnotate:
