@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048._manifest import read_manifest_file
-from tape2048._reading import reading
-from tape2048.errors import ManifestError, NotASessionError, StorageError, TruncatedError
-from tape2048.formats.npy import open_rows, open_shards
+from tape2048._reading import open_regular, reading
+from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
+from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     FORMAT_VERSION,
@@ -25,7 +25,7 @@ from tape2048.formats.session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -38,11 +38,13 @@ __all__ = [
     "as_unsigned",
     "check_directory",
     "find_steps",
+    "is_dataset",
     "is_plain_name",
     "list_names",
     "manifest_defects",
     "read_manifest",
     "read_steps",
+    "refuse_dataset",
 ]
 
 #: Largest manifest that is parsed; one with two files has about 200 bytes.
@@ -102,6 +104,7 @@ def find_steps(directory: Path) -> list[Path]:
             )
         return [directory / STEPS_NPY]
     if not shards:
+        refuse_dataset(directory)
         raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
     for expected, number in enumerate(sorted(shards), start=1):
         if number != expected:
@@ -109,6 +112,38 @@ def find_steps(directory: Path) -> list[Path]:
                 f"shard steps-{expected:06d}.npy is missing; {shards[number].name} is there", path=directory
             )
     return [shards[number] for number in sorted(shards)]
+
+
+def is_dataset(directory: Path, names: Collection[str]) -> bool:
+    """Whether a directory is a data set: it has a ``steps.npy`` and a ``metadata.db`` as a session does.
+
+    Args:
+        directory: where it stands.
+        names: of what stands in it.
+    """
+    from tape2048.formats import _dataset_files
+
+    if METADATA_DB not in names:
+        return False
+    if STEPS_NPY not in names:
+        return _dataset_files.SHARDS in names
+    path = directory / STEPS_NPY
+    try:
+        with open_regular(path) as fd, reading(path):
+            head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
+        return parse_header(head, path).dtype == _dataset_files.STEP_DTYPE
+    except TapeError:
+        return False  # it cannot be told
+
+
+def refuse_dataset(directory: Path) -> None:
+    """Raise NotASessionError where a data set stands in a directory."""
+    if is_dataset(directory, list_names(directory)):
+        raise NotASessionError(
+            "a data set, not a session",
+            path=directory,
+            hint=f"for data sets: tape2048 dataset stats {directory}, or dataset verify",
+        )
 
 
 def read_steps(paths: list[Path], load: Load) -> NDArray[np.void]:

@@ -12,9 +12,11 @@ from tape2048._directory import (
     SHARD_NAME,
     check_directory,
     find_steps,
+    is_dataset,
     manifest_defects,
     read_manifest,
     read_steps,
+    refuse_dataset,
 )
 from tape2048._holds import hold_to_read
 from tape2048._owners import from_run_table, from_scan
@@ -109,7 +111,11 @@ class Session(RowView):
         directory = check_directory(path)
         hold = hold_to_read(directory)
         parts = find_steps(directory)
-        manifest = read_manifest(directory)
+        try:
+            manifest = read_manifest(directory)
+        except ManifestError:
+            refuse_dataset(directory)
+            raise
         if manifest is not None:
             for defect in manifest_defects(manifest, parts, directory):
                 raise defect
@@ -265,7 +271,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
 
     A directory counts when it is named like a session, or holds ``metadata.db`` or rows. So a damaged
     session is listed, and opening it says what is wrong, where leaving it out would hide it. Names
-    that begin with ``.`` (still being written) and anything else are passed over.
+    that begin with ``.`` (still being written), data sets and anything else are passed over.
 
     Raises:
         OutDirError: ``root`` is missing, not a directory, or cannot be listed.
@@ -291,10 +297,11 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
             return False
         if SESSION_NAME.fullmatch(entry.name):
             return True
-        names = [inner.name for inner in Path(entry.path).iterdir()]
+        names = {inner.name for inner in Path(entry.path).iterdir()}
     except OSError:
         return False  # gone meanwhile, or not ours to read and not named like a session
-    return any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
+    looks_like_one = any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
+    return looks_like_one and not is_dataset(Path(entry.path), names)
 
 
 def _assign(

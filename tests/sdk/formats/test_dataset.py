@@ -16,7 +16,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048 import _ram
+from tape2048 import Session, _ram, sessions
 from tape2048._staging import lock_directory
 from tape2048.errors import (
     BookkeepingError,
@@ -27,6 +27,7 @@ from tape2048.errors import (
     ManifestError,
     NameTakenError,
     NotADatasetError,
+    NotASessionError,
     NotSqliteError,
     NpyDtypeError,
     NpyHeaderError,
@@ -42,6 +43,7 @@ from tape2048.formats.dataset import STEP_DTYPE, Dataset
 from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
 from tape2048.formats.dataset_db import read_runs_db
 from tape2048.formats.dataset_verify import verify_dataset
+from tape2048_tools.cli import run
 
 from ..builders import change_database, header_bytes, open_files, write_ours
 from ..run_builders import game
@@ -205,6 +207,25 @@ class TestBuild:
         with pytest.raises(EmptyCorpusError, match=r"0 of 5 runs .*RecoveryError"):
             build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s")])
         assert os.listdir(tmp_path) == ["s"]  # noqa: PTH208 - dots too
+
+
+class TestBesideSessions:
+    @pytest.mark.parametrize("shard_rows", [None, 9])
+    def test_a_data_set_is_no_session(self, tmp_path: Path, shard_rows: int | None) -> None:
+        session = write_ours(tmp_path / "s")
+        path = build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs")], shard_rows=shard_rows).path
+        assert sessions(tmp_path) == [session]
+        assert run(["validate", str(tmp_path), "--quarantine", "--quiet"]) == 0
+        assert run(["validate", str(path), "--quarantine"]) == NotASessionError.exit_code
+        assert Dataset.open(path).paths[0].is_dir()
+        with pytest.raises(NotASessionError, match="a data set"):
+            Session.open(path)
+
+    def test_what_cannot_be_told_is_reported(self, built: Path) -> None:
+        (built / "steps.npy").write_bytes(b"nonsense")
+        assert sessions(built.parent) == [built]
+        with pytest.raises(ManifestError):
+            Session.open(built)
 
 
 class TestShards:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tape2048._directory import refuse_dataset
 from tape2048._reading import reading
 from tape2048.errors import NotASessionError, OutDirError, TapeError
 from tape2048.validation import Finding, validate_session
@@ -99,7 +100,8 @@ def _expand(path: Path) -> list[Path]:
 
     Raises:
         OutDirError: nothing stands there: no finding about a session.
-        NotASessionError: a file, or a directory that is neither: "nothing wrong" would be true, but mislead.
+        NotASessionError: a file, a data set, or a directory that is no session and holds none: "nothing
+            wrong" would be true, but mislead.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
     from tape2048.session import sessions
@@ -116,6 +118,7 @@ def _expand(path: Path) -> list[Path]:
         or any(path.glob("steps-*.npy"))
     )
     if looks_like_session:
+        refuse_dataset(path)
         return [path]
     if found := sessions(path):
         return found
