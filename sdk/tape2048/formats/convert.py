@@ -35,7 +35,7 @@ import numpy as np
 
 from tape2048._durable import fsync_dir, new_file, rename_noreplace, storage_error, write_all
 from tape2048._staging import Staging
-from tape2048.errors import FormatError, LossError, NameTakenError
+from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
 from tape2048.formats._dataset_files import SkippedRun, refuse_nothing
 from tape2048.formats.sources import Source, kind_of, open_source
 
@@ -130,6 +130,7 @@ def convert(
         EmptyCorpusError: the source has runs, and not one of them can be read; nothing was written.
         NameTakenError: something stands at ``target``.
         FormatError: the source is damaged as a whole, or the target's kind is not known.
+        FieldError: the target's fields cannot hold a fact of a run, which the message names.
         MissingPackageError: a package for the target's format is not installed.
         StorageError: the operating system refused something.
     """
@@ -141,7 +142,12 @@ def convert(
         raise NameTakenError("something stands here; nothing was replaced", path=where)
     opened = source if isinstance(source, Source) else open_source(source, endings)
     flow = _Flow(opened, where, kind, lossy=lossy, workers=workers, progress=progress)
-    count = _WRITERS[kind](where, flow)
+    try:
+        count = _WRITERS[kind](where, flow)
+    except FieldError as error:
+        if error.path is not None or flow.current is None:
+            raise
+        raise FieldError(f"{flow.current}: {error.message}; nothing was written", path=where) from error
     return Converted(str(where), kind, count, dict(flow.lost), tuple(flow.skipped))
 
 
@@ -163,6 +169,7 @@ class _Flow:
         self.kind = kind
         self.lost: Counter[str] = Counter()
         self.skipped: list[SkippedRun] = []
+        self.current: str | None = None  # the run that is being written
         self._lossy = lossy
         self._workers = workers
         self._progress = progress
@@ -186,7 +193,9 @@ class _Flow:
             for found in chunk:
                 if found.run is not None:
                     has_any = True
+                    self.current = found.name
                     yield found.name, found.run
+                    self.current = None
                 else:
                     error = found.failure
                     self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))

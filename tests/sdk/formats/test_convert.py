@@ -410,6 +410,20 @@ class TestFiles:
                     convert(runs, tmp_path / name, kind)
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
 
+    @pytest.mark.parametrize(
+        ("kind", "change"), [("session", {"max_score": 2**32}), ("a2run", {"engine": "e" * 2**16})]
+    )
+    def test_a_run_that_does_not_fit_is_named(
+        self, tmp_path: Path, kind: str, change: dict[str, Any]
+    ) -> None:
+        runs = tmp_path / "runs"
+        runs.mkdir()
+        for name, more in (("a", {}), ("b", change), ("c", {})):
+            (runs / f"{name}.a2run2").write_bytes(a2run2_bytes(game(1, steps_max=3, **more)))
+        with pytest.raises(FieldError, match=rf"runs/b\.a2run2: .*{next(iter(change))}"):
+            convert(runs, tmp_path / "out", kind, lossy=True)
+        assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
+
     @pytest.mark.parametrize("kind", ["a2run", "a2run2", "dataset", "session"])
     def test_what_a_killed_conversion_left_goes_with_the_next(
         self, runs: Path, tmp_path: Path, kind: str
