@@ -167,6 +167,12 @@ def _part(session: Session) -> _Part:
             path=session.path,
             hint="convert it first: tape2048 convert",
         )
+    if STEPS_NPY not in session.manifest.files:
+        raise MergeError(
+            f"the rows of this session are in shards; expected one {STEPS_NPY}",
+            path=session.path,
+            hint="convert it first: tape2048 convert",
+        )
     missing = [name for name in _SHARED if session.meta.get(name) is None]
     if missing:
         raise MergeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -251,6 +252,16 @@ def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
         database.execute("DROP TABLE runs")
     with pytest.raises(errors.FormatError):
         merge_sessions([first, write(tmp_path, 1, games(9, 3, 9))], tmp_path / "out")
+
+
+def test_rows_in_shards_are_refused(tmp_path: Path) -> None:
+    first = write(tmp_path, 0, games(0, 3, 1))
+    (first / "steps.npy").rename(first / "steps-000001.npy")
+    manifest = json.loads((first / "manifest.json").read_bytes())
+    files = {"steps-000001.npy": manifest["files"].pop("steps.npy")}
+    (first / "manifest.json").write_text(json.dumps({**manifest, "files": {**manifest["files"], **files}}))
+    assert validate_session(first).ok
+    refused([first, write(tmp_path, 1, games(9, 3, 9))], tmp_path / "out", errors.MergeError, "in shards")
 
 
 def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
