@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import stat
@@ -155,7 +156,7 @@ def _whole(path: str | os.PathLike[str], read_below: int) -> NDArray[np.uint8]:
         if done < size:
             read_exactly(fd, data[done:], done, path)
     except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
+        raise _refused(error, path) from error
     finally:
         if fd >= 0:
             os.close(fd)
@@ -219,4 +220,9 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
+        raise _refused(error, path) from error
+
+
+def _refused(error: OSError, path: str | os.PathLike[str]) -> StorageError:
+    hint = "raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else None
+    return StorageError(f"cannot be read: {error.strerror or error}", path=path, hint=hint)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -133,3 +134,15 @@ def test_a_small_file_is_read_and_a_large_one_mapped(file: Path, tmp_path: Path)
 def test_a_file_longer_than_one_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tape2048._reading.READ_BYTES_MAX", 1000)
     assert read_path(file).tobytes() == file.read_bytes()
+
+
+def test_too_many_open_files_are_told_with_what_to_do(file: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        for whole in (load_path, map_path, read_path, lambda path: open_regular(path).__enter__()):
+            with pytest.raises(StorageError, match="Too many open files") as caught:
+                whole(file)
+            assert "ulimit -n" in str(caught.value.hint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
