@@ -309,6 +309,22 @@ def test_a_full_disk_behind_standard_output_is_an_error(root: Path, environment:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(["list", "--nonsense"], 2), (["pack", "validate", "--packfile", "bad"], 2), (["list", "nowhere"], 31)],
+)
+def test_an_exit_code_holds_where_standard_error_cannot_be_written(
+    tmp_path: Path, environment: dict[str, str], args: list[str], code: int
+) -> None:
+    (tmp_path / "bad").write_bytes(b"no pack")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tape2048_tools.cli", *args],
+            stdout=subprocess.PIPE, stderr=full, env=environment, cwd=tmp_path, check=False,
+        )  # fmt: skip
+    assert done.returncode == code
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_stream_that_is_closed_takes_what_is_written(
     root: Path, environment: dict[str, str], number: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048_tools import progress
@@ -29,6 +30,25 @@ def test_a_bar_appears_on_a_terminal_for_what_takes_long(
     captured = capsys.readouterr()
     assert "1/1 reading" in captured.err
     assert captured.out == ""
+
+
+def test_a_label_is_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress, "_BAR_AFTER_S", -1.0)
+    with progress.progress_bar("a[/b] [red] :smile:", timed=True) as update:
+        assert update is not None
+        update(5, 10)
+    assert "a[/b] [red] :smile:" in capsys.readouterr().err
+
+
+def test_a_line_that_cannot_be_written_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 31.0, 31.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        with progress.progress_bar("reading") as update:
+            assert update is not None
+            update(1, 10)
 
 
 def test_a_bar_over_work_that_is_timed_is_drawn_by_its_calls_alone(

@@ -164,7 +164,11 @@ def run(args: Sequence[str] | None = None, command: click.Command = cli, name: s
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        from tape2048_tools.output import drop_unwritten
+
+        with contextlib.suppress(OSError):  # where nobody reads it, the exit code has to do
+            error.show()
+        drop_unwritten(sys.stderr)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - told apart there; all but our own are raised again
         return _report(error, name)

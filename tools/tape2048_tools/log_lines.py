@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048_tools.output import printable
+from tape2048_tools.output import complain, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +55,5 @@ def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
 
 
 def log(message: str) -> None:
-    """Write a line for people to standard error, at once."""
-    sys.stderr.write(log_line("info", message, form="text", journal=False) + "\n")
-    sys.stderr.flush()
+    """Write a line for people to standard error, at once; work goes on where that cannot be written."""
+    complain(log_line("info", message, form="text", journal=False))

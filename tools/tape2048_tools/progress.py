@@ -38,9 +38,15 @@ def progress_bar(
         yield _lines(label)
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    bar = Progress(console=Console(stderr=True), transient=True, auto_refresh=not timed)
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),  # a file's name may hold what looks like markup
+        *Progress.get_default_columns()[1:],
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=not timed,
+    )
     task = bar.add_task(printable(label), total=None)
     begin = time.monotonic()
 

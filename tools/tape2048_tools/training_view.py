@@ -13,7 +13,7 @@ import msgspec
 from tape2048._durable import storage_error
 from tape2048_tools.display import number, share
 from tape2048_tools.log_lines import log
-from tape2048_tools.output import columns, printable
+from tape2048_tools.output import columns, complain, printable
 from tape2048_tools.recording_view import duration, near, rate, reach_columns, reach_words
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class _LiveView:
         self._live.stop()
 
     def event(self, message: str) -> None:
-        self._console.print(printable(message))
+        self._console.print(printable(message), markup=False)
 
     def progress(self, progress: Progress) -> None:
         if _has_means(progress):
@@ -182,7 +182,7 @@ def draw_curve(directory: Path) -> Path | None:
         mpl.use("svg")
         import matplotlib.pyplot as plt
     except ImportError:
-        sys.stderr.write("no learning curve is drawn: pip install 'tape2048[plot]' brings matplotlib\n")
+        complain("no learning curve is drawn: pip install 'tape2048[plot]' brings matplotlib")
         return None
     points = _points(path)
     if not points:
@@ -225,5 +225,5 @@ def _points(path: Path) -> list[_Point]:
             spoilt += 1
     if spoilt:
         where = printable(near(str(path)))
-        sys.stderr.write(f"the learning curve leaves out {spoilt} lines of {where} that are no metrics\n")
+        complain(f"the learning curve leaves out {spoilt} lines of {where} that are no metrics")
     return [point for point in points if point.mean_score is not None]

@@ -10,7 +10,7 @@ import msgspec
 
 from tape2048_tools._click import Command
 from tape2048_tools.display import number
-from tape2048_tools.output import complain_left_out, print_human, print_json, printable
+from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from tape2048.formats.convert import Converted
@@ -98,7 +98,7 @@ def command(
 def say_converted(converted: Converted, *, as_json: bool) -> None:
     """Tell what was written, what was lost and what was left out; exit code 1 for the last."""
     for what, count in converted.lost.items():
-        click.echo(f"lost: {what}, of {number(count)} runs", err=True)
+        complain(f"lost: {what}, of {number(count)} runs")
     complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in converted.skipped)
     if as_json:
         print_json(msgspec.to_builtins(converted))

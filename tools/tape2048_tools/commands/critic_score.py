@@ -56,7 +56,7 @@ def command(
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.critic_options import require_torch
     from tape2048_tools.display import number
-    from tape2048_tools.output import print_human, print_json, printable
+    from tape2048_tools.output import complain, print_human, print_json, printable
     from tape2048_tools.progress import progress_bar
 
     require_torch()
@@ -79,7 +79,7 @@ def command(
         )
     failed = [run for run in info.runs or () if run.error is not None]
     for run in failed:
-        click.echo(f"left out: {printable(run.name)}: {printable(run.error)}", err=True)
+        complain(f"left out: {printable(run.name)}: {printable(run.error)}")
     if as_json:
         print_json(msgspec.to_builtins(info))
     else:

@@ -14,7 +14,7 @@ import click
 
 from tape2048_tools._click import Command
 from tape2048_tools.display import number, size
-from tape2048_tools.output import print_human, print_json, printable, table
+from tape2048_tools.output import complain, print_human, print_json, printable, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -247,8 +247,7 @@ def _lines(label: str) -> Callable[[int, int], None]:
         due = time.monotonic() + _LOG_INTERVAL_S
         left = duration((total - done) / speed)
         said = f"{number(done)} of {number(total)} rows, {number(speed)} rows/s, {left} to go"
-        sys.stderr.write(f"{printable(label)}: {said}\n")
-        sys.stderr.flush()
+        complain(f"{printable(label)}: {said}")
 
     return update
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools._click import Group
-from tape2048_tools.output import print_human, print_json, printable
+from tape2048_tools.output import complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from tape2048.formats.a2pack import PackReader, PackStats
@@ -108,7 +108,7 @@ def pack(
             )
             raise
     for skipped in packed.skipped:
-        click.echo(f"left out: {printable(skipped.error)}", err=True)
+        complain(f"left out: {printable(skipped.error)}")
     if as_json:
         left_out = [
             {"path": str(skipped.path), "error": type(skipped.error).__name__, "message": str(skipped.error)}
@@ -150,10 +150,7 @@ def validate(*, packfile: Path) -> None:
             reader.validate(progress)
     except FormatError as error:
         at = "" if error.offset is None else f" at byte {error.offset}"
-        click.echo(
-            f"INVALID: {printable(packfile)} ({type(error).__name__}: {printable(error.message)}{at})",
-            err=True,
-        )
+        complain(f"INVALID: {printable(packfile)} ({type(error).__name__}: {printable(error.message)}{at})")
         raise click.exceptions.Exit(EXIT_INVALID) from None
     print_human(f"OK: {printable(packfile)} ({len(reader):,} runs)")
 

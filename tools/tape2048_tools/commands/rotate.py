@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tape2048_tools._click import Command
-from tape2048_tools.output import print_human, print_json, printable
+from tape2048_tools.output import complain, print_human, print_json, printable
 
 __all__ = ["command"]
 
@@ -49,6 +49,6 @@ def command(*, directory: Path, instance: str | None, timeout_s: float, as_json:
     elif path is not None:
         print_human(printable(path))
     else:
-        click.echo("nothing to publish: no game has ended since the last session", err=True)
+        complain("nothing to publish: no game has ended since the last session")
     if path is None:
         raise click.exceptions.Exit(EXIT_NOTHING)
