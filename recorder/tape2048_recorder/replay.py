@@ -8,14 +8,14 @@ so, and a session put together by hand.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import ConfigError, FormatError, ReplayError
-from tape2048.formats.session import step_dtype
+from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
 from tape2048.session import Session
 from tape2048.validation import Finding
 from tape2048_recorder._cores import available_cores
@@ -90,7 +90,7 @@ class _Meta(msgspec.Struct, frozen=True):
     player: str
     player_args: dict[str, int | float | str | bool]
     player_sha256: str
-    sample_rate: int
+    sample_rate: Annotated[int, msgspec.Meta(ge=1, le=SAMPLE_RATE_MAX)]
     record_action: bool
 
 

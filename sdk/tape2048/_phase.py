@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tape2048.formats.session import SAMPLE_RATE_MAX
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -115,7 +117,7 @@ def _sample_rate(session: Session) -> int:
     """Every how manieth step is a row; 0 where only the rows can say."""
     rate = session.meta.get("sample_rate")
     ours = session.blocks is not None and session.contiguous
-    if not ours or not isinstance(rate, int) or rate < 1:
+    if not ours or not isinstance(rate, int) or not 1 <= rate <= SAMPLE_RATE_MAX:
         return 0
     expected = -(-session.runs["steps"].astype(np.int64) // rate)
     return rate if bool((session.runs["rows"] == expected).all()) else 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from tape2048._owners import from_run_table
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
+from tape2048.formats.session import SAMPLE_RATE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -276,6 +277,8 @@ class BlockSums:
 def _sample_rate(metadata: Metadata, path: Path) -> int | None:
     """The session's own word for it, the fact ``sample_rate``; None where it has none."""
     rate = metadata.session.get("sample_rate")
-    if rate is not None and (type(rate) is not int or rate < 1):
-        raise SchemaError(f"sample_rate is {rate!r}; expected a whole number >= 1", path=path)
+    if rate is not None and (type(rate) is not int or not 1 <= rate <= SAMPLE_RATE_MAX):
+        raise SchemaError(
+            f"sample_rate is {rate!r}; expected a whole number from 1 to {SAMPLE_RATE_MAX}", path=path
+        )
     return rate

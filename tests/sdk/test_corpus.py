@@ -371,6 +371,12 @@ class TestPhase:
         np.testing.assert_array_equal(view[:], built.rows[chosen])
         np.testing.assert_array_equal(view.row_counts, np.bincount(built.run[chosen], minlength=43))
 
+    @pytest.mark.parametrize("rate", [0, 2**32, 2**64])
+    def test_a_sample_rate_that_cannot_be_is_not_believed(self, tmp_path: Path, rate: int) -> None:
+        write_ours(tmp_path / OURS[0], Spec(facts={"sample_rate": rate}))
+        view = Corpus.open(tmp_path, load="mmap").phase(steps=(0, 3))
+        assert view[:]["step_idx"].max() == 2
+
     @pytest.mark.parametrize("fraction", [(0, 0.5), (0.5, None), (1 / 3, 2 / 3), (0.9, 1)])
     def test_fraction(self, built: Built, corpus: Corpus, fraction: Any) -> None:
         length = np.array([game.steps for game in built.games], float)[built.run]

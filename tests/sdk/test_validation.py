@@ -199,7 +199,7 @@ class TestWhole:
         write_manifest(path, rows=19, runs=6)
         assert found(validate_session(path)) == ["ManifestError", "ManifestError"]
 
-    @pytest.mark.parametrize("rate", [0, -1, True, 1.0, "1"])
+    @pytest.mark.parametrize("rate", [0, -1, 2**32, 2**64, True, 1.0, "1"])
     def test_sample_rate_that_is_none(self, tmp_path: Path, rate: object) -> None:
         path = write_ours(tmp_path / NAME, Spec(facts={"sample_rate": rate}))
         assert only(validate_session(path)).error == "SchemaError"

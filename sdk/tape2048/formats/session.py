@@ -45,6 +45,7 @@ __all__ = [
     "METADATA_DB",
     "PACKED_SCHEMA",
     "RUN_DTYPE",
+    "SAMPLE_RATE_MAX",
     "SCHEMA",
     "SESSION_NAME",
     "STEPS_HEADER_BYTES",
@@ -62,6 +63,9 @@ METADATA_DB = "metadata.db"
 MANIFEST = "manifest.json"
 
 STEPS_HEADER_BYTES = 192
+
+#: No step has a higher number.
+SAMPLE_RATE_MAX = 2**32 - 1
 
 STEP_DTYPE = np.dtype([("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))])
 ACTION_STEP_DTYPE = np.dtype([*STEP_DTYPE.descr, ("action", "u1")])
