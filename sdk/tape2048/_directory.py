@@ -50,6 +50,9 @@ __all__ = [
 #: Largest manifest that is parsed; one with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
+#: Linux has no longer names.
+_NAME_BYTES_MAX = 255
+
 #: How others name the parts of a session's rows.
 SHARD_NAME = re.compile(r"steps-(\d{6})\.npy")
 
@@ -216,7 +219,8 @@ def manifest_defects(
 
 def is_plain_name(name: str) -> bool:
     """Whether a name from a manifest can only mean a file of the directory itself."""
-    return name not in {"", ".", ".."} and "/" not in name and "\0" not in name
+    has_length = 0 < len(name.encode()) <= _NAME_BYTES_MAX
+    return has_length and name not in {".", ".."} and "/" not in name and "\0" not in name
 
 
 def list_names(directory: Path) -> list[str]:

@@ -218,7 +218,9 @@ class TestManifest:
         with pytest.raises(errors.ManifestError, match="other is listed, and missing"):
             Session.open(path)
 
-    @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".", "..", "a/b", "a\0"])
+    @pytest.mark.parametrize(
+        "name", ["../x", "/etc/passwd", "", ".", "..", "a/b", "a\0", "x" * 256, "é" * 128]
+    )
     def test_name_that_leaves_the_directory(self, path: Path, name: str) -> None:
         self.change(path, files=self.entries(path, **{name: {"bytes": 1, "crc32c": 0}}))
         with pytest.raises(errors.ManifestError, match="no file's name"):

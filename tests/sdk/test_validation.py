@@ -253,11 +253,12 @@ class TestChecksums:
         path = write_ours(tmp_path / NAME, Spec(sql="UPDATE blocks SET crc32c = 1 WHERE first_row = 6"))
         assert "block 1 (rows 6 to 11) has CRC-32C" in only(validate_session(path)).message
 
-    def test_file_that_only_the_manifest_knows(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("outside", ["../outside", "x" * 5000])
+    def test_file_that_only_the_manifest_knows(self, tmp_path: Path, outside: str) -> None:
         path = write_ours(tmp_path / NAME)
         content = json.loads((path / "manifest.json").read_text())
         content["files"]["extra"] = {"bytes": 3, "crc32c": 0}
-        content["files"]["../outside"] = {"bytes": 3, "crc32c": 0}
+        content["files"][outside] = {"bytes": 3, "crc32c": 0}
         (path / "extra").write_bytes(b"abc")
         (tmp_path / "outside").write_bytes(b"abc")
         (path / "manifest.json").write_text(json.dumps(content))
