@@ -32,6 +32,7 @@ __all__ = [
     "fsync_path",
     "new_file",
     "publishing_file",
+    "refuse_special",
     "rename_exchange",
     "rename_noreplace",
     "replace_file",
@@ -151,12 +152,15 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
         draft is removed.
 
     Raises:
-        NameTakenError: something stands at ``path`` (looked up before and after the block).
+        NameTakenError: something stands at ``path`` (looked up before and after the block); with
+            ``replace``, where that is no file (a directory, a device, a pipe).
         StorageError: the operating system refused something, within the block too.
     """
     target = Path(path)
     if not replace and os.path.lexists(target):  # said before gigabytes are written, and again by the rename
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
+    if replace:
+        refuse_special(target)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -178,6 +182,20 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
         if isinstance(error, OSError):
             raise storage_error(error, target, "writing it") from error
         raise
+
+
+def refuse_special(path: Path) -> None:
+    """Raise NameTakenError where something stands that is no file: a rename would replace /dev/null, too."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise storage_error(error, path, "looking at what is to be replaced") from error
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
+        hint = "choose another name; standard output is -, where a command can write to it"
+        raise NameTakenError(f"found {what}, expected a file; nothing was replaced", path=path, hint=hint)
 
 
 def sweep_replacing(path: Path) -> None:
@@ -225,7 +243,7 @@ def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> I
         with new_file(path, replace=replace) as fd, os.fdopen(fd, "wb", closefd=False) as file:
             yield file
     except NameTakenError as error:
-        raise NameTakenError(error.message, path=path, hint=_FORCE_HINT) from None
+        raise NameTakenError(error.message, path=path, hint=error.hint or _FORCE_HINT) from None
 
 
 @functools.cache

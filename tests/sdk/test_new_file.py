@@ -34,6 +34,25 @@ class TestNewFile:
         assert names(tmp_path) == ["x"]
         assert (tmp_path / "x").read_bytes() == b"halfwhole"
 
+    def test_only_a_file_is_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "directory").mkdir()
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "link").symlink_to("pipe")
+        before = {path: path.lstat() for path in tmp_path.iterdir()}
+        monkeypatch.chdir(tmp_path)
+        for name in ("directory", "pipe", "link", ".", ""):
+            with pytest.raises(errors.NameTakenError, match="expected a file"), new_file(name, replace=True):
+                pass
+            with pytest.raises(errors.NameTakenError), _durable.publishing_file(name, replace=True):
+                pass
+        assert {path: path.lstat() for path in tmp_path.iterdir()} == before
+        (tmp_path / "old").write_bytes(b"old")
+        (tmp_path / "dangling").symlink_to("nowhere")
+        for name in ("old", "dangling", "none"):
+            with new_file(name, replace=True) as fd:
+                write_all(fd, b"new")
+            assert (tmp_path / name).read_bytes() == b"new"
+
     def test_flushed_before_it_is_named_and_the_name_after(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tomllib
 from typing import TYPE_CHECKING
@@ -146,6 +147,13 @@ def test_init_replaces_nothing_unless_told_to(tape: Tape, tmp_path: Path) -> Non
     assert tape("config", "init", file, "--force").code == 0
     assert file.read_text() == sample_toml()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"], "nothing is left beside it"
+
+
+def test_init_replaces_nothing_but_a_file(tape: Tape, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        assert tape("config", "init", path, "--force").code == errors.NameTakenError.exit_code
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_file_may_have_any_name(tape: Tape, tmp_path: Path) -> None:

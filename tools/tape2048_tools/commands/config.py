@@ -83,7 +83,7 @@ def init(*, path: Path, force: bool) -> None:
 
     PATH is `recorder.toml` where not given; - is standard output.
     """
-    from tape2048._durable import replace_file, storage_error, write_file
+    from tape2048._durable import refuse_special, replace_file, storage_error, write_file
     from tape2048.errors import NameTakenError
     from tape2048_tools.settings_docs import sample_toml
 
@@ -91,6 +91,8 @@ def init(*, path: Path, force: bool) -> None:
         print_text(sample_toml())
         return
     write = replace_file if force else write_file
+    if force:
+        refuse_special(path)
     try:
         write(path, sample_toml().encode())
     except FileExistsError as error:
