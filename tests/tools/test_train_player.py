@@ -238,6 +238,11 @@ def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[
     assert "stopped; the same command goes on" in out
     assert "nan" not in out
     assert "curve" not in out
+    print_human(*training_summary(empty, done=False, network=None, curve=None))
+    out = capsys.readouterr().out
+    assert "stopped; the same command goes on" in out
+    assert "network" not in out
+    assert "Next" not in out
 
 
 @pytest.mark.parametrize(

@@ -148,19 +148,22 @@ def open_training_view(config: TrainingConfig, out: str) -> _LiveView | _LogView
 
 
 def training_summary(
-    progress: Progress, *, done: bool, network: Path, curve: Path | None
+    progress: Progress, *, done: bool, network: Path | None, curve: Path | None
 ) -> list[RenderableType]:
-    """What was learned, and what to try next."""
+    """What was learned, and what to try next; ``network`` is None where none was written."""
     facts: dict[str, Any] = {
         "ended": "all moves are learned" if done else "stopped; the same command goes on",
         "moves": f"{number(progress.moves)} in {duration(progress.elapsed_s)}",
         "games": number(progress.games),
         "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if _has_means(progress) else "-",
         "reach": _reach(progress) if _has_means(progress) else "-",
-        "network": near(str(network)),
     }
+    if network is not None:
+        facts["network"] = near(str(network))
     if curve is not None:
         facts["curve"] = near(str(curve))
+    if network is None:
+        return [columns(facts)]
     path = near(str(network))
     following = (
         f"\nNext:\n  tape2048 player eval ntuple:weights={path}\n"

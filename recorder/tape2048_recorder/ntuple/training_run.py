@@ -8,6 +8,8 @@
         network.safetensors      the network so far, float32; replaced with each checkpoint
         network.ntuple           the same as it would ship, int16 and compressed, when training ends
         curve.svg                mean score and reach over moves, at the end (extra ``plot``)
+
+A training that is stopped before its first moves leaves none of them: there is nothing to go on from.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def run_training(
 ) -> Trainer:
     """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
 
-    Goes on from the directory's checkpoint if it has one. However it ends, a checkpoint is written first.
+    Goes on from the directory's checkpoint if it has one. Stopped or done, it has written one with all that
+    it learned, and the network; where it learned nothing (``moves`` of the trainer is 0), neither.
 
     Raises:
         AlreadyRunningError: another training runs there.
@@ -87,10 +90,15 @@ def run_training(
         while not trainer.done and not stop.is_set():
             due = time.monotonic() + config.checkpoint_s
             _learn_until(trainer, due, stop, metrics)
+            if not trainer.moves:
+                continue  # stopped, or a checkpoint was due, while kernels were compiled
             metrics.note()
             trainer.save_checkpoint(checkpoint)
             save_network(trainer.network(), directory / NETWORK_F32, compress=False)
             view.event(f"checkpoint at {trainer.moves:,} moves")
+        if not trainer.moves:
+            view.event("stopped before the first moves: nothing is learned, and no network is written")
+            return trainer
         view.event("writing the network as it ships (xz takes its time)")
         network, step = trainer.network(), config.quantise_step
         save_network(network.quantised(step) if step else network, directory / NETWORK, compress=True)
@@ -118,7 +126,7 @@ class _Metrics:
         self._path = path
         self._view = view
         self._next = time.monotonic() + METRICS_INTERVAL_S
-        self._forget_after(trainer.moves)
+        self._noted = self._forget_after(trainer.moves)  # the moves of the last line
 
     def tick(self) -> None:
         """Show how it stands, and note it where the last note is some seconds old."""
@@ -127,25 +135,33 @@ class _Metrics:
             self.note()
 
     def note(self) -> None:
-        """Write a line."""
+        """Write a line, unless the last one says as much."""
         self._next = time.monotonic() + METRICS_INTERVAL_S
+        if self._trainer.moves == self._noted:
+            return
         line: dict[str, Any] = self._trainer.progress()._asdict()
         try:
             with self._path.open("ab") as file:
                 file.write(msgspec.json.encode(line) + b"\n")
         except OSError as error:
             raise storage_error(error, self._path, "writing metrics") from error
+        self._noted = line["moves"]
 
-    def _forget_after(self, moves: int) -> None:
-        """Drop the lines past the checkpoint that is gone on from, and one that a kill cut off."""
+    def _forget_after(self, moves: int) -> float:
+        """Drop the lines past the checkpoint that is gone on from, and one that a kill cut off.
+
+        Returns:
+            The moves of the last line that is left; 0 where there is none.
+        """
         try:
             lines = self._path.read_bytes().splitlines(keepends=True)
             kept = [line for line in lines if line.endswith(b"\n") and _moves_of(line) <= moves]
             if kept != lines:
                 with publishing_file(self._path, replace=True) as file:
                     file.writelines(kept)
+            return _moves_of(kept[-1]) if kept else 0
         except FileNotFoundError:
-            return
+            return 0
         except OSError as error:
             raise storage_error(error, self._path, "reading metrics") from error
 

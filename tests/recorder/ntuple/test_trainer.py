@@ -504,6 +504,53 @@ def test_metrics_go_on_from_the_checkpoint(tmp_path: Path) -> None:
     assert 30_000 <= json.loads(lines[-1])["moves"] < 35_000
 
 
+@pytest.mark.parametrize("when", ["before", "while it compiles"])
+def test_what_is_stopped_before_the_first_moves_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    stop = threading.Event()
+    if when == "before":
+        stop.set()
+    monkeypatch.setattr(Trainer, "learn", lambda *_, **__: stop.set())
+    view = Seen()
+    trainer = run_training(small(), tmp_path, view, stop)
+    assert trainer.moves == 0
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert view.events == ["stopped before the first moves: nothing is learned, and no network is written"]
+
+
+def test_a_checkpoint_that_is_due_before_the_first_moves_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = Trainer.learn
+    calls: list[int] = []
+
+    def compiling(trainer: Trainer, moves: int, **rest: Any) -> None:
+        calls.append(trainer.moves)
+        if len(calls) > 1:
+            learn(trainer, moves, **rest)
+
+    monkeypatch.setattr(Trainer, "learn", compiling)
+    view = Seen()
+    trainer = run_training(small(moves=20_000), tmp_path, view, threading.Event())
+    assert trainer.done
+    assert calls == [0, 0]
+    assert view.events[0] == f"checkpoint at {trainer.moves:,} moves"
+
+
+def test_going_on_without_a_move_says_nothing_twice(tmp_path: Path) -> None:
+    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
+    before = (tmp_path / METRICS).read_bytes()
+    trainer = Trainer.resume(tmp_path / CHECKPOINT, small())
+    training_run._Metrics(trainer, tmp_path / METRICS, Seen()).note()
+    assert (tmp_path / METRICS).read_bytes() == before
+    metrics = training_run._Metrics(trainer, tmp_path / METRICS, Seen())
+    trainer.learn(1)
+    metrics.note()
+    metrics.note()
+    assert len((tmp_path / METRICS).read_bytes().splitlines()) == len(before.splitlines()) + 1
+
+
 def test_a_second_training_in_a_directory_is_refused(tmp_path: Path) -> None:
     with training_run._locked(tmp_path), pytest.raises(AlreadyRunningError) as caught:
         run_training(small(), tmp_path, Seen(), threading.Event())

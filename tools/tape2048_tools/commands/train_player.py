@@ -73,7 +73,8 @@ def command(
     with _stopped_by_signals(stop), open_training_view(config, str(out)) as view:
         trainer = run_training(config, out, view, stop)
     curve = draw_curve(out)
-    print_human(*training_summary(trainer.progress(), done=trainer.done, network=out / NETWORK, curve=curve))
+    network = out / NETWORK if trainer.moves else None
+    print_human(*training_summary(trainer.progress(), done=trainer.done, network=network, curve=curve))
 
 
 @contextlib.contextmanager
