@@ -3,7 +3,7 @@
 One array for each stage and tuple, called ``<stage>/<tuple>`` (``0/01245``), ``f32`` or ``i16``, all of
 one type, and ``scales`` (``f32[S, T]``); in the header's table of text, ``format`` is ``tape2048 n-tuple
 network 1``, ``stages`` the tiles at which stages begin (``8192 16384``) and ``facts`` a JSON object of how
-it was trained.
+it was trained. Files that would expand to 4 GiB or more are not compressed: no reader would expand them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from tape2048_recorder.ntuple.arguments import network_path
 from tape2048_recorder.ntuple.network import Layout, Network, tuple_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["file_facts", "load_network", "read_network", "save_network"]
 
 FORMAT = "tape2048 n-tuple network 1"
+
+#: The largest value of a board. Games score up to 4e6; whoever compares and adds up values stays in float32.
+VALUE_MAX = 1e30
 
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 
@@ -131,8 +134,20 @@ def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any,
         raise NetworkError(f"scales are missing or not float32 of shape {shape}", path=path)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise NetworkError("scales are not all above 0", path=path)
+    bounds = np.array([_bound(array) for array in found.values()]).reshape(shape) * scales
+    if (bound := float(bounds.sum(axis=1).max())) > VALUE_MAX:
+        raise NetworkError(
+            f"boards may have values up to {bound:.1e}, expected at most {VALUE_MAX:.0e} points",
+            path=path,
+            hint="sums of such values over moves and spawns are no numbers, and no move is the best one",
+        )
     # One array of its own: contiguous, aligned, and in huge pages where the system has them.
     return np.concatenate(list(found.values())), np.array(scales)
+
+
+def _bound(table: Any) -> float:
+    """What the eight entries of a board in one table come to at most, in its steps."""
+    return 8.0 * max(float(table.max()), -float(table.min()))
 
 
 def _names(layout: Layout) -> list[str]:
@@ -141,6 +156,8 @@ def _names(layout: Layout) -> list[str]:
 
 def save_network(network: Network, path: str | os.PathLike[str], *, compress: bool = True) -> int:
     """Write a network in the place of what stands at ``path``; returns the file's bytes.
+
+    ``compress`` is for files below :data:`EXPANDED_BYTES_MAX`; a larger one is written as it is.
 
     Raises:
         StorageError: the operating system said no; what stood there still does.
@@ -152,13 +169,21 @@ def save_network(network: Network, path: str | os.PathLike[str], *, compress: bo
         "stages": " ".join(str(tile) for tile in layout.stages),
         "facts": msgspec.json.encode(network.facts).decode(),
     }
-    parts = encode({**arrays, "scales": network.scales}, texts)
-    if compress:
-        filters = [{**_FILTER, "preset": 6 if network.table.nbytes <= _LARGE_BYTES else 1}]
-        parts = iter([lzma.compress(b"".join(parts), lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)])
+    parts: Iterable[bytes | memoryview] = list(encode({**arrays, "scales": network.scales}, texts))
+    if compress and sum(len(part) for part in parts) < EXPANDED_BYTES_MAX:
+        parts = _compressed(parts, 6 if network.table.nbytes <= _LARGE_BYTES else 1)
     with publishing_file(path, replace=True) as file:
         file.writelines(parts)
         return file.tell()
+
+
+def _compressed(parts: Iterable[bytes | memoryview], preset: int) -> Iterator[bytes]:
+    """As xz, part by part: joined first, they would be in memory twice."""
+    filters = [{**_FILTER, "preset": preset}]
+    compressor = lzma.LZMACompressor(lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
+    for part in parts:
+        yield compressor.compress(part)
+    yield compressor.flush()
 
 
 #: Literals are pairs of bytes, and values of neighbouring entries are alike.

@@ -34,6 +34,9 @@ CELLS_MIN, CELLS_MAX = 4, 6
 DOWNGRADE = 16384
 _DIGITS = "0123456789abcdef"
 
+#: Entries that are quantised at once: what is computed on the way takes no memory that counts.
+_ENTRIES_AT_ONCE = 1 << 18
+
 
 def parse_tuple(text: str) -> tuple[int, ...]:
     """The cells of a tuple written as hexadecimal digits, ``"01245"``, lowest first.
@@ -189,7 +192,10 @@ class Network:
         quantised = target.tables()
         for (stage, index), values in self.tables().items():
             # The ends of the range are left free: 32,767 steps to either side.
-            scale = max(step, float(np.abs(values).max()) / np.iinfo(np.int16).max, float(limits.tiny))
+            largest = float(max(values.max(), -values.min()))
+            scale = max(step, largest / np.iinfo(np.int16).max, float(limits.tiny))
             scales[stage, index] = scale
-            quantised[stage, index][:] = np.rint(values / np.float32(scale))
+            for first in range(0, len(values), _ENTRIES_AT_ONCE):
+                part = slice(first, first + _ENTRIES_AT_ONCE)
+                quantised[stage, index][part] = np.rint(values[part] / np.float32(scale))
         return target

@@ -126,9 +126,9 @@ class _Counts(msgspec.Struct):
 
 
 def memory_needed(config: TrainingConfig) -> int:
-    """Bytes of the tables, what they learn with, and the copies that threads play by."""
+    """Bytes of the tables, what they learn with, and copies (threads play by theirs, one ships as int16)."""
     copies = config.thread_count if config.thread_count > 1 else 0
-    return config.layout.entries * (12 + 4 * copies)
+    return config.layout.entries * (12 + max(4 * copies, 2 if config.quantise_step else 0))
 
 
 class Trainer:
@@ -383,7 +383,6 @@ class Trainer:
         return trainer
 
     def _restore(self, arrays: dict[str, Any], counts: _Counts, path: Path) -> None:
-        lanes = arrays.get("lanes", np.empty(0))
         expected = {
             "table": (self._network.table.shape, np.float32),
             "coherence": (self._coherence.shape, np.float32),
@@ -393,14 +392,17 @@ class Trainer:
             array = arrays.get(name)
             if array is None or array.shape != shape or array.dtype != dtype:
                 found = "nothing" if array is None else f"{array.dtype} {array.shape}"
+                hint = "it is no whole checkpoint: go on from a copy of it, or train into another directory"
+                if name == "lanes" and array is not None and array.shape[1:] == shape[1:]:
+                    hint = (
+                        f"the checkpoint was made with {len(array)} threads; go on with as many (--threads)"
+                    )
                 raise NetworkError(
-                    f"{name}: found {found}, expected {np.dtype(dtype)} {shape}",
-                    path=path,
-                    hint=f"the checkpoint was made with {len(lanes)} threads; go on with as many",
+                    f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint
                 )
         self._network.table[:] = arrays["table"]
         self._coherence[:] = arrays["coherence"]
-        for lane, state in zip(self._lanes, lanes, strict=True):
+        for lane, state in zip(self._lanes, arrays["lanes"], strict=True):
             lane.state[:] = state
         self._counts = counts
 

@@ -82,6 +82,27 @@ def test_a_large_network_is_compressed_for_speed(tmp_path: Path, monkeypatch: py
     assert same(load_network(str(tmp_path / "large")), network)
 
 
+def test_a_network_is_compressed_as_if_it_were_one_piece(tmp_path: Path) -> None:
+    save_network(NETWORKS["i16"], tmp_path / "plain", compress=False)
+    save_network(NETWORKS["i16"], tmp_path / "compressed")
+    whole = lzma.compress(
+        (tmp_path / "plain").read_bytes(), check=lzma.CHECK_CRC64, filters=[{**files._FILTER, "preset": 6}]
+    )
+    assert (tmp_path / "compressed").read_bytes() == whole
+
+
+def test_a_network_that_no_reader_would_expand_is_not_compressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = NETWORKS["i16"]
+    size = save_network(network, tmp_path / "plain", compress=False)
+    for limit, is_compressed in ((size, False), (size + 1, True)):
+        monkeypatch.setattr(files, "EXPANDED_BYTES_MAX", limit)
+        save_network(network, tmp_path / "network")
+        assert ((tmp_path / "network").stat().st_size < size) == is_compressed
+        assert same(load_network(str(tmp_path / "network")), network)
+
+
 def test_the_same_network_makes_the_same_file(tmp_path: Path) -> None:
     for name in ("one", "two"):
         save_network(NETWORKS["i16"], tmp_path / name)
@@ -313,6 +334,20 @@ def test_values_that_are_not_finite_are_refused(value: float, at: int) -> None:
     refused(
         build({"0/0123": table, "scales": ones(1, 1)}), NetworkError, "0/0123 has values that are not finite"
     )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_that_add_up_to_no_number_are_refused(sign: float) -> None:
+    one, other = zeros(4), zeros(4)
+    one[4711], other[0] = sign * 1e29, sign * 2e28
+    read_network(build({"0/0123": one, "scales": ones(1, 1)}), "a")
+    read_network(build({"0/0123": other, "0/4567": other, "scales": ones(1, 2)}), "a")
+    said = r"values up to 1\.1e\+30, expected at most 1e\+30"
+    refused(build({"0/0123": one, "0/4567": 2 * other, "scales": ones(1, 2)}), NetworkError, said)
+    steps = np.zeros(16**4, dtype=np.int16)
+    read_network(build({"0/0123": steps, "scales": 1e30 * ones(1, 1)}), "a")
+    steps[1] = sign
+    refused(build({"0/0123": steps, "scales": 1e30 * ones(1, 1)}), NetworkError, r"values up to 8\.0e\+30")
 
 
 def test_facts_of_great_depth_are_refused() -> None:

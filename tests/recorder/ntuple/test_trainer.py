@@ -32,6 +32,7 @@ from tape2048.errors import (
 )
 from tape2048_recorder.ntuple import trainer as trainer_module
 from tape2048_recorder.ntuple import training_run
+from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Trainer, memory_needed
 from tape2048_recorder.ntuple.training_config import (
@@ -403,6 +404,28 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
         assert caught.value.path == str(path)
 
 
+def test_a_checkpoint_without_one_of_its_arrays_has_no_hint_of_threads(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    Trainer(small()).save_checkpoint(path)
+    arrays, texts = decode(path.read_bytes(), "")
+    spoilt: list[dict[str, Any]] = [
+        {**arrays, "table": arrays["table"][:-1]},
+        {**arrays, "coherence": arrays["coherence"].astype(np.int16)},
+        {**arrays, "lanes": arrays["lanes"][:, :2]},
+        {**arrays, "lanes": np.array(7, dtype=np.uint64)},
+        {name: array for name, array in arrays.items() if name != "lanes"},
+    ]
+    for found in spoilt:
+        path.write_bytes(b"".join(encode(found, texts)))
+        with pytest.raises(NetworkError, match="expected ") as caught:
+            Trainer.resume(path, small())
+        assert "go on from a copy of it" in (caught.value.hint or "")
+    Trainer(small(threads=3)).save_checkpoint(path)
+    with pytest.raises(NetworkError, match="lanes: found uint64") as caught:
+        Trainer.resume(path, small())
+    assert "made with 3 threads" in (caught.value.hint or "")
+
+
 def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="reading a checkpoint"):
         Trainer.resume(tmp_path / "none", small())
@@ -421,10 +444,12 @@ def test_a_checkpoint_that_cannot_be_read_or_written_is_a_named_error(tmp_path: 
 
 def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(tuples="012456 012345", stages="8192")
-    assert memory_needed(config) == 2 * 2 * 16**6 * 12
-    assert memory_needed(msgspec.structs.replace(config, threads=3)) == 2 * 2 * 16**6 * (12 + 3 * 4)
+    entries = 2 * 2 * 16**6
+    assert memory_needed(config) == entries * (12 + 2), "the network that ships is int16"
+    assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * 12
+    assert memory_needed(msgspec.structs.replace(config, threads=3)) == entries * (12 + 3 * 4)
     monkeypatch.setattr(_ram, "ram_available", lambda: 700_000_000)
-    with pytest.raises(ConfigError, match=r"need 0\.8 GB, and 0\.7 GB are free") as caught:
+    with pytest.raises(ConfigError, match=r"need 0\.9 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
     assert "fewer stages" in (caught.value.hint or "")
 
