@@ -7,6 +7,9 @@
 Read strictly: every offset is checked against the file's length before anything is made of it, and the
 arrays have to cover the file exactly, in the header's order. What the format has and networks do not need
 (bfloat16 and the like) is refused. Source: the format section of the safetensors project's README.
+
+The format has no checksum. What is written here has one in its table of text, ``crc32c``: of the arrays'
+bytes, in the order of their names, as 8 hexadecimal digits. It is checked where it is there.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
-from tape2048.errors import FormatError, TrailingBytesError, TruncatedError
+from tape2048.errors import ChecksumError, FormatError, TrailingBytesError, TruncatedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +33,7 @@ __all__ = ["decode", "encode"]
 Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<Q")
+_CHECKSUM = "crc32c"
 _DTYPES = {"F32": "<f4", "I16": "<i2", "U64": "<u8"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
@@ -47,7 +52,7 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """The bytes of a file, in pieces (the arrays are not copied)."""
-    header: dict[str, Any] = {"__metadata__": dict(texts)}
+    header: dict[str, Any] = {"__metadata__": {**texts, _CHECKSUM: _checksum(arrays)}}
     end = 0
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
@@ -57,15 +62,26 @@ def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[by
     yield _LENGTH.pack(len(text))
     yield text
     for array in arrays.values():
-        yield np.ascontiguousarray(array).data.cast("B")
+        yield _bytes_of(array)
+
+
+def _bytes_of(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).data.cast("B")
+
+
+def _checksum(arrays: Mapping[str, Array]) -> str:
+    value = 0
+    for name in sorted(arrays):
+        value = crc32c(_bytes_of(arrays[name]), value)
+    return f"{value:08x}"
 
 
 def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:
     """The arrays (views of ``data``) and the table of text of a file.
 
     Raises:
-        FormatError: found and expected, with the path. Among them :class:`TruncatedError` and
-            :class:`TrailingBytesError`.
+        FormatError: found and expected, with the path. Among them :class:`TruncatedError`,
+            :class:`TrailingBytesError` and :class:`ChecksumError`.
     """
     if len(data) < _LENGTH.size:
         raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
@@ -110,6 +126,13 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
             f"the file goes on for {len(body) - at:,} bytes behind its last array",
             path=path,
             offset=begin + at,
+        )
+    written = texts.pop(_CHECKSUM, None)
+    if written is not None and written != (found := _checksum(arrays)):
+        raise ChecksumError(
+            f"the arrays sum up to {found}, and to {written} when they were written",
+            path=path,
+            hint="take a copy; whoever changes the arrays is to drop crc32c from the header's table of text",
         )
     return arrays, texts
 

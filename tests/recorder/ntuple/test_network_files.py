@@ -209,6 +209,28 @@ def test_a_flip_in_a_compressed_file_is_found(compressed: bytes) -> None:
             assert isinstance(caught.value, ChecksumError | TruncatedError | TrailingBytesError), at
 
 
+def test_a_flip_in_an_array_is_found(plain: bytes) -> None:
+    begin = len(plain) - len(header_of(plain)[1])
+    for at in [begin, *range(begin + 1, len(plain) - 1, 10_007), len(plain) - 1]:
+        data = bytearray(plain)
+        data[at] ^= 16
+        refused(bytes(data), ChecksumError, "the arrays sum up to")
+
+
+def test_a_file_of_others_has_no_checksum_or_its_arrays_in_another_order(plain: bytes) -> None:
+    header, body = header_of(plain)
+    bare = {**header, "__metadata__": {**header["__metadata__"]}}
+    del bare["__metadata__"]["crc32c"]
+    assert same(read_network(with_header(bare, body), "a"), read_network(plain, "a"))
+    (table, scales) = (name for name in header if name != "__metadata__")
+    middle, end = header[scales]["data_offsets"]
+    turned = {name: dict(tensor) for name, tensor in header.items()}
+    turned[scales]["data_offsets"] = [0, end - middle]
+    turned[table]["data_offsets"] = [end - middle, end]
+    other = with_header(turned, body[middle:] + body[:middle])
+    assert same(read_network(other, "a"), read_network(plain, "a"))
+
+
 # --- what is whole, and no network
 
 

@@ -21,6 +21,7 @@ from tests.recorder.processes import PATIENCE_S, environment
 from tape2048 import _ram
 from tape2048.errors import (
     AlreadyRunningError,
+    ChecksumError,
     ConfigError,
     DiskFullError,
     FormatError,
@@ -397,6 +398,10 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     other = whole.replace(b"n-tuple checkpoint 1", b"n-tuple checkpoint 9")
     cases += [(other, NetworkError)]  # type: ignore[list-item]
     cases += [(whole.replace(b'\\"moves\\":0', b'\\"moves\\":a'), NetworkError)]  # type: ignore[list-item]
+    for at in (header, header + 4 * 2 * 16**4 * 2, len(whole) - 1):  # in the table, the coherence, the lanes
+        flipped = bytearray(whole)
+        flipped[at] ^= 1
+        cases += [(bytes(flipped), ChecksumError)]  # type: ignore[list-item]
     for data, kind in cases:
         path.write_bytes(data)
         with pytest.raises(kind) as caught:
