@@ -42,6 +42,7 @@ from tape2048_recorder.protocol import (
     Weights,
     WriteFailed,
     Written,
+    sayable,
 )
 from tape2048_recorder.shared import DRAIN, HURRY, Shared
 
@@ -377,9 +378,10 @@ def main(argument: str) -> int:
         return 1  # the daemon is gone, and with it whatever could be said
     except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
         if isinstance(error, TapeError):
-            channel.send(Crashed(str(error), starting, type(error).__name__, error.hint))
+            hint = None if error.hint is None else sayable(error.hint)
+            channel.send(Crashed(sayable(str(error)), starting, type(error).__name__, hint))
         else:
-            channel.send(Crashed(traceback.format_exc(), starting))
+            channel.send(Crashed(sayable(traceback.format_exc()), starting))
         return 1
     return 0
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from tape2048.errors import ConfigError, PlayerImportError, PlayerRaisedError
+from tape2048.rules import boards_to_exps, legal_masks
 from tape2048_recorder.players import check_player, make_player
-from tape2048_recorder.players.batch import batch_sha256, make_batch_player, show_board
+from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player, show_board
 from tape2048_recorder.sampling import Sampling
 
 from .lanes import batched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FILE = f"python:{batched.__file__}"
 
@@ -55,6 +63,60 @@ def test_a_module_that_fails_to_import_is_named_with_the_line(tmp_path: Path) ->
 def test_a_factory_that_raises_is_named_with_its_arguments() -> None:
     with pytest.raises(PlayerRaisedError, match=r"unexpected keyword argument 'kee'.*\{'kee': 1\}"):
         make_batch_player(f"{FILE}:hashed", {"kee": 1})
+
+
+def test_what_leaves_by_sys_exit_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit('no GPU here')\n")
+    with pytest.raises(PlayerImportError, match="SystemExit: no GPU here"):
+        make_batch_player(f"python:{tmp_path}/leaving.py:make", {})
+    (tmp_path / "left.py").write_text("import sys\ndef make():\n    sys.exit(3)\n")
+    with pytest.raises(PlayerRaisedError, match="the factory raised SystemExit: 3"):
+        make_batch_player(f"python:{tmp_path}/left.py:make", {})
+    with pytest.raises(PlayerRaisedError, match="the player raised SystemExit for 1 boards"):
+        asked(lambda *_: sys.exit())
+
+
+def test_an_error_that_cannot_say_what_it_is_is_named_by_its_class() -> None:
+    class DumbError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def play(*_: object) -> None:
+        raise DumbError
+
+    with pytest.raises(PlayerRaisedError, match="the player raised DumbError for 1 boards"):
+        asked(play)
+
+
+def asked(player: Any, answered: Callable[[], None] | None = None) -> np.ndarray:
+    caller = Caller(player, "python:a:b", answered=answered)
+    board = np.array([0x1200], dtype=np.uint64)
+    caller.submit((board, legal_masks(board), boards_to_exps(board)))
+    return caller.collect()
+
+
+def test_whoever_waits_hears_of_each_answer() -> None:
+    heard: list[int] = []
+    asked(lambda boards, _legal, _exps: np.zeros((len(boards), 4), np.float32), lambda: heard.append(1))
+    assert heard == [1]
+
+
+def test_a_batch_that_could_not_be_submitted_is_not_under_way() -> None:
+    class Overlapping:
+        def submit(self, *views: Any) -> None:
+            if len(views[0]) == 2:
+                raise ZeroDivisionError
+            self.n = len(views[0])
+
+        def collect(self) -> np.ndarray:
+            return np.zeros((self.n, 4), np.float32)
+
+    caller = Caller(Overlapping(), "python:a:b")
+    for n in (2, 1):
+        boards = np.full(n, 0x1200, dtype=np.uint64)
+        with pytest.raises(PlayerRaisedError) if n == 2 else contextlib.nullcontext():
+            caller.submit((boards, legal_masks(boards), boards_to_exps(boards)))
+    assert caller.collect().shape == (1, 4)
 
 
 def test_what_a_module_or_factory_of_ours_says_is_passed_on_with_its_hint(tmp_path: Path) -> None:

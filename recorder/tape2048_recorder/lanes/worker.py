@@ -25,6 +25,7 @@ from tape2048_recorder.protocol import (
     Weights,
     WeightsRefused,
     WeightsTaken,
+    sayable,
 )
 from tape2048_recorder.sampling import read_sampling
 from tape2048_recorder.shared import DRAIN, HURRY, LOADS
@@ -68,7 +69,7 @@ class BatchWorker(Worker):
         else:
             args = spec.player_args if weights is None else {**spec.player_args, "model": weights.path}
             player = make_batch_player(spec.player, args)
-        caller = Caller(player, spec.player)
+        caller = Caller(player, spec.player, answered=self._beat)
         generation = 0 if weights is None else weights.generation
         self._new_table(caller, generation, _Practice()).warm_up()
         sha256 = batch_sha256(
@@ -118,6 +119,10 @@ class BatchWorker(Worker):
         self._buffer, self.generation = table.finished, table.generation
         self._flush()
         self._finished_at.pop(table.generation, None)
+
+    def _beat(self) -> None:
+        """Let the daemon see that an answer has come: a tick has up to four, and a model may be slow."""
+        self._slot["heartbeat_ns"] = time.monotonic_ns()
 
     def _games_wanted(self) -> int:
         """Tables ask when a lane is free."""
@@ -197,7 +202,7 @@ class BatchWorker(Worker):
             try:
                 table, sha256 = self._make_table(answer)
             except PlayerError as error:
-                self._channel.send(WeightsRefused(answer.generation, str(error)))
+                self._channel.send(WeightsRefused(answer.generation, sayable(str(error))))
                 continue  # the one before it may be newer than what plays here
             finally:
                 self._slot["heartbeat_ns"] = time.monotonic_ns()

@@ -7,12 +7,13 @@ checkpoint is loaded when it is first asked for, and stays for as long as anybod
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,7 +21,11 @@ import numpy as np
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.models.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
+from tape2048_recorder.protocol import sayable
 from tape2048_recorder.worker import die_with
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Server", "ServerSpec", "main"]
 
@@ -60,10 +65,9 @@ class Server:
         self._slots = Slots(spec.memory_fd, spec.workers, spec.capacity).slots
         # The most that a player is given at once: half of every worker's lanes.
         self._batch = spec.workers * spec.capacity
-        total = SLOTS_PER_WORKER * self._batch
-        self._boards = np.zeros(total, dtype=np.uint64)
-        self._legal = np.zeros(total, dtype=np.uint8)
-        self._exps = np.zeros((total, 16), dtype=np.uint8)
+        self._boards = np.zeros(self._batch, dtype=np.uint64)
+        self._legal = np.zeros(self._batch, dtype=np.uint8)
+        self._exps = np.zeros((self._batch, 16), dtype=np.uint8)
         self._asked = np.zeros(len(self._slots), dtype=np.uint64)
         self._models: dict[bytes, _Model] = {}  # by checkpoint
         self._round = 0
@@ -85,48 +89,68 @@ class Server:
             self._answer([int(i) for i in asked if heads["weights"][i] == weights], weights)
 
     def _answer(self, chosen: list[int], weights: bytes) -> None:
-        try:
+        with self._refusing(chosen):
             if weights not in self._models:
                 self._slots["head"]["kind"][chosen] = LOADING
             model = self._model(weights)
-            answers = self._ask(model.caller, chosen)
+            for call in self._calls(chosen):
+                with self._refusing(list(call)):
+                    self._answer_at_once(call, model)
+
+    def _calls(self, chosen: list[int]) -> list[dict[int, int]]:
+        """The slots of each call of the player, with their boards: at most what its warm-up was told.
+
+        No slot is cut, so that each call ends with answers: whoever asked goes on, and the daemon sees it.
+        """
+        calls: list[dict[int, int]] = []
+        boards = self._batch
+        for i in chosen:
+            n = int(self._slots["head"]["n"][i])
+            if boards + n > self._batch:
+                calls.append({})
+                boards = 0
+            calls[-1][i] = n
+            boards += n
+        return calls
+
+    def _answer_at_once(self, call: dict[int, int], model: _Model) -> None:
+        """Answer slots with one call of the player."""
+        at = 0
+        for i, n in call.items():
+            slot = self._slots[i]
+            self._boards[at : at + n] = slot["boards"][:n]
+            self._legal[at : at + n] = slot["legal"][:n]
+            self._exps[at : at + n] = slot["exps"][:n]
+            at += n
+        model.caller.submit((self._boards[:at], self._legal[:at], self._exps[:at]))
+        answer = model.caller.collect()
+        is_moves = answer.dtype == np.uint8
+        at = 0
+        for i, n in call.items():
+            slot = self._slots[i]
+            slot["moves" if is_moves else "scores"][:n] = answer[at : at + n]
+            slot["head"]["kind"] = MOVES if is_moves else SCORES
+            slot["head"]["told"] = sayable(model.told).encode()
+            self._done(i)
+            at += n
+
+    @contextlib.contextmanager
+    def _refusing(self, chosen: list[int]) -> Iterator[None]:
+        """Tell whoever asks in these slots of an error."""
+        try:
+            yield
         except PlayerError as error:
             self._refuse(chosen, type(error).__name__, str(error), error.hint or "")
         except Exception:  # noqa: BLE001 - the process's edge: the workers are told
             self._refuse(chosen, InferenceError.__name__, traceback.format_exc(), "")
-        else:
-            for i, answer in zip(chosen, answers, strict=True):
-                slot = self._slots[i]
-                is_moves = answer.dtype == np.uint8
-                slot["moves" if is_moves else "scores"][: len(answer)] = answer
-                slot["head"]["kind"] = MOVES if is_moves else SCORES
-                slot["head"]["told"] = model.told.encode()
-                self._done(i)
-
-    def _ask(self, caller: Caller, chosen: list[int]) -> list[Any]:
-        """The answers for these slots, from as few calls of the player as may be."""
-        sizes = [int(self._slots["head"]["n"][i]) for i in chosen]
-        at = 0
-        for i, size in zip(chosen, sizes, strict=True):
-            slot = self._slots[i]
-            self._boards[at : at + size] = slot["boards"][:size]
-            self._legal[at : at + size] = slot["legal"][:size]
-            self._exps[at : at + size] = slot["exps"][:size]
-            at += size
-        answers = []
-        for first in range(0, at, self._batch):
-            part = slice(first, min(first + self._batch, at))
-            caller.submit((self._boards[part], self._legal[part], self._exps[part]))
-            answers.append(caller.collect().copy())  # the next call may reuse what it lies in
-        return np.split(np.concatenate(answers), np.cumsum(sizes)[:-1])
 
     def _refuse(self, chosen: list[int], name: str, text: str, hint: str) -> None:
         for i in chosen:
             head = self._slots[i]["head"]
             head["kind"] = ERROR
             head["error"] = name.encode()
-            head["text"] = text.encode()[-4096:]
-            head["hint"] = hint.encode()[:1024]
+            head["text"] = sayable(text).encode()[-4096:]
+            head["hint"] = sayable(hint).encode()[:1024]
             self._done(i)
 
     def _done(self, i: int) -> None:

@@ -13,6 +13,8 @@ import os
 
 import numpy as np
 
+from tape2048_recorder.players.batch import TOLD_BYTES_MAX
+
 __all__ = ["ERROR", "LOADING", "MOVES", "SCORES", "SLOTS_PER_TABLE", "SLOTS_PER_WORKER", "Slots"]
 
 #: Two halves alternate, and while weights change a worker plays two tables; all of them may be under way.
@@ -29,7 +31,7 @@ _HEAD = np.dtype(
         ("answered", "<u8"),
         ("kind", "<u8"),
         ("weights", "S2048"),  # path of the checkpoint, or empty
-        ("told", "S128"),  # what the player says of itself
+        ("told", f"S{TOLD_BYTES_MAX}"),  # what the player says of itself
         ("error", "S64"),  # its class
         ("text", "S4096"),
         ("hint", "S1024"),

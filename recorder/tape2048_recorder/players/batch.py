@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREFIX",
+    "TOLD_BYTES_MAX",
     "BatchPlayer",
     "Caller",
     "batch_sha256",
@@ -79,6 +80,12 @@ PREFIX = "python:"
 _NAME = re.compile(r"python:(?P<module>[A-Za-z_][\w.]*|[^:]+\.py):(?P<factory>[A-Za-z_]\w*)")
 
 ArgValue = int | float | str | bool
+
+#: What a player says of itself stands in shared memory where another process computes.
+TOLD_BYTES_MAX = 128
+
+#: What code of others may raise to say that it failed. A worker that leaves by sys.exit() would say nothing.
+_RAISED = (Exception, SystemExit)
 
 
 class BatchPlayer(Protocol):
@@ -130,7 +137,7 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
         raise
     except TapeError as error:  # of a factory of ours, in words for whoever called it
         raise PlayerRaisedError(f"{name}: {error}", hint=error.hint) from error
-    except Exception as error:
+    except _RAISED as error:
         raise PlayerRaisedError(
             f"{name}: the factory raised {_said(error)}; it was called with {dict(args)}",
             hint=_where(error),
@@ -150,7 +157,7 @@ def _factory(name: str) -> Callable[..., Any]:
         )
     except TapeError as error:  # the module names the package that it needs
         raise PlayerImportError(f"{name}: {error}", hint=error.hint) from error
-    except Exception as error:
+    except _RAISED as error:
         missing = isinstance(error, ImportError | FileNotFoundError)
         hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"
         raise PlayerImportError(
@@ -210,9 +217,15 @@ def batch_sha256(
 
 
 def told_by(player: Any, name: str) -> str:
-    """What a player says of itself: its ``sha256``, or else the SHA-256 of its factory's source file."""
+    """What a player says of itself: its ``sha256``, or else the SHA-256 of its factory's source file.
+
+    Of a text longer than :data:`TOLD_BYTES_MAX`, the SHA-256.
+    """
     told = getattr(player, "sha256", None)
-    return told if isinstance(told, str) else _source_sha256(name)
+    if not isinstance(told, str):
+        return _source_sha256(name)
+    said = told.encode("utf-8", "backslashreplace")
+    return told if len(said) <= TOLD_BYTES_MAX else hashlib.sha256(said).hexdigest()
 
 
 def _source_sha256(name: str) -> str:
@@ -231,17 +244,19 @@ class Caller:
     Args:
         player: what the factory gave.
         name: the factory, for messages.
+        answered: called when an answer has come.
 
     Attributes:
         model_ns: nanoseconds spent in the player.
         calls: answers taken.
     """
 
-    def __init__(self, player: Any, name: str) -> None:
+    def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
         self.name = name
         self.model_ns = 0
         self.calls = 0
         self._player = player
+        self._answered = answered
         self._under_way: deque[Views] = deque()
         self._overlaps = callable(getattr(player, "submit", None)) and callable(
             getattr(player, "collect", None)
@@ -255,9 +270,9 @@ class Caller:
 
     def submit(self, views: Views) -> None:
         """Give it a batch: boards, legal masks, exponents."""
-        self._under_way.append(views)
         if self._overlaps:
             self._call("submit", views, self._player.submit, *views)
+        self._under_way.append(views)
 
     def collect(self) -> npt.NDArray[Any]:
         """The answer to the oldest batch: ``u8[n]`` or ``f32[n, 4]``, C-contiguous.
@@ -272,6 +287,8 @@ class Caller:
         else:
             answer = self._call("the player", views, self._player, *views)
         self.calls += 1
+        if self._answered is not None:
+            self._answered()
         return self._checked(answer, views)
 
     def drain(self) -> None:
@@ -285,7 +302,7 @@ class Caller:
             return function(*args)
         except PlayerError:
             raise
-        except Exception as error:
+        except _RAISED as error:
             batch = (
                 ""
                 if views is None
@@ -330,7 +347,11 @@ def show_board(board: Any) -> str:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is of somebody else's making
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _where(error: BaseException) -> str:

@@ -14,11 +14,14 @@ import pytest
 
 from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session import sessions
+from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.protocol import Confirmed
 from tape2048_recorder.replay import replay_session
 from tape2048_recorder.rng import game_seeds
+from tape2048_recorder.sampling import read_sampling
 from tape2048_recorder.shared import HURRY, Shared
+from tape2048_recorder.worker import WorkerSpec
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until
@@ -242,6 +245,32 @@ def test_weights_that_end_whoever_loads_them_are_refused(
     recorder.wait_for_event("c.json is loaded")
     recorder.process.terminate()
     assert recorder.end() == 0
+
+
+def test_each_answer_of_a_model_is_a_sign_of_life() -> None:
+    """A tick asks a model for both halves of the lanes, of two tables: no patience is to pay for all four."""
+    worker = BatchWorker.__new__(BatchWorker)
+    shared = Shared.create(1)
+    worker._slot = shared.slots.copy()
+    shared.close()
+    worker._spec = WorkerSpec(0, 1, 0, -1, -1, f"{PLAYER}:hashed", {}, 7, 1, record_action=False, lanes=4)
+    worker._sampling, worker._block_rows, worker._server_slots = read_sampling({}), 1024, 0
+    table, _ = worker._make_table(None)
+    group = new_lanes(2)
+    for _ in range(2):
+        worker._slot["heartbeat_ns"] = 0
+        assert table._caller is not None
+        table._caller.submit((group.boards, group.legal, group.exps.view(np.uint8)))
+        assert worker._slot["heartbeat_ns"] == 0
+        table._caller.collect()
+        assert worker._slot["heartbeat_ns"] > 0
+
+
+def test_what_a_player_says_need_not_be_text(recorders: Recorders, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("def make():\n    raise ValueError('a file called \\udcff')\n")
+    recorder = recorders.run(player=f"python:{tmp_path}/odd.py:make", seed=7, workers=1, lanes=2)
+    assert recorder.error["error"] == PlayerRaisedError.__name__
+    assert r"a file called \udcff" in recorder.error["message"]
 
 
 def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tape2048_recorder.models.inference import DEATHS_MAX, RETRY_S, InferencePro
 from tape2048_recorder.models.remote import RemotePlayer
 from tape2048_recorder.models.server import Server, ServerSpec
 from tape2048_recorder.models.slots import LOADING, SCORES, Slots
+from tape2048_recorder.players.batch import told_by
 from tape2048_recorder.protocol import Weights
 from tape2048_recorder.watch import START_S
 
@@ -128,6 +129,35 @@ def test_a_player_is_given_at_most_what_its_warm_up_was_told(asking: Make) -> No
             assert np.array_equal(player.collect(), scores_of(boards_of(2 * number + half)))
 
 
+def test_each_call_ends_with_answers(asking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that takes long is no slower to answer where more is asked than one call takes."""
+    there = asking("hashed")
+    answered: list[int] = []
+    sizes: list[int] = []
+
+    def player(boards: np.ndarray, _legal: np.ndarray, _exps: np.ndarray) -> np.ndarray:
+        answered.append(int(there.slots.slots["head"]["answered"].sum()))
+        sizes.append(len(boards))
+        if len(sizes) == 3:
+            raise ZeroDivisionError
+        return scores_of(boards)
+
+    monkeypatch.setattr(server, "make_batch_player", lambda *_: player)
+    players = [there.player(worker, table) for worker in range(WORKERS) for table in range(2)]
+    asked = [(one, boards_of(n, n)) for n, one in zip((5, 4, 2, 5), players, strict=True) for _ in range(2)]
+    for one, boards in asked:
+        submit(one, boards)
+    there.server.answer_all()
+    assert sizes == [10, 10, 7, 5]
+    assert answered == [0, 2, 5, 7], "those of a call that failed, too"
+    for number, (one, boards) in enumerate(asked):
+        if number in (5, 6):
+            with pytest.raises(PlayerRaisedError, match="ZeroDivisionError"):
+                one.collect()
+        else:
+            assert np.array_equal(one.collect(), scores_of(boards))
+
+
 def test_what_a_player_says_arrives_with_its_class_and_hint(asking: Make) -> None:
     there = asking("no_such_factory")
     player = there.player()
@@ -142,6 +172,39 @@ def test_what_a_player_says_arrives_with_its_class_and_hint(asking: Make) -> Non
     with pytest.raises(PlayerRaisedError, match="kee") as caught:
         player.collect()
     assert "look at the parameters" in str(caught.value.hint)
+
+
+def test_what_utf8_cannot_hold_arrives_too(asking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = asking("hashed")
+
+    def make(*_: object) -> Any:
+        raise PlayerRaisedError("found no \udcff", hint="\udcfe")
+
+    monkeypatch.setattr(server, "make_batch_player", make)
+    player = there.player()
+    submit(player, boards_of(0))
+    there.server.answer_all()
+    with pytest.raises(PlayerRaisedError) as caught:
+        player.collect()
+    assert (str(caught.value), caught.value.hint) == (r"found no \udcff", r"\udcfe")
+
+
+def test_a_long_text_of_a_player_is_told_by_its_hash(asking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for said in ("é" * 64, "é" * 64 + "a", "é" * 64 + "b"):
+        there = asking("hashed")
+        made = batched.hashed()
+        made.sha256 = said  # type: ignore[attr-defined]
+        monkeypatch.setattr(server, "make_batch_player", lambda *_, made=made: made)
+        player = there.player()
+        submit(player, boards_of(0))
+        there.server.answer_all()
+        player.collect()
+        assert player.sha256 == told_by(made, "python:a:b"), "as where it computes in the worker"
+        told.append(player.sha256)
+    assert told[0] == "é" * 64
+    assert len(set(told)) == 3
+    assert len(told[1]) == 64
 
 
 def test_models_stay_while_anybody_asks_for_them(
