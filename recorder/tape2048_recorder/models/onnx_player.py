@@ -12,6 +12,7 @@ left of the last one is padded. A model that was made for one number of boards i
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OnnxPlayer", "make"]
 
+_CUDA = "CUDAExecutionProvider"
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(uint8)": np.uint8}
 
 
@@ -43,7 +45,7 @@ def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
         device: ``auto`` (CUDA where onnxruntime has it), ``cpu`` or ``cuda``.
 
     Raises:
-        ConfigError: an argument that cannot be.
+        ConfigError: an argument that cannot be, or CUDA where onnxruntime has none.
         WeightsError: the file is not there, not whole, or has other inputs and outputs.
     """
     if device not in {"auto", "cpu", "cuda"} or batch < 0:
@@ -67,26 +69,33 @@ class OnnxPlayer:
         providers = [
             name
             for name in onnxruntime.get_available_providers()
-            if name == "CPUExecutionProvider" or (name == "CUDAExecutionProvider" and device != "cpu")
+            if name == "CPUExecutionProvider" or (name == _CUDA and device != "cpu")
         ]
         try:
             data = path.read_bytes()
             self._session = onnxruntime.InferenceSession(data, options, providers=providers)
         except Exception as error:
             raise WeightsError(f"cannot be loaded: {type(error).__name__}: {error}", path=path) from error
+        provider = self._session.get_providers()[0]
+        if device == "cuda" and provider != _CUDA:
+            raise ConfigError(
+                f"found device = 'cuda', and onnxruntime computes by {provider}",
+                hint="install onnxruntime-gpu and its CUDA; device = 'auto' takes what there is",
+            )
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _INTEGERS or len(inputs[0].shape) != 2:
             found = ", ".join(f"{one.type}{one.shape}" for one in inputs)
             raise WeightsError(f"found inputs {found}, expected one of integers, [boards, 16]", path=path)
         made_for = inputs[0].shape[0]
         self._batch = made_for if isinstance(made_for, int) else batch
+        self._fixed = self._batch > 0
         self._name, self._dtype = inputs[0].name, _INTEGERS[inputs[0].type]
         self._input = np.zeros((self._batch, 16), dtype=self._dtype)
-        facts = f"{hashlib.sha256(data).hexdigest()} {batch} {providers[0]}"
+        facts = f"{hashlib.sha256(data).hexdigest()} {batch} {provider}"
         self.sha256 = hashlib.sha256(facts.encode()).hexdigest()
 
     def warm_up(self, n: int) -> None:
-        """Fix the batches' shape, and make the first call.
+        """Fix the batches' shape, and see whether a board's scores depend on its place.
 
         Raises:
             PlayerAnswerError: the model gives something else than four scores a board.
@@ -94,7 +103,14 @@ class OnnxPlayer:
         if not self._batch:
             self._batch = n
             self._input = np.zeros((n, 16), dtype=self._dtype)
-        self._run()
+        self._input[:] = np.arange(16) % 12
+        scores = self._run()
+        if self._fixed and (scores != scores[0]).any():
+            warnings.warn(
+                f"a board's scores depend on its place in a batch of {self._batch}: the same seed "
+                "gives other games with other numbers of lanes or workers",
+                stacklevel=2,
+            )
 
     def __call__(
         self, boards: npt.NDArray[np.uint64], _legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -23,14 +24,27 @@ BOARDS = np.random.default_rng(0).integers(0, 2**64, 21, dtype=np.uint64)
 
 
 def save(
-    path: Path, *, boards: int | str = "boards", weights: np.ndarray = WEIGHTS, kind: int = TensorProto.INT64
+    path: Path,
+    *,
+    boards: int | str = "boards",
+    weights: np.ndarray = WEIGHTS,
+    kind: int = TensorProto.INT64,
+    sums_up: bool = False,
 ) -> str:
-    """A linear model over the exponents."""
+    """A linear model over the exponents; ``sums_up``: over those of the boards before it, too."""
+    nodes = [
+        helper.make_node("Cast", ["tokens"], ["cells"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["cells", "weights"], ["scores"]),
+    ]
+    if sums_up:
+        axis = numpy_helper.from_array(np.array(0), "axis")
+        nodes[1].output[0] = "each"
+        nodes += [
+            helper.make_node("Constant", [], ["axis"], value=axis),
+            helper.make_node("CumSum", ["each", "axis"], ["scores"]),
+        ]
     graph = helper.make_graph(
-        [
-            helper.make_node("Cast", ["tokens"], ["cells"], to=TensorProto.FLOAT),
-            helper.make_node("MatMul", ["cells", "weights"], ["scores"]),
-        ],
+        nodes,
         "policy",
         [helper.make_tensor_value_info("tokens", kind, [boards, 16])],
         [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [boards, weights.shape[1]])],
@@ -80,6 +94,25 @@ def test_what_the_model_is_is_in_the_hash(tmp_path: Path) -> None:
     first = make(model=save(tmp_path / "p.onnx")).sha256
     assert make(model=str(tmp_path / "p.onnx")).sha256 == first
     assert make(model=save(tmp_path / "q.onnx", weights=-WEIGHTS)).sha256 != first
+
+
+@pytest.mark.parametrize(("boards", "batch"), [("boards", 8), (8, 0)])
+def test_a_model_whose_scores_depend_on_the_place_is_reported(
+    tmp_path: Path, boards: int | str, batch: int
+) -> None:
+    player = make(model=save(tmp_path / "p.onnx", boards=boards, sums_up=True), batch=batch)
+    with pytest.warns(UserWarning, match="depend on its place in a batch of 8"):
+        player.warm_up(21)
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="there may be a GPU here"
+)
+def test_a_gpu_that_is_asked_for_and_not_there_is_missed(tmp_path: Path) -> None:
+    path = save(tmp_path / "p.onnx")
+    with pytest.raises(ConfigError, match="computes by CPUExecutionProvider"):
+        make(model=path, device="cuda")
+    assert make(model=path, device="auto").sha256 == make(model=path, device="cpu").sha256
 
 
 def test_arguments_that_cannot_be_are_refused(tmp_path: Path) -> None:
