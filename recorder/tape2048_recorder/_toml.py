@@ -33,6 +33,12 @@ def read_toml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
             path=f"{path}:{line}",
             hint="text needs quotes, true and false do not",
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"found TOML that cannot be read, expected key = value: {error}",
+            path=path,
+            hint="look for a number of thousands of digits, or as many brackets",
+        ) from error
     return values, _lines(text)
 
 

@@ -277,7 +277,7 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     number = None
     if _is_text(raw, origin):
         number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
-    elif isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw):
+    elif _is_number(raw):
         number = Decimal(raw)
     if number is None or not _in_bounds(setting, number):
         _refuse(setting, raw, origin)
@@ -287,6 +287,13 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     if inexact or number != number.to_integral_value():
         _refuse(setting, raw, origin)
     return int(number)
+
+
+def _is_number(raw: object) -> TypeGuard[float]:
+    """Whether a file has a number that can be computed with; whole ones have digits without end there."""
+    if isinstance(raw, float):
+        return math.isfinite(raw)
+    return isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 10**_DIGITS_MAX
 
 
 def _in_bounds(setting: Setting, number: Decimal) -> bool:

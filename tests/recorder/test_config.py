@@ -327,6 +327,26 @@ def test_lines_are_found_behind_whatever_toml_allows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        f"rotate_steps = {10**21}",
+        f"rotate_steps = {10**400}",
+        f"flush_s = {10**400}",
+        f"flush_s = -{10**400}",
+    ],
+    ids=len,
+)
+def test_numbers_beyond_twenty_digits_are_refused_in_files_too(tmp_path: Path, text: str) -> None:
+    assert "expected a" in str(refused(file=write(tmp_path / "r.toml", text)))
+
+
+@pytest.mark.parametrize("text", [f"rotate_steps = 1{'0' * 5000}", f"player_args = {'[' * 5000}{']' * 5000}"])
+def test_toml_that_its_reader_gives_up_is_refused(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path / "r.toml", text)
+    assert "found TOML that cannot be read" in str(refused(file=file))
+
+
+@pytest.mark.parametrize(
     ("text", "where"),
     [
         ("workers = \n", "1"),

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,12 +78,19 @@ def make(
         module_args: further arguments of ``module``.
 
     Raises:
-        ConfigError: an argument that cannot be.
+        ConfigError: an argument that cannot be, or CUDA where torch finds none.
         WeightsError: the file is not there, not whole, or does not fit the module.
         MissingPackageError: ``.safetensors`` without that package.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"found device = {device!r}, expected auto, cpu, cuda or cuda:N")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"found device = {device!r}, and torch finds no CUDA",
+            hint="see torch.cuda.is_available(); device = 'auto' takes what there is",
+        )
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
     if dtype not in _DTYPES:

@@ -115,6 +115,9 @@ def test_weights_of_another_shape_are_refused(files: dict[str, dict[str, Any]]) 
         make(**{**files["weights"], "width": 31}, device="cpu")
 
 
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -122,14 +125,19 @@ def test_weights_of_another_shape_are_refused(files: dict[str, dict[str, Any]]) 
         ({"module": MODULE.replace("policy", "no_module"), "width": None}, "expected a torch.nn.Module"),
         ({"dtype": "int3"}, "int3"),
         ({"batch": -1}, "-1"),
+        ({"device": "mps"}, "'mps', expected auto, cpu, cuda or cuda:N"),
+        ({"device": "cuda:"}, "'cuda:', expected"),
+        pytest.param({"device": "cuda"}, "torch finds no CUDA", marks=NO_GPU),
+        pytest.param({"device": "cuda:1"}, "torch finds no CUDA", marks=NO_GPU),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(
     files: dict[str, dict[str, Any]], change: dict[str, Any], says: str
 ) -> None:
-    args = {key: value for key, value in {**files["weights"], **change}.items() if value is not None}
+    changed = {**files["weights"], "device": "cpu", **change}
+    args = {key: value for key, value in changed.items() if value is not None}
     with pytest.raises(ConfigError, match=says):
-        make(**args, device="cpu")
+        make(**args)
 
 
 def test_a_model_of_three_scores_is_refused() -> None:
