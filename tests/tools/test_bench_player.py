@@ -44,6 +44,10 @@ def test_a_table_for_people(tape: Tape) -> None:
     [
         (["null", "--lanes", "many"], 2),
         (["null", "--lanes", "0"], 2),
+        (["null", "--lanes", "64,1048577"], 2),
+        (["null", "--seconds", "0"], 2),
+        (["null", "--seconds", "nan"], 2),
+        (["null", "--seconds", "inf"], 2),
         (["null", "--method", "beam"], errors.ConfigError.exit_code),
         (["python:no.such:make"], errors.PlayerImportError.exit_code),
         ([f"{PLAYER}:kee=1"], errors.PlayerRaisedError.exit_code),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,9 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     memory and forgotten. One process, one thread: a recorder has one such process a worker.
     """
     os.environ.update(_THREADS)  # before the libraries that read them are loaded
-    from tape2048_recorder.config import split_player
+    from tape2048_recorder.config import RecorderConfig, split_player
     from tape2048_recorder.sampling import read_sampling
+    from tape2048_recorder.settings import settings_of
 
     sampling = read_sampling({"method": method})
     words = lanes.split(",")
@@ -56,8 +58,11 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         name, args = split_player(player)
     except ValueError as error:
         raise click.UsageError(f"{error}: expected NAME:key=value,key=value") from error
-    if min(sizes) < 1 or seconds <= 0:
+    lanes_max = settings_of(RecorderConfig)["lanes"].le or math.inf
+    if min(sizes) < 1 or not 0 < seconds < math.inf:
         raise click.UsageError("expected at least one lane, and some time")
+    if max(sizes) > lanes_max:
+        raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as of a recorder")
     from tape2048_recorder.lanes.measuring import measure
     from tape2048_tools.output import print_human, print_json, table
     from tape2048_tools.progress import progress_bar
