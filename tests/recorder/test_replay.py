@@ -112,10 +112,12 @@ def test_a_changed_seed_is_found(copied: Path) -> None:
         ("player_sha256", "0" * 64, "it was played by"),
         ("player", None, "does not say what played it"),
         ("sample_rate", "often", "does not say what played it"),
+        ("sample_rate", 0, "does not say what played it"),
         ("sample_rate", -1, "does not say what played it"),
+        ("sample_rate", 2**64, "does not say what played it"),
     ],
 )
-def test_another_player_is_refused(copied: Path, key: str, value: str | None, said: str) -> None:
+def test_another_player_is_refused(copied: Path, key: str, value: str | int | None, said: str) -> None:
     if value is None:
         change_db(copied, "DELETE FROM session WHERE meta_key = ?", key)
     else:
