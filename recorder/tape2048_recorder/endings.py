@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048._jit import kernel
-from tape2048.errors import ReplayError
+from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.rules import boards_to_exps
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder.engine import new_game, spawn
-from tape2048_recorder.players import REGISTRY, make_player, player_sha256
+from tape2048_recorder.players import REGISTRY, make_player, own, player_sha256
 from tape2048_recorder.players._api import NO_MOVE, choose
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def final_boards(session: Session) -> NDArray[np.uint64] | None:
 
     Returns:
         ``u64[R]``; None where the session does not say what played it, or that player is not known here
-        (another version of it, say).
+        (another version of it, say, or one whose network's file is gone).
 
     Raises:
         ReplayError: a game comes out differently than it was recorded.
@@ -58,14 +58,18 @@ def final_boards(session: Session) -> NDArray[np.uint64] | None:
     name, args = session.meta.get("player"), session.meta.get("player_args", {})
     if not isinstance(name, str) or name not in REGISTRY or not isinstance(args, dict):
         return None
-    if session.meta.get("player_sha256") != player_sha256(name, make_player(name, args)):
+    try:
+        made = make_player(name, args)
+    except (ConfigError, FormatError):
+        return None
+    if session.meta.get("player_sha256") != player_sha256(name, made):
         return None
     runs = session.runs
     seeds = np.ascontiguousarray(runs["seed"])
     lasts, finals, steps = (np.zeros(len(runs), np.uint64) for _ in range(3))
 
     def play(part: slice) -> None:
-        player = make_player(name, args)  # its tables may be written: one for each piece of work
+        player = own(made)  # its cache is written: one for each piece of work
         _play_to_the_end(player, seeds[part], lasts[part], finals[part], steps[part])
 
     parts = [slice(first, first + _CHUNK_RUNS) for first in range(0, len(runs), _CHUNK_RUNS)]

@@ -253,7 +253,14 @@ class TestSessions:
 
     def test_another_player_of_that_name(self, recorded: Path) -> None:
         session = Session.open(recorded)
-        for change in ({"player_sha256": "0" * 64}, {"player": "unknown"}, {"player": None}):
+        for change in (
+            {"player_sha256": "0" * 64},
+            {"player": "unknown"},
+            {"player": None},
+            {"player": "ntuple", "player_args": {"weights": "/no/such/network"}},
+            {"player": "ntuple", "player_args": {"weights": str(recorded / "steps.npy")}},
+            {"player_args": {"depth": "two"}},
+        ):
             session.meta = {**Session.open(recorded).meta, **change}
             assert final_boards(session) is None
 
