@@ -85,6 +85,28 @@ def test_moves_come_as_often_as_the_definitions_say(
         assert abs(share - wanted) < 6 * math.sqrt(wanted * (1 - wanted) / DRAWS) + 1e-3
 
 
+@pytest.mark.parametrize(
+    ("options", "scores", "kept"),
+    [
+        ({"method": "argmax"}, [1.0, 1.0, 1.0, 1.0], [1]),
+        ({"method": "top_k", "top_k": 1}, [0.0, 2.0, 2.0, 2.0], [1]),
+        ({"method": "top_k", "top_k": 2}, [9.0, 1.0, 2.0, 1.0], [1, 2]),
+        ({"method": "top_p", "top_p": 0.5}, [9.0, 1.0, 1.0, -math.inf], [1]),  # half is enough
+        ({"method": "top_p", "top_p": 0.51}, [9.0, 1.0, 1.0, -math.inf], [1, 2]),
+        ({"method": "top_p", "top_p": 1.0}, [9.0, 1.0, -math.inf, 1.0], [1, 3]),
+        ({"method": "softmax", "temperature": 1e-300}, [9.0, 0.0, 1e-30, 0.0], [2]),
+        ({"method": "softmax", "temperature": 1e9}, [9.0, 3e38, 3e38, -3e38], [1, 2]),
+    ],
+)
+def test_of_equal_scores_the_lower_move_comes_first(
+    options: dict[str, object], scores: list[float], kept: list[int]
+) -> None:
+    """Move 0 is not legal."""
+    found = shares(scores, 0b1110, **options)
+    assert [move for move in range(4) if found[move]] == kept
+    assert all(abs(found[move] - 1 / len(kept)) < 0.25 for move in kept)
+
+
 @pytest.mark.parametrize(("step", "draws"), [(0, False), (9, False), (10, True), (19, True), (20, False)])
 def test_gates_hold_from_the_start_and_before_the_stop(step: int, draws: bool) -> None:
     share = shares([1.0, 1.1, 0.0, 0.0], 15, step=step, method="softmax", start_gate=10, stop_gate=20)

@@ -16,7 +16,7 @@ may also have:
 * ``warm_up(n)``: called once with the most boards of a batch, before the worker says that it is ready.
 * ``submit(boards, legal, exps)`` and ``collect()``: begin to compute, and give the answer of the oldest
   batch under way; at most two are. With them, the rules of one half of the lanes run while the model computes
-  the other's. The arrays stay as they are until ``collect``.
+  the other's. The arrays stay as they are until ``collect``, and an answer until the next call.
 
 ``n`` is at most half of ``lanes`` (rounded up; with ``inference = "server"``, of all workers together), and
 less at a recorder's end.
