@@ -252,7 +252,7 @@ def _session_fact(session: Session, name: str) -> str | None:
     if name == "model":
         return session_tag(session)
     start = session_start(session)
-    return None if start is None else start.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if start is None else start.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _limit(database: sqlite3.Connection, operations: int) -> None:

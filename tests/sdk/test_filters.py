@@ -83,6 +83,7 @@ class TestSql:
             ("max_scor > 3", "no such column", "did you mean max_score?"),
             ('"max_scor" >= 50000', "no such column", "did you mean max_score?"),
             ('id > 1 AND "" = 3', "no such column", None),
+            ("model = 'weak' AND no_such = 3", "no such column", "columns: id"),
             ('model = "weak"', "no such column", "single quotes"),
             ('"id', "refused", None),
             ("", "syntax error", "columns: id"),
@@ -122,8 +123,13 @@ class TestSql:
 
     def test_more_work_than_a_condition_needs(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tape2048._filters.OPERATIONS_BASE", 1000)
-        monkeypatch.setattr("tape2048._filters.OPERATIONS_PER_RUN", 1)
+        monkeypatch.setattr("tape2048._filters.OPERATIONS_PER_RUN", 100)
         monkeypatch.setattr("tape2048._filters._OPERATIONS_PER_CALLBACK", 100)
+        # A base for next to nothing, and enough for each run: more runs, more work that is let through.
+        monkeypatch.setattr("tape2048._filters.OPERATIONS_BASE", 1)
+        assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
+        monkeypatch.setattr("tape2048._filters.OPERATIONS_BASE", 1000)
+        monkeypatch.setattr("tape2048._filters.OPERATIONS_PER_RUN", 1)
         with pytest.raises(errors.FilterError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
@@ -180,11 +186,22 @@ class TestNamed:
     def test_sessions(self, corpus: Corpus, filters: dict[str, Any], sessions: set[int]) -> None:
         assert {owner for owner, _ in ids(corpus.where(**filters))} == sessions
 
-    def test_facts_count_before_the_name(self, tmp_path: Path) -> None:
-        facts = {"sample_rate": 1, "model_tag": "x", "started_at": "2024-05-06T07:08:09Z"}
+    @pytest.mark.parametrize(
+        ("started_at", "started"),
+        [
+            ("2024-05-06T07:08:09Z", "2024-05-06T07:08:09Z"),
+            ("2024-05-06T01:08:09+02:00", "2024-05-05T23:08:09Z"),
+            ("2024-05-06T07:08:09", "2024-05-06T07:08:09Z"),
+            ("a Monday", "2025-01-02T03:04:05Z"),  # what its name says
+        ],
+    )
+    def test_facts_count_before_the_name(self, tmp_path: Path, started_at: str, started: str) -> None:
+        facts = {"sample_rate": 1, "model_tag": "x", "started_at": started_at}
         write_ours(tmp_path / f"{NAME}-2", Spec(facts=facts))
         corpus = Corpus.open(tmp_path)
-        assert len(corpus.where(model="x", until="2024-05-07").runs) == 5
+        later = dt.datetime.fromisoformat(started) + dt.timedelta(seconds=1)
+        assert len(corpus.where(model="x", since=started, until=later).runs) == 5
+        assert len(corpus.where(f"started = '{started}'").runs) == 5
 
     def test_condition_and_names_together(self, built: Built, corpus: Corpus) -> None:
         view = corpus.where("id > 3", min_steps=17)
@@ -255,6 +272,8 @@ class TestSplit:
         for found in counts:
             # 5 standard deviations of 0.9, 0.8 and 0.6 percent of the larger share.
             np.testing.assert_allclose(found / 20_000, (0.7, 0.2, 0.1), atol=0.02)
+        # Shares that are a little less than 1 together: the last part takes the rest.
+        assert assign(runs, sessions, (0.5, 0.499)).max() == 1
         one, other = (assign(runs, sessions, (0.5, 0.5), salt) for salt in ("", "x"))
         assert abs((one == other).mean() - 0.5) < 0.02
 
