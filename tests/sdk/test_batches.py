@@ -572,6 +572,11 @@ class TestPool:
             assert len(reader._pools) <= 2
         assert max(asked) * 2 <= 2000 * 28
         assert sum(asked) == 10_000 * 28
+        # Threads stand on both sides of a pool's end (14 batches): neither takes the other's pool away.
+        asked.clear()
+        for index in (13, 14, 13, 14):
+            batches.fill(batches.buffer(), epoch=5, index=index)
+        assert len(asked) == 2
 
     def test_mapped_file_that_is_cut_while_pools_are_read(self, tmp_path: Any) -> None:
         path = write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 100) for i in range(1, 101)]))
@@ -604,6 +609,28 @@ class TestPool:
             found.extend(batch.row.tolist() for batch in batches)
         found += served(batches)
         assert found == served(corpus.batches(64, **options))
+
+
+@pytest.mark.parametrize(
+    ("spread", "order", "golden"),
+    [
+        (None, "shuffled", [(623, 6), (817, 1), (531, 5), (494, 0)]),
+        (None, "pooled", [(533, 2), (168, 4), (156, 5), (530, 4)]),
+        ("stratified", "straight", [(902, 6), (904, 4), (909, 6), (917, 1)]),
+        ("even", "straight", [(961, 0), (966, 5), (971, 3), (976, 1)]),
+    ],
+)
+def test_what_a_seed_and_an_epoch_draw_never_changes(
+    tmp_path: Any, spread: Any, order: str, golden: list[tuple[int, int]]
+) -> None:
+    # A state names seed and epoch, and not what is drawn: with other draws, it would resume to other rows.
+    write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 100) for i in range(1, 11)]))
+    corpus = Corpus.open(tmp_path)
+    batches = (corpus.capped(20, spread) if spread else corpus).batches(
+        4, seed=2**64 - 1, fields=("row", "symmetry"), augment="d4", **ORDERS[order]
+    )
+    batches.fill(buffer := batches.buffer(), epoch=3, index=len(batches) - 2)
+    assert list(zip(buffer.row.tolist(), buffer.symmetry.tolist(), strict=True)) == golden
 
 
 def test_statistics_of_the_order(tmp_path: Any) -> None:
