@@ -142,6 +142,9 @@ def test_replicates_draw_as_many_runs_and_the_first_column_is_the_sample() -> No
     np.testing.assert_array_equal(drawn.weights.sum(axis=0), np.full(201, 50))
     np.testing.assert_array_equal(drawn.weights, RunBootstrap(50, 200, seed=3).weights)
     assert (drawn.weights != RunBootstrap(50, 200, seed=4).weights).any()
+    # In each replicate a run comes up twice; of one run there is nothing to draw.
+    assert (drawn.weights[:, 1:].max(axis=0) > 1).all()
+    assert RunBootstrap(1, 2).weights.tolist() == [[1, 1, 1]]
     # P(a run is not drawn) is 1/e
     assert (drawn.weights[:, 1:] == 0).mean() == pytest.approx(0.364, abs=0.02)
 

@@ -6,11 +6,11 @@ import copy
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tape2048 import Session, errors, sessions
+from tape2048 import Session, _holds, errors, sessions
 from tape2048._holds import READERS_LOCK, Upkeep, make_readers_lock
 from tape2048._removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
 
@@ -41,7 +41,10 @@ def removed(root: Path, *names: str) -> list[str]:
         ]
 
 
-def test_a_session_that_is_read_stays_and_the_others_go(root: Path) -> None:
+def test_a_session_that_is_read_stays_and_the_others_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Inodes that follow one another: a lock is of one session, and not of its neighbours.
+    inodes = {(root / name).stat().st_ino: number for number, name in enumerate(NAMES, 1)}
+    monkeypatch.setattr("tape2048._holds._byte_of", lambda status: inodes[status.st_ino])
     session = Session.open(root / NAMES[1])
     assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
     assert Session.open(root / NAMES[1]).runs.tolist() == session.runs.tolist()
@@ -128,13 +131,47 @@ def test_one_that_is_being_removed_cannot_be_opened(root: Path) -> None:
             Session.open(root / NAMES[0])
         upkeep.give_back(taken)
         assert len(Session.open(root / NAMES[0]))
+        assert not upkeep.is_read(root / NAMES[0])
+        session = Session.open(root / NAMES[0])
+        assert upkeep.is_read(root / NAMES[0])
+        assert session.name == NAMES[0]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_one_that_goes_while_its_lock_is_taken_cannot_be_opened(
+    root: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    def lock_too_late(*args: Any) -> bool:
+        (root / NAMES[0]).rename(root / ".gone")
+        if replaced:
+            write_ours(root / NAMES[0])
+        monkeypatch.undo()
+        return _holds._lock(*args)
+
+    before = open_files()
+    monkeypatch.setattr("tape2048._holds._lock", lock_too_late)
+    with pytest.raises(errors.NotASessionError, match="removed just now"):
+        Session.open(root / NAMES[0])
+    assert removed(root, NAMES[1]) == [NAMES[1]]
+    assert open_files() == before
 
 
 def test_two_that_remove_exclude_each_other(root: Path) -> None:
+    before = open_files()
     with Upkeep(root), pytest.raises(errors.HeldError, match="another process removes"):
         Upkeep(root)
+    assert open_files() == before
     with Upkeep(root):
         pass
+
+
+def test_a_session_that_is_collected_while_locks_are_counted_lets_go_a_little_later(root: Path) -> None:
+    session = Session.open(root / NAMES[0])
+    with _holds._mutex:
+        del session
+    other = Session.open(root / NAMES[1])
+    assert removed(root, *NAMES[:2]) == [NAMES[0]]
+    assert other.name == NAMES[1]
 
 
 class TestWithoutTheFile:
@@ -158,17 +195,42 @@ class TestWithoutTheFile:
         assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
         assert later.name == NAMES[1]
 
+    def test_the_file_may_be_made_while_a_session_is_opened(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who removes makes it, and then takes the directory that the reader is about to lock."""
+
+        def refuse(*_: object) -> None:
+            monkeypatch.undo()
+            make_readers_lock(root)
+            raise BlockingIOError
+
+        before = open_files()
+        monkeypatch.setattr("fcntl.flock", refuse)
+        session = Session.open(root / NAMES[0])
+        assert removed(root, *NAMES) == NAMES[1:]
+        del session
+        assert removed(root, NAMES[0]) == [NAMES[0]]
+        Session.open(write_ours(root / NAMES[0]))
+        assert open_files() == before
+
     def test_nothing_is_read_nothing_is_kept(self, root: Path) -> None:
         Session.open(root / NAMES[0])
         assert removed(root, *NAMES) == NAMES
 
 
-def test_without_locks_sessions_open_all_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_sessions_open_all_the_same_and_none_is_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.fcntl", refuse)
     assert len(Session.open(root / NAMES[0]))
+    before = open_files()
+    with pytest.raises(errors.StorageError, match="No locks available"):
+        Upkeep(root)
+    assert open_files() == before
 
 
 # --- removing
