@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from crc32c import crc32c
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import pytest
     from numpy.typing import NDArray
 
 NAME = "20250102T030405Z_model=toy"
@@ -209,3 +211,16 @@ def open_files() -> list[str]:
     """Numbers of this process's open file descriptors, once what nobody holds any more is collected."""
     gc.collect()
     return names(Path("/proc/self/fd"))
+
+
+def note_flushes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int]]:
+    """What is flushed from now on: each path, and its size at that moment."""
+    flushed: list[tuple[Path, int]] = []
+    real = os.fsync
+
+    def note(fd: int) -> None:
+        real(fd)
+        flushed.append((Path(f"/proc/self/fd/{fd}").readlink(), os.fstat(fd).st_size))
+
+    monkeypatch.setattr(os, "fsync", note)
+    return flushed

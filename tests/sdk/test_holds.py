@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from tape2048 import Session, _holds, errors, sessions
 from tape2048._holds import READERS_LOCK, Upkeep, make_readers_lock
 from tape2048._removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
 
-from .builders import open_files, write_foreign, write_ours
+from .builders import note_flushes, open_files, write_foreign, write_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -255,6 +256,60 @@ def test_nobody_sees_half_a_session(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(path.name for path in root.iterdir()) == [".recorder", *NAMES[2:]]
 
 
+def test_hidden_names_are_flushed_before_anything_is_deleted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = note_flushes(monkeypatch)
+    real = shutil.rmtree
+    deleted: list[str] = []
+
+    def delete(path: Path) -> None:
+        assert [path for path, _ in flushed] == [root]
+        deleted.append(path.name)
+        real(path)
+
+    monkeypatch.setattr("shutil.rmtree", delete)
+    assert removed(root, *NAMES[:2]) == NAMES[:2]
+    assert deleted == [f".{name}.removed" for name in NAMES[:2]]
+    assert [path for path, _ in flushed] == [root, root]
+
+
+def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, Upkeep(root) as upkeep:
+        patch.setattr("tape2048._removal.fsync_dir", refuse)
+        outcomes = list(remove_sessions(root, [root / name for name in NAMES[:2]], upkeep))
+    assert [outcome.gone for outcome in outcomes] == [False, False]
+    assert all(isinstance(outcome.error, errors.StorageError) for outcome in outcomes)
+    leftovers = hidden_leftovers(root)
+    assert [len(list(path.iterdir())) for path in leftovers] == [3, 3]
+    (root / f".{NAMES[3]}.removed").touch()  # not what a removal leaves
+    with Upkeep(root) as upkeep:
+        assert clear_leftovers(root, upkeep) == leftovers
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_no_lock_is_left_of_one_that_was_removed_or_could_not_be(
+    root: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """A new session may get the inode, and so the lock, of one that was removed."""
+
+    def refuse(*_: Path) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr("tape2048._holds._byte_of", lambda _: 1)
+    if broken:
+        monkeypatch.setattr("tape2048._removal.rename_noreplace", refuse)
+    with Upkeep(root) as upkeep:
+        (outcome,) = remove_sessions(root, [root / NAMES[0]], upkeep)
+        assert (outcome.gone, outcome.error is None) == (not broken, not broken)
+        assert len(Session.open(root / NAMES[1]))
+
+
 def test_one_that_fails_does_not_keep_the_others(root: Path) -> None:
     with Upkeep(root) as upkeep:
         paths = [root / NAMES[0], root / "20300101T000000Z_model=gone", root / NAMES[1]]
@@ -270,7 +325,7 @@ def test_what_is_no_longer_needed_stays(root: Path) -> None:
     assert [outcome.path for outcome in outcomes] == paths[2:3]
 
 
-def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path) -> None:
+def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_ours(root / NAMES[0]) is None
     (root / NAMES[0] / "embeddings.json").touch()
     assert why_not_ours(root / NAMES[0]) is None
@@ -286,6 +341,12 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path) -> None:
     assert "others wrote it" in str(why_not_ours(foreign))
     assert "its name" in str(why_not_ours(write_ours(tmp_path / "session")))
     assert why_not_ours(root / "20250107T000000Z_model=gone") is not None
+
+    def refuse(_: Path) -> list[str]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("tape2048._removal.list_names", refuse)
+    assert why_not_ours(root / NAMES[3]) == "Input/output error"
 
 
 def test_where_a_directory_cannot_be_locked_sessions_are_removed_all_the_same(

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors, sessions
+from tape2048._durable import rename_noreplace
+from tape2048._holds import Upkeep, make_readers_lock
+from tape2048._removal import remove_sessions
 from tape2048.merging import merge_sessions
 from tape2048.validation import validate_session
 
-from .builders import Game, Spec, names, write_foreign, write_ours
+from .builders import Game, Spec, names, note_flushes, open_files, write_foreign, write_ours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,8 +145,8 @@ def test_labels_and_splits_do_not_change(tmp_path: Path) -> None:
 def test_facts_that_are_shared_and_those_that_are_not(tmp_path: Path) -> None:
     root = tmp_path / "root"
     made = [
-        write(root, 0, games(0, 2, 1), host="one"),
-        write(root, 1, games(0, 2, 5), host="two", recovered=True),
+        write(root, 0, games(0, 2, 1), host="one", note="only here"),
+        write(root, 1, games(0, 2, 5), host="two", recovered=True, flag="only there"),
     ]
     meta = Session.open(merge_sessions(made, tmp_path / "out").path).meta
     assert {name: meta[name] for name in FACTS if name != "recovered"} == {
@@ -153,6 +156,11 @@ def test_facts_that_are_shared_and_those_that_are_not(tmp_path: Path) -> None:
     assert meta["recovered"] is True
     assert "host" not in meta
     assert "seed" not in meta
+    assert [(own.get("note"), own.get("flag")) for own in meta["merged_from"]] == [
+        ("only here", None),
+        (None, "only there"),
+    ]
+    assert not {"note", "flag"} & set(meta)
     assert [(own["name"], own["host"], own["seed"], own["recovered"]) for own in meta["merged_from"]] == [
         (made[0].name, "one", 0, False),
         (made[1].name, "two", 1, True),
@@ -191,6 +199,52 @@ def test_pieces_smaller_than_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         made = four(tmp_path / f"root{distinct}", distinct=distinct)
         merged = merge_sessions(made, tmp_path / f"out{distinct}")
         assert rows_by_seed([merged.path]) == rows_by_seed(made)
+
+
+def test_flushed_before_it_gets_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The originals may be removed next: if the power fails then, the merged session is all there is."""
+    made = four(tmp_path / "root", distinct=False)
+    before = open_files()
+    flushed = note_flushes(monkeypatch)
+
+    def rename(draft: Path, target: Path) -> None:
+        sizes = {path: path.stat().st_size for path in draft.iterdir()}
+        assert {path: size for path, size in flushed if path.parent == draft} == sizes
+        assert draft in dict(flushed)
+        flushed.clear()
+        rename_noreplace(draft, target)
+
+    monkeypatch.setattr("tape2048.merging.rename_noreplace", rename)
+    merged = merge_sessions(made, tmp_path / "out")
+    assert merged.path.parent in dict(flushed)
+    assert open_files() == before
+
+
+def test_the_originals_stay_while_they_are_copied(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=True)
+    make_readers_lock(tmp_path / "root")
+
+    def prune(_done: int, _rows: int) -> None:
+        with Upkeep(tmp_path / "root") as upkeep:
+            assert not [
+                removed for removed in remove_sessions(tmp_path / "root", made, upkeep) if removed.gone
+            ]
+
+    merged = merge_sessions(made, tmp_path / "out", progress=prune)
+    assert rows_by_seed([merged.path]) == rows_by_seed(made)
+    with Upkeep(tmp_path / "root") as upkeep:
+        assert all(removed.gone for removed in remove_sessions(tmp_path / "root", made, upkeep))
+
+
+def test_what_a_killed_merge_left_is_removed(tmp_path: Path) -> None:
+    made = four(tmp_path / "root", distinct=True)
+    draft = tmp_path / "out" / f".{made[0].name}.0123456789abcdef.merging"
+    (draft / "session").mkdir(parents=True)
+    (draft / "session/steps.npy").touch()
+    merged = merge_sessions(made, tmp_path / "out")
+    assert names(tmp_path / "out") == [merged.path.name]
 
 
 # --- refused
@@ -236,7 +290,9 @@ def test_other_players_and_sampling_are_refused(tmp_path: Path) -> None:
 def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
     root, out = tmp_path / "root", tmp_path / "out"
     made = [write(root, 0, games(0, 3, 1)), write(root, 1, games(9, 3, 3))]
-    refused(made, out, errors.MergeError, "is also in")
+    refused(made, out, errors.MergeError, f"{made[0].name}: .* is also in {made[1].name}")
+    later = write(root, 2, games(20, 3, 20))
+    refused([*made, later], out, errors.MergeError, f"{made[0].name}: .* is also in {made[1].name}")
     refused([made[0], made[0]], out, errors.MergeError, "named twice")
     (tmp_path / "link").symlink_to(made[0])
     refused([made[0], tmp_path / "link"], out, errors.MergeError, "named twice")
@@ -248,6 +304,9 @@ def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
     refused(
         [first, write_foreign(tmp_path / "theirs")], tmp_path / "out", errors.MergeError, "others wrote it"
     )
+    for number, spec in ((2, {"manifest": False}), (3, {"manifest": True, "sql": "DROP TABLE blocks"})):
+        second = write(tmp_path, number, games(9 * number, 3, 9 * number), spec=spec)
+        refused([first, second], tmp_path / "out", errors.MergeError, "others wrote it")
     with closing(sqlite3.connect(first / "metadata.db")) as database:
         database.execute("DROP TABLE runs")
     with pytest.raises(errors.FormatError):
@@ -262,6 +321,14 @@ def test_rows_in_shards_are_refused(tmp_path: Path) -> None:
     (first / "manifest.json").write_text(json.dumps({**manifest, "files": {**manifest["files"], **files}}))
     assert validate_session(first).ok
     refused([first, write(tmp_path, 1, games(9, 3, 9))], tmp_path / "out", errors.MergeError, "in shards")
+
+
+@pytest.mark.parametrize("facts", [{"model_tag": "../toy"}, {"started_at": "a Monday"}])
+def test_facts_of_which_no_name_can_be_made_are_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
+    made = [write(tmp_path / "root", number, games(9 * number, 3, 9 * number), **facts) for number in (0, 1)]
+    with pytest.raises(errors.MergeError, match="no session's name can be made"):
+        merge_sessions(made, tmp_path / "out")
+    assert names(tmp_path / "out") == []
 
 
 def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
