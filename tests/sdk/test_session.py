@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from .builders import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -269,15 +270,21 @@ class TestBookkeeping:
             Session.open(path, load=load)
         assert caught.value.hint is not None
 
-    def test_mapped_rows_are_probed_and_rows_in_memory_all_checked(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("run", "probed"), [(0, True), (3, False), (14, True), (99, True)])
+    def test_mapped_rows_are_probed_and_rows_in_memory_all_checked(
+        self, tmp_path: Path, run: int, probed: bool
+    ) -> None:
         def change(rows: NDArray[np.void]) -> None:
-            rows["run_id"][3] = 99
+            rows["run_id"][run] = 100
 
         games = [Game(number, 1) for number in range(100)]
         path = write_ours(tmp_path / NAME, Spec(games=games, change_rows=change))
-        assert len(Session.open(path)) == 100  # a run between two probed ones: for validate_session
-        with pytest.raises(errors.BookkeepingError):
-            Session.open(path, load="ram")
+        if not probed:
+            assert len(Session.open(path)) == 100  # a run between two probed ones: for validate_session
+        loads: tuple[Any, ...] = ("ram", "mmap") if probed else ("ram",)
+        for load in loads:
+            with pytest.raises(errors.BookkeepingError):
+                Session.open(path, load=load)
 
     def test_error_of_each_file_comes_through(self, path: Path) -> None:
         (path / "manifest.json").unlink()
@@ -398,7 +405,7 @@ class TestRows:
             session.run_index(rows)
 
     @pytest.mark.parametrize(
-        "rows", [3, [1.0], ["1"], [[1]], None, [None], np.ones((20, 1), bool), np.array(2)]
+        "rows", [3, [1.0], ["1"], [[1]], [[]], None, [None], np.ones((20, 1), bool), np.array(2)]
     )
     def test_no_rows(self, session: Session, rows: Any) -> None:
         with pytest.raises(TypeError, match="expected a slice"):
@@ -453,6 +460,21 @@ class TestSessions:
         for found in sessions(tmp_path):
             with pytest.raises(errors.NotASessionError):
                 Session.open(found)
+
+    def test_a_directory_that_goes_while_it_is_looked_at_is_passed_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("goes", "stays"):
+            write_ours(tmp_path / name)
+        real = Path.iterdir
+
+        def look(path: Path) -> Iterator[Path]:
+            if path.name == "goes":
+                shutil.rmtree(path)
+            return real(path)
+
+        monkeypatch.setattr(Path, "iterdir", look)
+        assert sessions(tmp_path) == [tmp_path / "stays"]
 
     def test_missing_root(self, tmp_path: Path) -> None:
         with pytest.raises(errors.OutDirError):
