@@ -13,6 +13,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sdk.builders import names, note_flushes, open_files
 
 from tape2048 import _durable
 from tape2048._crc import crc32c_combine
@@ -20,9 +21,12 @@ from tape2048._durable import (
     fsync_dir,
     fsync_path,
     publishing_file,
+    rename_exchange,
     rename_noreplace,
     replace_file,
+    stands,
     storage_error,
+    sweep_replacing,
     write_all,
     write_file,
 )
@@ -140,14 +144,40 @@ def test_a_replacement_that_fails_leaves_no_draft(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["directory"]
 
 
-def test_files_and_directories_are_flushed_and_no_descriptor_stays(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"one")
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the count alone
+def test_files_and_directories_are_flushed_and_no_descriptor_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_files()
+    flushed = note_flushes(monkeypatch)
+    write_file(tmp_path / "file", b"one")
+    assert flushed == [(tmp_path / "file", 3)]
+    replace_file(tmp_path / "file", b"longer")
+    assert flushed[1] == (tmp_path / f".file.{os.getpid()}.tmp", 6)
     fsync_path(tmp_path / "file")
     fsync_dir(tmp_path)
+    assert [path for path, _ in flushed[2:]] == [tmp_path, tmp_path / "file", tmp_path]
     with pytest.raises(FileNotFoundError):
         fsync_path(tmp_path / "none")
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_files() == before
+
+
+def test_drafts_of_replacements_are_swept_and_nothing_else(tmp_path: Path) -> None:
+    others = [".file.12.tmp.x", ".file.tmp", ".filex.12.tmp", "file", "x.file.12.tmp"]
+    for name in (".file.12.tmp", ".file.345.tmp", *others):
+        (tmp_path / name).touch()
+    sweep_replacing(tmp_path / "file")
+    assert names(tmp_path) == others
+    sweep_replacing(tmp_path / "none" / "file")
+
+
+def test_what_stands_is_asked_of_the_system_and_a_refusal_is_no_no(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert stands(tmp_path / "file")
+    assert not any(stands(tmp_path / name) for name in ("none", "dangling", "file/none", "none/none"))
+    with pytest.raises(OSError, match="symbolic links"):
+        stands(tmp_path / "loop")
 
 
 # --- renaming
@@ -206,6 +236,30 @@ def test_a_rename_of_nothing(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "source")
 
 
+def test_the_kernel_refuses_and_not_a_look_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("source", "target"):
+        (tmp_path / name).mkdir()
+    # Somebody makes it between a look and the rename; a plain one replaces an empty directory.
+    monkeypatch.setattr("os.path.lexists", lambda _: False)
+    with pytest.raises(NameTakenError):
+        rename_noreplace(tmp_path / "source", tmp_path / "target")
+    assert names(tmp_path) == ["source", "target"]
+
+
+def test_two_names_are_exchanged_or_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").write_bytes(b"one")
+    (tmp_path / "other").mkdir()
+    rename_exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "other").read_bytes() == b"one"
+    with pytest.raises(FileNotFoundError) as caught:
+        rename_exchange(tmp_path / "none", tmp_path / "other")
+    assert caught.value.filename == str(tmp_path / "none")
+    monkeypatch.setattr(_durable, "_libc", NoRename)
+    with pytest.raises(StorageError, match="cannot exchange two names"):
+        rename_exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "other").read_bytes() == b"one"
+
+
 # --- errors
 
 
@@ -229,6 +283,10 @@ def test_what_the_system_says_has_a_class(code: int, expected: type[StorageError
     assert os.strerror(code) in str(error)
     assert "writing it" in str(error)
     assert error.hint
+
+
+def test_an_error_without_a_number_says_what_it_is() -> None:
+    assert "writing it failed (odd)" in str(storage_error(OSError("odd"), "/somewhere", "writing it"))
 
 
 def test_published_file_appears_when_it_is_whole(tmp_path: Path) -> None:

@@ -105,6 +105,17 @@ class TestNewFile:
         assert caught.value.path == str(tmp_path / "x")
         assert names(tmp_path) == []
 
+    def test_without_locks_it_is_written_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr("fcntl.flock", refuse)
+        with new_file(tmp_path / "x") as fd:
+            write_all(fd, b"x")
+        assert names(tmp_path) == ["x"]
+
     def test_what_stands_there_stays(self, tmp_path: Path) -> None:
         (tmp_path / "x").symlink_to("nowhere")
         with pytest.raises(errors.NameTakenError), new_file(tmp_path / "x"):
@@ -135,9 +146,10 @@ class TestNewFile:
         (tmp_path / f".{'2' * 16}.tmp").symlink_to(tmp_path / ".lock")
         os.mkfifo(tmp_path / f".{'3' * 16}.tmp")
         with new_file(tmp_path / "alive") as fd:
-            before = names(tmp_path)
+            before, opened = names(tmp_path), open_files()
             assert sweep_drafts(tmp_path) == [tmp_path / dead]
             assert names(tmp_path) == [name for name in before if name != dead]
+            assert open_files() == opened
             write_all(fd, b"whole")
         assert (tmp_path / "alive").read_bytes() == b"whole"
         assert sweep_drafts(tmp_path / "none") == []
