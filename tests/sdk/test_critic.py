@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
+from tape2048._durable import fsync_path
 from tape2048.rules import exps_to_boards
 
 torch = pytest.importorskip("torch")
@@ -18,6 +19,8 @@ from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, TowerInfo, sa
 from tape2048.torch.embedding import bf16_bits  # noqa: E402
 from tape2048.torch.head import CriticHead  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402
+
+from .naming import Naming  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,14 +199,17 @@ def test_other_files_of_a_critic_stay(
     if not linkable:
         monkeypatch.setattr("os.link", refuse)
     path = tmp_path / "critic"
+    naming = Naming(tmp_path, monkeypatch)
     saved(path, tower, 1)
     (path / "report.html").write_text("about step 1")
+    fsync_path(path / "report.html")
     for step in (2, 3):
         saved(path, tower, step)
         assert Critic.load(path, "cpu").info.step == step
         assert (path / "report.html").read_text() == "about step 1"
     assert sorted(file.name for file in path.iterdir()) == ["critic.json", "model.safetensors", "report.html"]
     assert [file.name for file in tmp_path.iterdir()] == ["critic"]
+    naming.assert_flushed("critic", "critic", "critic")
 
 
 def test_a_file_that_goes_meanwhile_is_let_go(

@@ -27,6 +27,7 @@ from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_sess
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 
 from .critics import make_games  # noqa: E402
+from .naming import Naming  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,11 +92,15 @@ def test_floats_are_rounded_to_nearest_even() -> None:
         assert (((nan & 0x7F80) == 0x7F80) & ((nan & 0x7F) != 0)).all(), "NaN stays NaN"
 
 
-def test_each_row_has_its_vector(session: Session, towers: list[Path]) -> None:
+def test_each_row_has_its_vector(
+    session: Session, towers: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tower = open_tower(towers[0])
     seen: list[tuple[int, int]] = []
+    naming = Naming(session.path, monkeypatch)
     done = embed_session(session, tower, chunk_rows=CHUNK, progress=lambda *at: seen.append(at))
     assert done == Embedded("made", ROWS, ROWS, 8)
+    naming.assert_flushed("embeddings.bf16.npy", "embeddings.json")
     assert seen == [(0, ROWS), *((rows, ROWS) for rows in (500, 1000, 1500, 2000, ROWS))]
     check(session, tower)
     facts = json.loads((session.path / "embeddings.json").read_text())

@@ -8,7 +8,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._durable import fsync_dir, rename_exchange, rename_noreplace, storage_error, write_file
+from tape2048._durable import (
+    fsync_dir,
+    fsync_path,
+    rename_exchange,
+    rename_noreplace,
+    storage_error,
+    write_file,
+)
 from tape2048._staging import Staging
 from tape2048.errors import NameTakenError
 
@@ -83,3 +90,4 @@ def _carry(file: Path, to: Path) -> None:
             os.link(file, to, follow_symlinks=False)
         except PermissionError:
             shutil.copy2(file, to, follow_symlinks=False)
+            fsync_path(to)

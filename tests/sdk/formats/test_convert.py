@@ -31,6 +31,7 @@ from tape2048_recorder.players import make_player, player_sha256
 from tape2048_recorder.rng import game_seeds
 
 from ..builders import write_ours
+from ..naming import Naming
 from ..run_builders import a2run2_bytes, a2t1_bytes, game
 from .set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
 
@@ -313,6 +314,14 @@ class TestFiles:
         convert(runs, tmp_path / "out", "a2run2")
         assert sorted(tree(tmp_path / "out")) == ["000.a2run2", "001.a2run2", "002.a2run2"]
         assert tree(tmp_path / "out")["000.a2run2"] == tree(runs)["000.a2run2"]
+
+    @pytest.mark.parametrize("kind", ["session", "a2run2"])
+    def test_all_that_is_written_is_flushed_and_then_gets_its_name(
+        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        naming = Naming(tmp_path, monkeypatch)
+        convert(runs, tmp_path / "out", kind, lossy=True)
+        naming.assert_flushed("out")
 
     def test_bad_runs_are_named(self, runs: Path, tmp_path: Path) -> None:
         (runs / "bad.a2run2").write_bytes(b"\x80" * 30)

@@ -46,6 +46,7 @@ from tape2048.formats.dataset_verify import verify_dataset
 from tape2048_tools.cli import run
 
 from ..builders import change_database, header_bytes, open_files, write_ours
+from ..naming import Naming
 from ..run_builders import game
 from .set_builders import (
     GAMES,
@@ -494,6 +495,18 @@ class TestRuns:
         assert verify_dataset(tmp_path / "part").ok
         assert Dataset(tmp_path / "part").run(1).equals(Dataset(built).run(2))
 
+    @pytest.mark.parametrize("shard_rows", [None, 50])
+    def test_all_that_is_written_is_flushed_and_then_gets_its_name(
+        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_rows: int | None
+    ) -> None:
+        naming = Naming(tmp_path, monkeypatch)
+        build_dataset(tmp_path / "ds", [runs], shard_rows=shard_rows)
+        naming.assert_flushed("ds")
+        append_dataset(tmp_path / "ds", [runs])
+        naming.assert_flushed("ds", "ds")
+        write_view(tmp_path / "part", Dataset(tmp_path / "ds"), shard_rows=shard_rows)
+        naming.assert_flushed("ds", "ds", "part")
+
     def test_a_view_without_a_run_is_not_written(self, built: Path, tmp_path: Path) -> None:
         before = os.listdir(tmp_path)  # noqa: PTH208 - dots too
         with pytest.raises(EmptyCorpusError, match="without a run"):
@@ -789,7 +802,9 @@ def test_a_file_system_without_hard_links(
 
     build_dataset(tmp_path / "ds", [runs], shard_rows=40)
     monkeypatch.setattr(os, "link", refuse)
+    naming = Naming(tmp_path, monkeypatch)
     append_dataset(tmp_path / "ds", [runs])
+    naming.assert_flushed("ds")
     assert verify_dataset(tmp_path / "ds").ok
     assert len(Dataset(tmp_path / "ds")) == 174
 
