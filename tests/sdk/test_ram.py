@@ -249,9 +249,20 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_an_error_in_progress_ends_the_reading(tmp_path: Path) -> None:
+def test_an_error_in_progress_ends_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(tmp_path / "a", 1_000_000)
     threads = threading.active_count()
+    steps: list[int] = []
+    given_up: list[bool] = []
+    real = _ram.Reading._read_step
+
+    def step(reading: _ram.Reading, fd: int, part: Stretch, begin: int) -> None:
+        steps.append(begin)
+        if len(steps) > 8 and all(given_up):
+            given_up.append(reading._stop.wait(30))
+        real(reading, fd, part, begin)
+
+    monkeypatch.setattr(_ram.Reading, "_read_step", step)
 
     def stop(_: int) -> None:
         raise KeyboardInterrupt
@@ -259,6 +270,8 @@ def test_an_error_in_progress_ends_the_reading(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         read_rows([(path, 0, 1_000_000)], progress=stop)
     assert threading.active_count() == threads
+    assert all(given_up)
+    assert len(steps) <= 8 + _ram.THREADS  # of 1,000
 
 
 def test_a_cut_file_does_not_end_the_process(tmp_path: Path) -> None:
