@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.sdk.builders import open_files
 
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
@@ -165,5 +166,9 @@ def test_a_torn_record_that_cannot_be_taken_back_is_written_over(
 
 
 def test_no_header_no_open_file(tmp_path: Path) -> None:
+    before = open_files()
     with files_end_at(10), pytest.raises(OSError, match="File too large"):
         Journal(tmp_path / "journal", ROW_BYTES)
+    assert open_files() == before
+    Journal(tmp_path / "whole", ROW_BYTES).close()
+    assert open_files() == before

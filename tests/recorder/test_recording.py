@@ -137,6 +137,25 @@ def test_a_range_that_is_given_back_publishes_a_closed_session_without_it(make: 
     assert validate_session(path).findings == ()
 
 
+def test_rows_that_are_given_back_are_given_out_again_only_from_the_end(make: Make) -> None:
+    recording = make()
+    blocks = Blocks(recording)
+    first, middle, last = (recording.place(50) for _ in range(3))
+    recording.confirm(blocks.write(last, 5))
+    recording.release(middle)
+    behind = recording.place(50)
+    assert behind.first_row == 150, "where the last one is written, nothing else is"
+    recording.release(behind)
+    again = recording.place(50)
+    assert again == behind
+    for place in (first, again):
+        recording.confirm(blocks.write(place, 5))
+    recording.close_open()
+    (path,) = wait_until_idle(recording)
+    assert len(Session.open(path)) == 150
+    assert validate_session(path).findings == ()
+
+
 def test_an_old_session_closes_only_if_it_holds_something(make: Make) -> None:
     recording = make(rotate_s=0.05)
     blocks = Blocks(recording)
@@ -238,3 +257,5 @@ def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, 
     assert 0 < size < 1_000_000
     wait_until_idle(recording)
     assert recording.size_bytes(1001.0) == size
+    recording.place(50)
+    assert recording.size_bytes(1002.0) == size + STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize
