@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,13 +26,14 @@ def ids(*numbers: int) -> NDArray[np.uint64]:
 
 
 class Life(RuleBasedStateMachine):
-    """Workers that take games, record some, and die; and recorders that stop and start again."""
+    """Workers that take games, record some, and die; limits that move; recorders that start again."""
 
-    @initialize(games_max=st.none() | st.integers(1, 60), first=st.integers(0, 2**62))
-    def begin(self, games_max: int | None, first: int) -> None:
+    @initialize(games_max=st.none() | st.integers(1, 60), first=st.integers(0, 2**62), in_order=st.booleans())
+    def begin(self, games_max: int | None, first: int, in_order: bool) -> None:
         self.first = first
         self.games_max = games_max
-        self.ledger = Ledger(GameState(1, first), games_max=games_max, workers=WORKERS)
+        self.in_order = in_order
+        self.ledger = Ledger(GameState(1, first), games_max=games_max, workers=WORKERS, in_order=in_order)
         self.held: dict[int, list[int]] = {worker: [] for worker in range(WORKERS)}
         self.recorded: list[int] = []
         self.recorded_before = 0
@@ -46,11 +48,12 @@ class Life(RuleBasedStateMachine):
         assert 1 <= count <= want
         self.held[worker] += range(first, first + count)
 
-    @rule(worker=worker_indexes, share=st.floats(0, 1))
-    def record(self, worker: int, share: float) -> None:
+    @rule(worker=worker_indexes, share=st.floats(0, 1), order=st.integers(0, 9))
+    def record(self, worker: int, share: float, order: int) -> None:
         held = self.held[worker]
         count = round(share * len(held))
-        done, self.held[worker] = held[:count], held[count:]
+        done = held[:count] if self.in_order else Random(order).sample(held, count)
+        self.held[worker] = [game for game in held if game not in done]
         assert self.ledger.confirm(worker, ids(*done))
         self.recorded += done
 
@@ -59,6 +62,12 @@ class Life(RuleBasedStateMachine):
         assert self.ledger.release(worker) == len(self.held[worker])
         self.held[worker] = []
 
+    @rule(games_max=st.none() | st.integers(0, 80))
+    def limit(self, games_max: int | None) -> None:
+        self.ledger.limit(games_max)
+        out = self.ledger.confirmed + sum(map(len, self.held.values()))
+        self.games_max = None if games_max is None else max(games_max, out)
+
     @rule()
     def start_again(self) -> None:
         for worker in range(WORKERS):
@@ -66,7 +75,7 @@ class Life(RuleBasedStateMachine):
         state = self.ledger.state()
         assert state.seed == 1
         self.recorded_before = len(self.recorded)
-        self.ledger = Ledger(state, games_max=self.games_max, workers=WORKERS)
+        self.ledger = Ledger(state, games_max=self.games_max, workers=WORKERS, in_order=self.in_order)
 
     @invariant()
     def each_game_is_in_one_place(self) -> None:
@@ -90,12 +99,12 @@ class Life(RuleBasedStateMachine):
         """Whatever happened, those who live finish what is left, and no more."""
         if not hasattr(self, "ledger") or self.games_max is None:
             return
-        for _ in range(1000):
+        for _ in range(200):
             if self.ledger.exhausted and not any(self.held.values()):
                 break
             for worker in range(WORKERS):
                 self.take(worker, 8)
-                self.record(worker, 1.0)
+                self.record(worker, 1.0, 0)
         assert self.ledger.confirmed == self.games_max
         assert len(set(self.recorded)) == len(self.recorded)
 
@@ -113,6 +122,20 @@ def test_games_that_were_not_given_are_not_taken_for_recorded(wrong: list[int]) 
     assert ledger.take(1, 4) == (4, 4)
     assert not ledger.confirm(0, ids(*wrong))
     assert ledger.confirmed == 0
+
+
+@pytest.mark.parametrize("wrong", [[5], [0, 1, 2, 3, 4], [0, 0], [2, 4]])
+def test_games_that_ended_in_any_order_are_those_that_were_given(wrong: list[int]) -> None:
+    ledger = Ledger(GameState(1), games_max=None, workers=2, in_order=False)
+    assert ledger.take(0, 4) == (0, 4)
+    assert ledger.take(1, 4) == (4, 4)
+    assert not ledger.confirm(0, ids(*wrong))
+    assert ledger.confirmed == 0
+    assert ledger.confirm(0, ids(2))
+    assert not ledger.confirm(0, ids(2))
+    assert ledger.confirm(0, ids(3, 0))
+    assert ledger.release(0) == 1
+    assert ledger.take(1, 10) == (1, 1)
 
 
 def test_a_block_may_end_within_one_range_and_begin_within_another() -> None:
