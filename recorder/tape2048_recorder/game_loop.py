@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._bits import store8, store32, store64
+from tape2048._bits import claim_in, store8, store32, store64
 from tape2048._jit import kernel
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE, step_dtype
 from tape2048.rules import board_score, max_exponent, spread_exps
@@ -58,6 +58,10 @@ _LOW_HALF = U64(0xFFFFFFFF)
 _SHORT_ROW = STEP_DTYPE.itemsize
 _LONG_ROW = ACTION_STEP_DTYPE.itemsize
 _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
+
+
+#: Boards ahead of the one that is stored, in cache lines that are to be there when their turn comes.
+_AHEAD = U64(32)
 
 
 @kernel
@@ -111,6 +115,7 @@ def _play(
                 break
             if to_sample == U64(0):
                 boards[rows] = board
+                claim_in(boards, rows + _AHEAD)
                 if record_action:
                     actions[rows] = move
                 rows += one

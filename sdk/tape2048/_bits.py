@@ -23,6 +23,7 @@ __all__ = [
     "HAS_PDEP",
     "add_below",
     "bswap64",
+    "claim_in",
     "copy_record",
     "copy_symmetry",
     "extract_nibbles",
@@ -271,13 +272,13 @@ store32_at = _store_at(32)
 store64_at = _store_at(64)
 
 
-def _ask_for(builder: Any, pointer: Any, locality: int) -> None:
-    """LLVM's prefetch of the line that a pointer is in, for reading data."""
+def _ask_for(builder: Any, pointer: Any, locality: int, *, to_write: bool = False) -> None:
+    """LLVM's prefetch of the line that a pointer is in, of data."""
     word = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
-    read, data = 0, 1
-    builder.call(function, [pointer, *(ir.Constant(word, value) for value in (read, locality, data))])
+    data = 1
+    builder.call(function, [pointer, *(ir.Constant(word, int(n)) for n in (to_write, locality, data))])
 
 
 def _prefetch(locality: int) -> Any:
@@ -391,13 +392,22 @@ def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any)
     return types.void(target, types.uint64, source, types.uint64), codegen
 
 
-@_intrinsic
-def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
-    """Ask for the cache line of ``buffer[offset]`` (one dimension) to be read soon; never a fault."""
+def _prefetch_in(*, to_write: bool) -> Any:
+    """A request for the cache line of ``buffer[offset]`` (one dimension); never a fault."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _element_address(context, builder, signature.args[0], args[0], args[1])
-        _ask_for(builder, place, 3)
-        return context.get_dummy_value()
+    @_intrinsic
+    def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            place = _element_address(context, builder, signature.args[0], args[0], args[1])
+            _ask_for(builder, place, 3, to_write=to_write)
+            return context.get_dummy_value()
 
-    return types.void(buffer, types.uint64), codegen
+        return types.void(buffer, types.uint64), codegen
+
+    return prefetch_in
+
+
+#: To be read soon.
+prefetch_in = _prefetch_in(to_write=False)
+#: To be written soon: a store whose line comes late holds up all stores behind it.
+claim_in = _prefetch_in(to_write=True)
