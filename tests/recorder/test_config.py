@@ -478,7 +478,7 @@ def test_a_directory_that_json_cannot_name_is_refused_at_the_start(
     odd = tmp_path / os.fsdecode(b"a\xff")
     odd.mkdir()
     monkeypatch.chdir(odd)
-    with pytest.raises(OutDirError, match="not valid UTF-8"):
+    with pytest.raises(OutDirError, match="expected one in UTF-8"):
         run(RecorderConfig(out_dir="selfplay", player="greedy"), None)  # type: ignore[arg-type]
 
 

@@ -232,7 +232,7 @@ def test_quantise_refuses_what_cannot_be(tape: Tape, exact: Path, tmp_path: Path
     assert tape("player", "quantise", exact, small, "--step", "1e39").code == 78
     assert not small.exists()
     assert tape("player", "quantise", exact, tmp_path / "no/dir").code == errors.OutDirError.exit_code
-    assert tape("player", "quantise", exact, tmp_path, "--force").code == errors.StorageError.exit_code
+    assert tape("player", "quantise", exact, tmp_path, "--force").code == errors.NameTakenError.exit_code
     assert tape("player", "quantise", exact, small).code == 0
     assert tape("player", "quantise", small, tmp_path / "twice").code == 78
 
