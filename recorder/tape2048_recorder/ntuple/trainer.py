@@ -6,8 +6,8 @@ nothing outlives the trainer. They write without locks (Hogwild; Recht et al., N
 chooses its moves by a copy of its own, which is renewed while it is young: the lines that hold common
 patterns are written all the time, and a line that another core has written has to come from there. Two
 learn 1.7 to 1.9 times as fast as one. After as many moves of theirs, mean scores were 0.95 to 1.09 of those
-after one thread's, in eight trainings, and seeds differ by as much (``python -m tests.bench.training``): one,
-whose games the seed decides, is the default.
+after one thread's, in fourteen trainings, and seeds differ by as much (``python -m tests.bench.training``):
+one, whose games the seed decides, is the default.
 
 Training pauses at a game's end to part the stages and to write a checkpoint, which holds all that is
 needed to go on: tables, coherence, and each thread's place. With one thread, going on from a checkpoint
