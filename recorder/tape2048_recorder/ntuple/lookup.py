@@ -38,11 +38,7 @@ SYMMETRIES = 8
 @register_jitable
 def highest_at_least(board: Any, exponent: Any) -> Any:
     """Whether a tile of the board has at least this exponent (1..15)."""
-    # Nibbles of alternate cells in bytes of their own, so that adding does not carry into a neighbour.
-    low = U64(0x0F0F0F0F0F0F0F0F)
-    reach = (U64(16) - exponent) * U64(0x0101010101010101)
-    carry = U64(0x1010101010101010)
-    return (((board & low) + reach) | (((board >> U64(4)) & low) + reach)) & carry != U64(0)
+    return stage_of(((U64(16) - exponent) * U64(0x0101010101010101),), board) != U64(0)
 
 
 @register_jitable(forceinline=True)
