@@ -34,7 +34,9 @@ from tape2048._lookup import (
     CHUNK,
     Chunk,
     Wants,
+    ask_for,
     ask_for_boards,
+    ask_for_row,
     ask_for_rows,
     find,
     keep,
@@ -160,11 +162,10 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
 def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
     """Boards as bytes; a loop for each case, since a symmetry of 0 is no work where it is known.
 
-    Packed boards of the second chunk, which is coming, are asked for on the way: all at once, they would be
-    more than can be under way together, and the processor would wait. (Of whole rows, the same gained
-    nothing, and with symmetries it lost.)
+    What is wanted of the second chunk, which is coming, is asked for on the way: all at once would be more
+    than can be under way together, and the processor would wait.
     """
-    chunk, coming = chunks
+    chunk, coming, wants = chunks
     nothing = U64(0)
     if packed and key:
         for k in range(count):
@@ -177,10 +178,12 @@ def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -
             unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
     elif key:
         for k in range(count):
+            ask_for_row(coming, k, wants)
             source = word(chunk.row, k) + _EXPS
             copy_symmetry(source, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     else:
         for k in range(count):
+            ask_for_row(coming, k, wants)
             copy_symmetry(word(chunk.row, k) + _EXPS, target + (k << U64(4)), nothing)
 
 
@@ -289,7 +292,7 @@ def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) ->
 @register_jitable
 def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
     """Write the outputs of a chunk, the first of two; ``rows`` are its index in the batch and its count."""
-    chunk, _ = chunks
+    chunk, _, _ = chunks
     first, count = rows
     if out.tokens:
         _write_tokens(chunks, count, key, tables.packed, out.tokens + (first << U64(4)))
@@ -351,14 +354,16 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         else:
             _number(order, place, begin, chunk.number, wanted)
         within = look_up(chunk, wanted, tables, order.cap_key, wants)
-        # With tokens of packed boards, each chunk's boards are asked for while those before it are written.
-        if not (out.tokens and looked_up):
+        # What tokens are made of, is asked for while those of the chunk before are written.
+        spread = out.tokens and looked_up
+        if not spread:
             ask_for_boards(chunk, within, wants)
-        ask_for_rows(chunk, within, wants)
+        if tables.packed or not spread:
+            ask_for_rows(chunk, within, wants)
         if within < wanted:
             total = begin + within
         if looked_up:
-            _write((before, chunk), (begin - looked_up, looked_up), tables, key, out)
+            _write((before, chunk, wants), (begin - looked_up, looked_up), tables, key, out)
         begin += within
         looked_up = within
         ordinal += U64(1)
@@ -367,7 +372,7 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
 
 
 @kernel
-def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, target: Any) -> Any:
+def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: Any) -> Any:
     """Copy whole rows that stand in one line in memory: :func:`fill` without its look-ups.
 
     Args:
@@ -375,20 +380,20 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, target: An
         limit: number of rows.
         row_bytes: of a row, 25 to 32.
         numbers: of the rows, ``i64[n]``.
-        target: address of ``u8[n, row_bytes]``.
+        records: ``u8[n, row_bytes]``, contiguous.
 
     Returns:
         How many rows were copied: n, or the index of the first number outside the view.
     """
     # Far enough for memory, and few enough that no line is pushed out before its turn.
-    ahead = 24
+    ahead = 48
     count = numbers.shape[0]
+    target = U64(records.ctypes.data)
     last = row_bytes - U64(8)
     for k in range(-ahead, count):
         if k + ahead < count:
             later = line + U64(numbers[k + ahead]) * row_bytes
-            prefetch_many(later)
-            prefetch_many(later + last)
+            ask_for(later, later + row_bytes - U64(1), target)
         if k >= 0:
             number = U64(numbers[k])
             if number >= limit:

@@ -22,7 +22,9 @@ __all__ = [
     "CHUNK",
     "Chunk",
     "Wants",
+    "ask_for",
     "ask_for_boards",
+    "ask_for_row",
     "ask_for_rows",
     "find",
     "keep",
@@ -37,6 +39,7 @@ U64 = np.uint64
 #: Rows of a chunk: 64 took 5 to 8% more, and 256 no less; the lines of two chunks fit the L1 cache.
 CHUNK = 128
 
+_LINE = U64(64)
 _LOW32 = U64(0xFFFFFFFF)
 _BOUNDARY = U64(0x7FFFFFFF)
 _BOARD_BYTES = U64(BOARD_BYTES)
@@ -248,13 +251,30 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
 
 
 @register_jitable
+def ask_for(first: Any, last: Any, near: Any) -> None:
+    """Ask for the cache lines of the first and the last byte of what takes no more than 64.
+
+    Where they are in one line, the second request goes to ``near``, which is in the cache: a line that is
+    asked for while it is on its way takes up a place among the requests again (a sixth of the time, with
+    rows of 28 bytes), and a branch would be guessed wrong for each third row.
+    """
+    prefetch_many(first)
+    prefetch_many(last if (first ^ last) & _LINE else near)
+
+
+@register_jitable
+def ask_for_row(chunk: Any, k: Any, wants: Any) -> None:
+    """Ask for the cache lines of what is wanted of a chunk's row ``k``."""
+    row = word(chunk.row, k)
+    ask_for(row + wants.lead, row + wants.last, chunk.row)
+
+
+@register_jitable
 def ask_for_rows(chunk: Any, count: Any, wants: Any) -> None:
     """Ask for the cache lines of what is wanted of a chunk's rows."""
     if wants.rows:
         for k in range(count):
-            row = word(chunk.row, k)
-            prefetch_many(row + wants.lead)
-            prefetch_many(row + wants.last)
+            ask_for_row(chunk, k, wants)
 
 
 @register_jitable
