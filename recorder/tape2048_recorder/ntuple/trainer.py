@@ -2,11 +2,11 @@
 
 Threads, not processes: the kernels run without the GIL, so threads share the tables as plain arrays, in
 huge pages where the system gives them (shared memory between processes gets none on most systems), and
-nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011), and each
-chooses its moves by a copy of its own, which is renewed while it is young: the lines that hold common
-patterns are written all the time, and a line that another core has written has to come from there. Two
-learn 1.7 to 1.9 times as fast as one. After as many moves of theirs, mean scores were 0.95 to 1.09 of those
-after one thread's, in fourteen trainings, and seeds differ by as much (``python -m tests.bench.training``):
+nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011), and choose
+their moves by a copy, which one of them renews while it is young: the lines that hold common patterns
+are written all the time, and a line that another core has written has to come from there. Two
+learn 1.7 to 1.9 times as fast as one. After as many moves of theirs, mean scores were 0.92 to 1.09 of those
+after one thread's, in seventeen trainings, and seeds differ by as much (``python -m tests.bench.training``):
 one, whose games the seed decides, is the default.
 
 Training pauses at a game's end to part the stages and to write a checkpoint, which holds all that is
@@ -53,8 +53,8 @@ CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 1"
 _SLICE_MOVES = 500_000
 _SLICE_GAMES = 4096
 
-#: Where threads play by copies, a copy is renewed after as many moves as these parts of the tables' entries
-#: and of all moves before (copying takes a hundredth or two of the time), but not more often than this.
+#: Where threads play by a copy, it is renewed after as many moves as these parts of the tables' entries and
+#: of all moves before (copying takes a hundredth or two of one thread's time), but not more often than this.
 _COPY_ENTRIES = 1 / 4
 _COPY_MOVES = 1 / 16
 _COPY_MOVES_MIN = 20_000
@@ -92,16 +92,20 @@ class _Slice(NamedTuple):
 
 
 class _Copy:
-    """The tables that one of several threads chooses its moves by: those that learn, as they were lately.
+    """The tables that several threads choose their moves by: those that learn, as they were lately.
+
+    One for all: whichever thread finds it old renews it, and the others play on by what is half new.
 
     Args:
         tables: those that learn.
+        entries: how many of them, from the first, are in use.
         moves: of all threads so far.
     """
 
-    def __init__(self, tables: Tables, moves: int) -> None:
-        self._source = tables.table
-        self.tables = tables._replace(table=tables.table.copy())
+    def __init__(self, tables: Tables, entries: int, moves: int) -> None:
+        self._source = tables.table[:entries]
+        self.tables = tables._replace(table=self._source.copy())
+        self._renewing = threading.Lock()
         self._good_until = self._end_at(moves)
 
     def _end_at(self, moves: int) -> int:
@@ -110,10 +114,15 @@ class _Copy:
 
     def renew(self, moves: int) -> int:
         """Make it new where it is old, after so many moves of all threads; how many more it is good for."""
-        if moves >= self._good_until:
-            self.tables.table[:] = self._source
-            self._good_until = self._end_at(moves)
-        return self._good_until - moves
+        if moves >= self._good_until and self._renewing.acquire(blocking=False):
+            try:
+                if moves >= self._good_until:  # or another one was just done
+                    self.tables.table[:] = self._source
+                    self._good_until = self._end_at(moves)
+            finally:
+                self._renewing.release()
+        left = self._good_until - moves
+        return left if left > 0 else _COPY_MOVES_MIN
 
 
 class _Counts(msgspec.Struct):
@@ -126,9 +135,9 @@ class _Counts(msgspec.Struct):
 
 
 def memory_needed(config: TrainingConfig) -> int:
-    """Bytes of the tables, what they learn with, and copies (threads play by theirs, one ships as int16)."""
-    copies = config.thread_count if config.thread_count > 1 else 0
-    return config.layout.entries * (12 + max(4 * copies, 2 if config.quantise_step else 0))
+    """Bytes of the tables, what they learn with, and a copy (threads play by one, or it ships as int16)."""
+    copy = 4 if config.thread_count > 1 else 2 if config.quantise_step else 0
+    return config.layout.entries * (12 + copy)
 
 
 class Trainer:
@@ -233,8 +242,15 @@ class Trainer:
                 raise self._error
 
     def _run_threads(self, limit: int, stop: threading.Event, tick: Callable[[], None] | None) -> None:
+        tables, copy = self._tables(), None
+        if len(self._lanes) > 1:
+            layout = self.layout
+            entries = layout.entries if self._counts.parted else layout.stage_size
+            copy = _Copy(tables, entries, self._counts.moves)
         threads = [
-            threading.Thread(target=self._run_lane, args=(lane, limit, stop), name=f"lane {index}")
+            threading.Thread(
+                target=self._run_lane, args=(lane, tables, copy, limit, stop), name=f"lane {index}"
+            )
             for index, lane in enumerate(self._lanes)
         ]
         try:
@@ -252,10 +268,10 @@ class Trainer:
                 if thread.ident is not None:  # the system may have refused to start it
                     thread.join()
 
-    def _run_lane(self, lane: Lane, limit: int, stop: threading.Event) -> None:
+    def _run_lane(
+        self, lane: Lane, tables: Tables, copy: _Copy | None, limit: int, stop: threading.Event
+    ) -> None:
         try:
-            tables = self._tables()
-            copy = _Copy(tables, self._counts.moves) if len(self._lanes) > 1 else None
             plays = tables if copy is None else copy.tables
             scores = np.empty(_SLICE_GAMES)
             highest = np.empty(_SLICE_GAMES, dtype=np.uint8)

@@ -132,27 +132,45 @@ def test_the_rate_falls_to_nothing_over_the_last_moves(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_each_of_several_threads_plays_by_a_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_several_threads_play_by_one_young_copy(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
     train = trainer_module.train
-    trainer = Trainer(small(moves=60_000, stages="", threads=threads))
-    played: dict[int, set[int]] = {}
+    trainer = Trainer(small(moves=60_000, split_moves=20_000, threads=threads))
+    played: dict[int, set[tuple[int, int]]] = {}
     learned: list[bool] = []
 
     def watched(tables: Any, plays: Any, lane: Any, beta: Any, *rest: Any) -> Any:
         assert tables.table is trainer._network.table
-        played.setdefault(id(lane), set()).add(plays.table.ctypes.data)
-        was = plays.table.copy()
-        learned.append(was.any())
-        found = train(tables, plays, lane, beta, *rest)
-        assert threads == 1 or np.array_equal(plays.table, was), "somebody writes into it"
-        return found
+        played.setdefault(id(lane), set()).add((plays.table.ctypes.data, plays.table.size))
+        learned.append(plays.table.any())
+        return train(tables, plays, lane, beta, *rest)
 
     monkeypatch.setattr(trainer_module, "train", watched)
     trainer.learn(10**9)
     assert (learned[0], learned[-1]) == (False, True)
-    shared = trainer._network.table.ctypes.data
-    assert all(tables == {shared} if threads == 1 else shared not in tables for tables in played.values())
+    shared, layout = trainer._network.table.ctypes.data, trainer.layout
+    used = {(shared, layout.entries)}
+    if threads > 1:
+        used = set.union(*played.values())
+        assert shared not in {address for address, _ in used}
+        assert sorted(size for _, size in used) == [layout.stage_size, layout.entries], "what is in use"
+    assert len(played) == threads
+    assert all(tables <= used for tables in played.values())
+
+
+def test_nobody_learns_into_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 10**9)  # never made new
+    train = trainer_module.train
+    trainer = Trainer(small(stages="", split_moves=10**9, threads=2))
+
+    def watched(tables: Any, plays: Any, *rest: Any) -> Any:
+        found = train(tables, plays, *rest)
+        assert not plays.table.any()
+        return found
+
+    monkeypatch.setattr(trainer_module, "train", watched)
+    trainer.learn(10**9)
+    assert trainer._network.table.any()
 
 
 def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,11 +198,11 @@ def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.
     assert np.isfinite(trainer._network.table).all()
 
 
-def test_copies_are_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_is_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "_COPY_MOVES_MIN", 1_000)
     entries = small(stages="").layout.entries
     tables = Trainer(small(stages=""))._tables()
-    copy = trainer_module._Copy(tables, 0)
+    copy = trainer_module._Copy(tables, entries, 0)
     assert copy.renew(0) == 1_000
     tables.table[:] = 1
     assert copy.renew(400) == 600, "it is still young"
@@ -192,6 +210,18 @@ def test_copies_are_renewed_by_age_and_size(monkeypatch: pytest.MonkeyPatch) -> 
     assert copy.renew(160_000) == 10_000
     assert (copy.tables.table == 1).all()
     assert copy.renew(10**12) == entries // 4
+
+
+def test_while_one_thread_renews_the_copy_the_others_play_on() -> None:
+    entries = small(stages="").layout.entries
+    tables = Trainer(small(stages=""))._tables()
+    copy = trainer_module._Copy(tables, entries, 0)
+    tables.table[:] = 1
+    with copy._renewing:
+        assert copy.renew(160_000) == trainer_module._COPY_MOVES_MIN
+        assert not copy.tables.table.any()
+    assert copy.renew(160_000) == trainer_module._COPY_MOVES_MIN
+    assert (copy.tables.table == 1).all()
 
 
 def test_progress_before_anything_is_known() -> None:
@@ -452,7 +482,7 @@ def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.Monkey
     entries = 2 * 2 * 16**6
     assert memory_needed(config) == entries * (12 + 2), "the network that ships is int16"
     assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * 12
-    assert memory_needed(msgspec.structs.replace(config, threads=3)) == entries * (12 + 3 * 4)
+    assert memory_needed(msgspec.structs.replace(config, threads=3)) == entries * (12 + 4)
     monkeypatch.setattr(_ram, "ram_available", lambda: 700_000_000)
     with pytest.raises(ConfigError, match=r"need 0\.9 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
