@@ -23,6 +23,7 @@ from tape2048._bits import (
     load8,
     load32,
     load64,
+    prefetch,
     prefetch_many,
     store8_at,
     store32_at,
@@ -385,8 +386,9 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
     Returns:
         How many rows were copied: n, or the index of the first number outside the view.
     """
-    # Far enough for memory, and few enough that no line is pushed out before its turn.
-    ahead = 48
+    # From memory into the second level first, where more lines can be on their way, then into the first. Far
+    # enough for memory, and few enough that no line is pushed out before its turn.
+    ahead, near = 48, 8
     count = numbers.shape[0]
     target = U64(records.ctypes.data)
     last = row_bytes - U64(8)
@@ -394,6 +396,8 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
         if k + ahead < count:
             later = line + U64(numbers[k + ahead]) * row_bytes
             ask_for(later, later + row_bytes - U64(1), target)
+        if 0 <= k + near < count:
+            prefetch(line + U64(numbers[k + near]) * row_bytes)
         if k >= 0:
             number = U64(numbers[k])
             if number >= limit:
