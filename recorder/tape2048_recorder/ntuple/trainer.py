@@ -4,10 +4,10 @@ Threads, not processes: the kernels run without the GIL, so threads share the ta
 huge pages where the system gives them (shared memory between processes gets none on most systems), and
 nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011), and choose
 their moves by a copy, which one of them renews while it is young: the lines that hold common patterns
-are written all the time, and a line that another core has written has to come from there. Two
-learn 1.7 to 1.9 times as fast as one. After as many moves of theirs, mean scores were 0.92 to 1.09 of those
-after one thread's, in seventeen trainings, and seeds differ by as much (``python -m tests.bench.training``):
-one, whose games the seed decides, is the default.
+are written all the time, and a line that another core has written has to come from there. Two learn 1.7
+to 1.9 times as fast as one. After as many moves of theirs, mean scores were 0.87 to 1.25 of those after one
+thread's (median 1.0, 22 trainings), and seeds differ by as much (``python -m tests.bench.training``): one,
+whose games the seed decides, is the default.
 
 Training pauses at a game's end to part the stages and to write a checkpoint, which holds all that is
 needed to go on: tables, coherence, and each thread's place. With one thread, going on from a checkpoint
