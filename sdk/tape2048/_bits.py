@@ -38,6 +38,7 @@ __all__ = [
     "prefetch",
     "prefetch_in",
     "prefetch_many",
+    "prefetch_many_in",
     "select_bit",
     "select_bit_loop",
     "store8",
@@ -392,14 +393,14 @@ def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any)
     return types.void(target, types.uint64, source, types.uint64), codegen
 
 
-def _prefetch_in(*, to_write: bool) -> Any:
+def _prefetch_in(locality: int = 3, *, to_write: bool = False) -> Any:
     """A request for the cache line of ``buffer[offset]`` (one dimension); never a fault."""
 
     @_intrinsic
     def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             place = _element_address(context, builder, signature.args[0], args[0], args[1])
-            _ask_for(builder, place, 3, to_write=to_write)
+            _ask_for(builder, place, locality, to_write=to_write)
             return context.get_dummy_value()
 
         return types.void(buffer, types.uint64), codegen
@@ -408,6 +409,8 @@ def _prefetch_in(*, to_write: bool) -> Any:
 
 
 #: To be read soon.
-prefetch_in = _prefetch_in(to_write=False)
+prefetch_in = _prefetch_in()
+#: Into the second level of cache, as :data:`prefetch_many`.
+prefetch_many_in = _prefetch_in(2)
 #: To be written soon: a store whose line comes late holds up all stores behind it.
 claim_in = _prefetch_in(to_write=True)
