@@ -113,11 +113,13 @@ def test_the_file_comes_from_the_flag_or_else_the_environment(tmp_path: Path) ->
         ("rotate_steps", "10M", 10_000_000),
         ("rotate_steps", " 5k ", 5_000),
         ("max_games", "0.001M", 1_000),
+        ("max_games", "1", 1),
         ("seed", "0xFFFFFFFFFFFFFFFF", 2**64 - 1),
         ("seed", str(2**64 - 1), 2**64 - 1),
         ("seed", "0", 0),
         ("max_disk_mb", "1.5TB", 1_500_000),
         ("max_disk_mb", "2 GB", 2_000),
+        ("max_disk_mb", "1", 1),
         ("max_ram_mb", "4000MB", 4_000),
         ("max_wall_s", "90", 90.0),
         ("max_wall_s", "1.5min", 90.0),
@@ -440,9 +442,19 @@ def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
     error = refused({"max_ram_mb": "18", "workers": "8", "block_rows": "262144"})
     assert "--max-ram-mb: found 18, expected at least 19" in str(error)
     assert load_config({"max_ram_mb": "19", "workers": "8"}, {}).config.max_ram_mb == 19
+    exact = {"max_ram_mb": "9", "workers": "1", "block_rows": "1M"}
+    assert load_config(exact, {}).config.max_ram_mb == 9
     lanes = {"player": "python:players.py:make", "workers": "8"}
     assert "found 60, expected at least 61" in str(refused({"max_ram_mb": "60", **lanes}))
     assert load_config({"max_ram_mb": "61", **lanes}, {}).config.max_ram_mb == 61
+
+
+def test_checkpoints_for_a_player_that_takes_none_are_refused() -> None:
+    assert "--model-dir: found it with player = 'greedy'" in str(
+        refused({"player": "greedy", "model_dir": "models"})
+    )
+    batched = {"player": "python:players.py:make", "model_dir": "models"}
+    assert load_config(batched, {}).config.model_dir == "models"
 
 
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:
@@ -471,6 +483,8 @@ def test_the_hash_is_over_canonical_json() -> None:
     plain = RecorderConfig()
     # Written out once: a change here makes sessions of equal configuration look different.
     assert config_sha256(plain) == "9a7fa0b6d804181a2046f785dbf1f4059d3bcd2c50efd18245e6165c00b43e63"
+    beyond_ascii = RecorderConfig(out_dir="für Ω")
+    assert config_sha256(beyond_ascii) == "7b10686230fc5a1ba98944199df9be889e91611fe2d8b142af20a6444d0e74f3"
     assert json.loads(json.dumps(effective(plain))) == effective(plain)
     assert msgspec.convert(effective(plain), RecorderConfig).tag == plain.tag
     changed = {

@@ -87,6 +87,17 @@ def test_blocks_confirmed_in_any_order(root: Path, blocks: list[Prepared]) -> No
     assert (root / NAME / "steps.npy").stat().st_ino == inode, "nothing was copied"
 
 
+def test_publishing_leaves_no_descriptor(root: Path, blocks: list[Prepared]) -> None:
+    before = descriptors()
+    session = begin(root)
+    hole = session.reserve(blocks[0].rows)
+    blocks[1].record(session)
+    session.release(hole)
+    finish(root, session)
+    session.close()
+    assert descriptors() == before
+
+
 @pytest.mark.parametrize("holes", [{0}, {1}, {0, 3}, {1, 2}, {4}], ids=str)
 def test_holes_are_closed(root: Path, blocks: list[Prepared], holes: set[int]) -> None:
     session = begin(root)

@@ -72,6 +72,7 @@ def test_by_number_the_oldest_go_and_the_newest_of_each_model_stay(tape: Tape, m
     assert f"{name(0)}" in done.out
     assert "4 sessions removed" in done.out
     assert "5 sessions are kept" in done.out
+    assert "no limit is set" not in done.out
 
 
 def test_a_tag_that_no_session_has_is_said(tape: Tape, many: Path) -> None:
@@ -177,6 +178,30 @@ def test_limits_of_the_file(tape: Tape, many: Path, tmp_path: Path) -> None:
     assert tape("prune", "--config", config, "--max-sessions", "off").code == 0
     assert left(many) == [2, 3, 5, 6, 7, 8]
     assert tape("config", "show", "--config", config).code == 0
+
+
+def test_what_a_tag_keeps_last_is_its_own_or_the_general_number_and_a_flag_counts_before_both(
+    tape: Tape, many: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "recorder.toml"
+    config.write_text(
+        f'out_dir = "{many}"\n[retention]\nmax_sessions = 1\nkeep_last = 2\n'
+        "[retention.tags.a]\nmax_sessions = 1\n[retention.tags.b]\nkeep_last = 3\n"
+    )
+    assert tape("prune", "--config", config).code == 0
+    assert left(many) == [1, 3, 4, 5, 6, 7, 8]
+    assert tape("prune", "--config", config, "--keep-last", 1).code == 0
+    assert left(many) == [6, 7, 8]
+
+
+def test_a_file_with_limits_of_tags_alone_or_without_any(tape: Tape, many: Path, tmp_path: Path) -> None:
+    config = tmp_path / "recorder.toml"
+    config.write_text(f'out_dir = "{many}"\n')
+    assert "no limit is set" in tape("prune", "--config", config).out
+    assert len(left(many)) == COUNT
+    config.write_text(f'out_dir = "{many}"\n[retention.tags.b]\nmax_sessions = 2\n')
+    assert "no limit is set" not in tape("prune", "--config", config).out
+    assert left(many) == [0, 2, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize(
