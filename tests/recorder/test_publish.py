@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.sdk.naming import Naming
 
 from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
@@ -85,6 +86,29 @@ def test_blocks_confirmed_in_any_order(root: Path, blocks: list[Prepared]) -> No
     finish(root, session)
     assert_published(root, blocks)
     assert (root / NAME / "steps.npy").stat().st_ino == inode, "nothing was copied"
+
+
+@pytest.mark.parametrize("has_hole", [False, True])
+def test_all_is_flushed_before_it_is_named_and_the_name_before_the_rest_goes(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, has_hole: bool
+) -> None:
+    session = begin(root)
+    if has_hole:
+        hole = session.reserve(blocks[0].rows)
+        blocks[1].record(session)
+        session.release(hole)
+    else:
+        blocks[1].record(session)
+    naming = Naming(root, monkeypatch)
+    removed = []
+
+    def remove(partial: Path, out_dir: Path) -> None:
+        naming.assert_flushed(NAME)
+        removed.append((partial, out_dir))
+
+    monkeypatch.setattr("tape2048_recorder.publish._remove", remove)
+    finish(root, session)
+    assert removed == [(session.path, root)]
 
 
 def test_publishing_leaves_no_descriptor(root: Path, blocks: list[Prepared]) -> None:
@@ -410,6 +434,28 @@ def test_the_thread_survives_what_cannot_be_published(
     assert (first.final, first.published) == (True, None)
     assert second.error is None
     assert thread.pending == 0
+
+
+def test_the_thread_survives_what_nobody_expected(
+    root: Path, blocks: list[Prepared], thread: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, whole = begin(root, 1), begin(root, 2)
+    blocks[0].record(bad)
+    blocks[1].record(whole)
+    real = publisher.publish
+
+    def fail_once(*args: Any, **options: Any) -> Published:
+        monkeypatch.setattr(publisher, "publish", real)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(publisher, "publish", fail_once)
+    thread.submit(bad)
+    thread.submit(whole)
+    wait_until(lambda: len(thread._outcomes) == 2)
+    first, second = thread.outcomes()
+    assert "a bug" in str(first.error)
+    assert (first.final, first.published, second.error, thread.pending) == (True, None, None, 0)
+    assert bad.path.is_dir(), "it stays for the next start"
 
 
 def test_the_thread_does_without_a_journal_that_cannot_be_closed(

@@ -8,12 +8,14 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
 from tape2048.errors import StorageError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.session import sessions
+from tape2048.validation import Finding, Report, validate_session
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.partial import FACTS, STAGED, PartialSession
 from tape2048_recorder.publish import publish
@@ -330,6 +332,32 @@ def test_what_the_device_does_not_say_is_not_taken_for_a_no(
     inode = session.steps_path.stat().st_ino
     assert_recovers(root, blocks, range(2))
     assert ((root / NAME / "steps.npy").stat().st_ino == inode) == (name == STAGED)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_the_device_did_not_give_for_the_last_check_is_asked_for_again(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    session = leave(root, blocks, range(2))
+    damaged, unread = Finding("ChecksumError", "it differs"), Finding("StorageError", "Input/output error")
+    looks = []
+
+    def look(path: Path) -> Report:
+        looks.append(path)
+        found = (damaged, unread) if len(looks) <= times else ()
+        return msgspec.structs.replace(validate_session(path), findings=found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tape2048_recorder.publish.validate_session", look)
+        found, listener = recover(root)
+    assert len(looks) == 2
+    assert found == ([root / NAME] if times == 1 else [])
+    if times == 2:
+        (error,) = listener.messages("error")
+        assert error.startswith("not recovered, left as it is: ")
+        assert "Input/output error" in error
+        assert session.path.is_dir()
+    assert_recovers(root, blocks, range(2))
 
 
 def test_a_journal_that_the_device_does_not_give_is_not_taken_for_empty(
