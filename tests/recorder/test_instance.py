@@ -65,6 +65,16 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
     mine.close()
 
 
+def test_a_longer_pid_of_an_earlier_one_leaves_nothing(root: Path) -> None:
+    lock = root / ".recorder" / "default.lock"
+    lock.parent.mkdir()
+    lock.write_text("12345678901234567890\n")
+    again = Instance(root, "default")
+    with pytest.raises(AlreadyRunningError, match=f"pid {os.getpid()} holds"):
+        Instance(root, "default")
+    again.close()
+
+
 def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
     (root / ".recorder" / "default.lock").write_bytes(b"")
     with pytest.raises(AlreadyRunningError, match="pid unknown"):

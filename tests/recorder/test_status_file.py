@@ -25,6 +25,7 @@ from tape2048_recorder.status_file import (
     status_path,
 )
 
+from .checks import descriptors
 from .disks import tmpfs
 from .statuses import snapshot_now, status_now
 
@@ -71,6 +72,27 @@ def test_a_shorter_status_leaves_nothing_of_a_longer_one(path: Path, tmp_path: P
         snapshot = snapshot_now(status=status_now(why=why))
         file.write(snapshot)
         assert read_snapshot(tmp_path, "default") == snapshot
+        assert path.stat().st_size % 4096 == 0, "whole blocks: the next one allocates none"
+        assert path.stat().st_size < len(why or "") + 8192
+
+
+def test_writing_leaves_no_descriptor(path: Path) -> None:
+    file = StatusFile(path)
+    before = descriptors()
+    for _ in range(3):
+        file.write(snapshot_now())
+    assert descriptors() == before
+
+
+def test_a_half_that_is_whole_at_the_next_look(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = snapshot_now()
+    StatusFile(path).write(snapshot)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    monkeypatch.setattr(time, "sleep", lambda _: path.write_bytes(whole))
+    assert read_snapshot(tmp_path, "default") == snapshot
 
 
 def test_a_file_system_that_cannot_exchange_gets_it_too(
@@ -133,6 +155,8 @@ def test_nobody_ever_recorded_here(tmp_path: Path) -> None:
 def test_every_instance_is_found(path: Path, tmp_path: Path) -> None:
     for name in ("b", "a"):
         StatusFile(status_path(tmp_path, name)).write(snapshot_now(instance=name))
+    for other in ("a.lock", "a.json", "c.lock", "readers.lock"):  # what else stands there
+        (path.parent / other).touch()
     assert instances(tmp_path) == ["a", "b"]
     assert [snapshot.instance for snapshot in snapshots(tmp_path)] == ["a", "b"]
     assert [snapshot.instance for snapshot in snapshots(tmp_path, "b")] == ["b"]
@@ -198,7 +222,9 @@ def test_one_that_has_said_goodbye_is_stopped() -> None:
     assert verdict.text == "stopped 100 s ago (SIGTERM)"
 
 
-def test_a_clock_that_was_set_back_changes_nothing_while_it_lives() -> None:
+def test_a_clock_that_was_set_changes_nothing_while_it_lives() -> None:
     snapshot = msgspec.structs.replace(snapshot_now(), written_at=time.time() + 3600)
     assert judge(snapshot).state == "recording"
     assert judge(msgspec.structs.replace(snapshot, process=gone())).age_s == 0
+    before_it_was_set_forward = msgspec.structs.replace(snapshot_now(), written_at=time.time() - 3600)
+    assert judge(before_it_was_set_forward).state == "recording"

@@ -9,13 +9,14 @@ import shutil
 import sqlite3
 import time
 import tracemalloc
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tape2048 import Session, errors
 from tape2048_recorder.retention import Retention, RetentionLimits
-from tape2048_tools.pruning import Candidate, candidates, make_plan
+from tape2048_tools.pruning import Candidate, candidates, free_bytes, make_plan
 
 from .conftest import META, write_foreign_session, write_session
 from .small_sessions import fill, session_name
@@ -116,9 +117,17 @@ def test_by_free_space(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         "tape2048_tools.pruning.free_bytes", lambda root: full + (COUNT - len(left(root))) * size
     )
+    dry = tape("prune", many, "--keep-free-mb", 1000, "--json", "--dry-run").json
+    assert ([entry["name"] for entry in dry["sessions"]], dry["unmet"]) == ([name(0), name(1), name(2)], [])
     document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
     assert left(many) == [3, 4, 5, 6, 7, 8]
     assert {entry["rule"] for entry in document["sessions"]} == {"keep_free_mb"}
+
+
+def test_free_space_is_what_this_user_may_take(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(f_bavail=3, f_bfree=50, f_blocks=100, f_frsize=4096, f_bsize=1 << 20)
+    monkeypatch.setattr(os, "statvfs", lambda _: found)
+    assert free_bytes(many) == 3 * 4096
 
 
 def test_room_that_others_made_meanwhile_spares_the_rest(
@@ -343,6 +352,15 @@ def test_the_plan_is_that_of_the_rules() -> None:
         going = {one.session.name for one in plan.going}
         assert going == slow_plan(found, retention, 14.0, held)
         assert plan.staying == len(found) - len(going)
+
+
+def test_what_other_limits_let_go_counts_as_free() -> None:
+    found = [Candidate(float(n), 1, f"s{n}", "a", 10**7) for n in range(4)]
+    retention = Retention(RetentionLimits(max_sessions=3, keep_free_mb=20, keep_last=0))
+    plan = make_plan(found, retention, now_s=9.0, free=10**7, is_held=lambda _: False)
+    assert [(going.session.name, going.rule) for going in plan.going] == [("s0", "max_sessions")]
+    plan = make_plan(found, retention, now_s=9.0, free=10**7 - 1, is_held=lambda _: False)
+    assert [going.rule for going in plan.going] == ["max_sessions", "keep_free_mb"]
 
 
 def test_three_hundred_sessions_in_little_memory(tape: Tape, tmp_path: Path) -> None:

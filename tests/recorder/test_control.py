@@ -1,0 +1,78 @@
+"""What is made of a recorder's answers to a request; this process stands for the recorder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tape2048.errors import RecorderError
+from tape2048_recorder.control import Running
+from tape2048_recorder.report import Rotation
+from tape2048_recorder.signals import ROTATE
+from tape2048_recorder.status_file import StatusFile, status_path
+
+from .statuses import snapshot_now, status_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Longer than any of these tests.
+PATIENCE_S = 600.0
+
+
+class Told(Running):
+    """A recorder that shows one answer after the other, and then has ended where it says so."""
+
+    def __init__(self, root: Path, before: Rotation) -> None:
+        self._file = StatusFile(status_path(root, "default"))
+        self.show(before)
+        super().__init__(root, "default")
+        self.answers: list[Rotation] = []
+        self.ends = False
+        self.signals: list[int] = []
+
+    def show(self, rotation: Rotation) -> None:
+        self._file.write(snapshot_now(status=status_now(rotation=rotation)))
+
+    def _signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self, patience_s: float | None) -> bool:
+        self.show(self.answers.pop(0))
+        return self.ends and not self.answers
+
+
+@pytest.fixture
+def told(root: Path) -> Iterator[Told]:
+    """A recorder of whom two others have asked a rotation, of which one is done."""
+    (root / ".recorder").mkdir()
+    with Told(root, Rotation(2, 1, "first")) as told:
+        yield told
+
+
+def test_a_rotation_is_over_when_its_own_request_is(told: Told) -> None:
+    told.answers = [Rotation(2, 1, "first"), Rotation(3, 2, "second"), Rotation(3, 3, "third")]
+    assert told.rotate(PATIENCE_S) == "third"
+    assert told.signals == [ROTATE]
+
+
+def test_a_rotation_without_anything_to_publish_is_over_too(told: Told) -> None:
+    told.answers = [Rotation(3, 3)]
+    assert told.rotate(PATIENCE_S) is None
+
+
+def test_a_rotation_that_failed_is_said(told: Told) -> None:
+    told.answers = [Rotation(3, 3, error="the device is broken")]
+    with pytest.raises(RecorderError, match="the device is broken"):
+        told.rotate(PATIENCE_S)
+
+
+def test_a_recorder_that_ends_meanwhile_has_rotated_or_is_said_not_to_have(told: Told) -> None:
+    told.ends = True
+    told.answers = [Rotation(3, 2, "second"), Rotation(3, 3, "third")]
+    assert told.rotate(PATIENCE_S) == "third"
+    told.answers = [Rotation(4, 3, "third")]
+    with pytest.raises(RecorderError, match="ended before it had rotated"):
+        told.rotate(PATIENCE_S)
