@@ -1,0 +1,116 @@
+"""Requests to rotate: for whom they wait, what they close, and when they are over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048.errors import TapeError
+from tape2048_recorder.publish import Published
+from tape2048_recorder.publisher import Outcome
+from tape2048_recorder.report import Rotation
+from tape2048_recorder.rotations import FLUSH_S, Rotations
+from tape2048_recorder.shared import Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORKERS = 3
+
+
+class World:
+    """Three workers, of which the last is not ready, and the session that is open by its serial."""
+
+    def __init__(self) -> None:
+        self.shared = Shared.create(WORKERS)
+        self.workers = [SimpleNamespace(index=index, ready=index < 2) for index in range(WORKERS)]
+        self.open: int | None = 1
+        self.closed: list[int] = []
+        world: Any = self  # supervisor and recording in one
+        self.rotations = Rotations(world, world)
+
+    def rotate_if_due(self) -> None:
+        """Nothing is due by its size or age."""
+
+    def close_open(self) -> int | None:
+        serial, self.open = self.open, None
+        self.closed += [] if serial is None else [serial]
+        return serial
+
+    def flush(self, *workers: int) -> None:
+        slots = self.shared.slots
+        slots["flushed"][list(workers)] = slots["flush"][list(workers)]
+
+    def published(self, serial: int, error: str | None = None, *, final: bool = True) -> None:
+        made = Published(Path(f"s{serial}"), 1, 1, 1, recovered=False, rows_lost=0) if error is None else None
+        session: Any = SimpleNamespace(serial=serial)
+        self.rotations.on_outcome(Outcome(session, made, None if error is None else TapeError(error), final))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.shared.close()
+
+
+def test_the_session_is_closed_when_each_worker_that_is_ready_has_written(world: World) -> None:
+    world.rotations.ask(100.0)
+    world.flush(1)
+    world.rotations.attend(100.5)
+    assert world.closed == []
+    world.flush(0)
+    world.rotations.attend(101.0)
+    assert world.closed == [1]
+    assert world.rotations.state == Rotation(asked=1)
+    world.published(1)
+    assert world.rotations.state == Rotation(1, 1, "s1")
+    world.open = 2
+    world.rotations.attend(1e9)
+    assert world.closed == [1], "nobody has asked again"
+
+
+def test_who_does_not_write_is_not_waited_for_any_longer(world: World) -> None:
+    world.rotations.ask(100.0)
+    world.rotations.ask(105.0)
+    world.rotations.attend(100.0 + FLUSH_S - 0.1)
+    assert world.closed == []
+    world.rotations.attend(100.0 + FLUSH_S)
+    assert world.closed == [1]
+    world.published(1)
+    assert world.rotations.state == Rotation(2, 2, "s1")
+
+
+def test_a_request_is_over_when_its_session_is_published_and_not_an_earlier_one(world: World) -> None:
+    for serial in (1, 2):
+        world.open = serial
+        world.rotations.ask(100.0)
+        world.flush(0, 1)
+        world.rotations.attend(100.0)
+    world.published(7)  # closed by its size before
+    assert world.rotations.state == Rotation(2, 0)
+    world.published(1, "the disk is full", final=False)
+    assert world.rotations.state == Rotation(2, 0)
+    world.published(1)
+    assert world.rotations.state == Rotation(2, 1, "s1")
+    world.published(2, "the device is broken")
+    assert world.rotations.state == Rotation(2, 2, None, "the device is broken")
+
+
+def test_with_nothing_open_a_request_is_over_at_once_or_with_what_is_on_its_way(world: World) -> None:
+    world.rotations.ask(100.0)
+    world.flush(0, 1)
+    world.rotations.attend(100.0)
+    world.rotations.ask(101.0)
+    world.flush(0, 1)
+    world.rotations.attend(101.0)
+    assert world.rotations.state == Rotation(2, 0)
+    world.published(1)
+    assert world.rotations.state == Rotation(2, 2, "s1")
+    world.rotations.ask(102.0)
+    world.flush(0, 1)
+    world.rotations.attend(102.0)
+    assert world.rotations.state == Rotation(3, 3)
