@@ -74,7 +74,7 @@ def four(root: Path, *, distinct: bool, **more: Any) -> list[Path]:
     """Four sessions, with ids that go on or that each count from 0."""
     made, first = [], 0
     for number, count in enumerate(COUNTS):
-        made.append(write(root, number, games(first if distinct else 0, count, 10 + first), **more))
+        made.append(write(root, number, games(7 + 2 * first if distinct else 0, count, 10 + first), **more))
         first += count
     return made
 
@@ -110,11 +110,21 @@ def test_every_game_is_what_it_was(tmp_path: Path, distinct: bool, spec: dict[st
     order = [int(seed) for path in made for seed in Session.open(path).runs["seed"]]
     assert session.runs["seed"].tolist() == order, "in the order of the sessions"
     assert (np.diff(session.runs["id"].astype(np.int64)) > 0).all()
+    assert session.meta["recovered"] is False
     assert merged.bytes == sum(file.stat().st_size for file in merged.path.iterdir())
     if spec.get("action"):
         assert session.steps["action"].tobytes() == b"".join(
             Session.open(path).steps["action"].tobytes() for path in made
         )
+
+
+def test_by_their_start_they_are_put_together_wherever_they_are(tmp_path: Path) -> None:
+    later = write(tmp_path / "a", 1, games(0, 2, 5))
+    earlier = write(tmp_path / "b", 0, games(9, 2, 1))
+    merged = Session.open(merge_sessions([later, earlier], tmp_path / "out").path)
+    assert merged.name == earlier.name
+    assert merged.runs["max_score"].tolist() == [1, 2, 5, 6]
+    assert merged.meta["ended_at"] == "2025-01-02T03:02:00Z"
 
 
 def test_block_checksums_are_kept_where_ids_differ(tmp_path: Path) -> None:
@@ -123,6 +133,8 @@ def test_block_checksums_are_kept_where_ids_differ(tmp_path: Path) -> None:
     assert merged.blocks is not None
     kept = [int(crc) for path in made for crc in Session.open(path).blocks["crc32c"]]  # type: ignore[index]
     assert merged.blocks["crc32c"].tolist() == kept
+    ids = [int(run_id) for path in made for run_id in Session.open(path).runs["id"]]
+    assert merged.runs["id"].tolist() == ids
     assert merged.steps.tobytes() == b"".join(Session.open(path).steps.tobytes() for path in made)
 
 
