@@ -23,7 +23,7 @@ from tape2048.errors import ConfigError
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder._toml import read_toml
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
-from tape2048_recorder.players import check_player
+from tape2048_recorder.players import REGISTRY, check_player
 from tape2048_recorder.retention import TABLE as RETENTION_TABLE
 from tape2048_recorder.retention import read_retention
 from tape2048_recorder.settings import (
@@ -457,7 +457,8 @@ def check_loaded_player(loaded: Loaded) -> None:
     try:
         check_player(loaded.config.player, loaded.config.player_args)
     except ConfigError as error:
-        origin = loaded.origins["player_args" if loaded.config.player_args else "player"]
+        takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
+        origin = loaded.origins["player_args" if takes_args else "player"]
         path = origin.where if origin.kind == "file" else None
         named = f"{origin.where}: " if origin.kind in {"env", "flag"} else ""
         raise type(error)(f"{named}{error.message}", path=path, hint=error.hint) from error

@@ -19,6 +19,7 @@ from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder.config import (
     STOP_TIMEOUT_ENV,
     RecorderConfig,
+    check_loaded_player,
     config_sha256,
     effective,
     load_config,
@@ -433,6 +434,31 @@ def test_parameters_in_two_places_of_one_file_are_refused(tmp_path: Path) -> Non
     error = refused(file=file)
     assert str(error).startswith(f"{file}:1: player: ")
     assert f"{file}:2" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("player", "args", "line"),
+    [("greedyy", "depth = 2", 1), ("expectimax", "depht = 2", 2), ("expectimax", "depth = 2", None)],
+)
+def test_a_wrong_player_and_a_wrong_parameter_are_refused_where_they_stand(
+    tmp_path: Path, player: str, args: str, line: int | None
+) -> None:
+    file = write(tmp_path / "r.toml", f'player = "{player}"\n[player_args]\n{args}\n')
+    text = f"{player}:{args.replace(' ', '')}"
+    sources: list[tuple[dict[str, object], dict[str, str], Path | None, str]] = [
+        ({}, {}, file, f"{file}:{line}: "),
+        ({"player": text}, {}, None, "--player: "),
+        ({}, {"TAPE2048_PLAYER": text}, None, "TAPE2048_PLAYER: "),
+    ]
+    for flags, env, path, where in sources:
+        loaded = load_config(flags, env, path)
+        if line is None:
+            check_loaded_player(loaded)
+            continue
+        with pytest.raises(UnknownKeyError) as caught:
+            check_loaded_player(loaded)
+        assert str(caught.value).startswith(where)
+        assert caught.value.hint
 
 
 # --- combinations, and what is derived

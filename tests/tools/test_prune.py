@@ -285,7 +285,11 @@ def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("shutil.rmtree", refuse)
-    done = tape("prune", many, "--max-sessions", 8)
+    document = tape("prune", many, "--max-sessions", 8, "--json").json
+    assert ([entry["removed"] for entry in document["sessions"]], document["bytes_removed"]) == ([False], 0)
+    assert [entry["name"] for entry in document["failed"]] == [name(0)]
+    monkeypatch.setattr("tape2048._removal.clear_leftovers", lambda *_: [])
+    done = tape("prune", many, "--max-sessions", 7)
     assert done.code == 1
     assert "failed: " in done.out
     assert "Permission denied" in done.out
