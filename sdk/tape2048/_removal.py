@@ -83,21 +83,29 @@ def hidden_leftovers(root: Path) -> list[Path]:
         )
 
 
-def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Path]:  # noqa: ARG001 - the right to do so
-    """Remove what removals that were killed have left; returns what it was.
+def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Removed]:  # noqa: ARG001 - the right to do so
+    """Remove what removals that were killed have left; says of each, sorted, what became of it.
+
+    One that fails does not keep the others: it would keep them for ever.
 
     Raises:
-        StorageError: the operating system refused.
+        StorageError: the directory cannot be listed, or could not be flushed after.
     """
+    outcomes: list[Removed] = []
     try:
-        found = hidden_leftovers(root)
-        for path in found:
-            shutil.rmtree(path)
-        if found:
+        for path in hidden_leftovers(root):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                failed = storage_error(error, path, "removing what was left")
+                outcomes.append(Removed(path, gone=False, error=failed))
+            else:
+                outcomes.append(Removed(path, gone=True))
+        if outcomes:
             fsync_dir(root)
     except OSError as error:
         raise storage_error(error, root, "removing what was left") from error
-    return found
+    return outcomes
 
 
 def remove_sessions(

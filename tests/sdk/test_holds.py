@@ -289,7 +289,8 @@ def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
     assert [len(list(path.iterdir())) for path in leftovers] == [3, 3]
     (root / f".{NAMES[3]}.removed").touch()  # not what a removal leaves
     with Upkeep(root) as upkeep:
-        assert clear_leftovers(root, upkeep) == leftovers
+        assert [outcome.path for outcome in clear_leftovers(root, upkeep)] == leftovers
+    assert [path for path in leftovers if path.exists()] == []
 
 
 @pytest.mark.parametrize("broken", [False, True])

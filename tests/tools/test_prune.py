@@ -280,6 +280,30 @@ def test_leftovers_of_a_killed_one_go(tape: Tape, many: Path) -> None:
     assert not list(many.glob(".*.removed"))
 
 
+def test_a_leftover_that_cannot_be_removed_does_not_keep_what_is_to_go(
+    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, loose = (many / f".{name(number)}.removed" for number in range(2))
+    for number, path in enumerate((stuck, loose)):
+        (many / name(number)).rename(path)
+    remove = shutil.rmtree
+
+    def refuse(path: Path) -> None:
+        if path == stuck:
+            raise PermissionError(13, "Permission denied", str(path))
+        remove(path)
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    done = tape("prune", many, "--max-sessions", 6, "--json")
+    assert done.code == 1
+    assert left(many) == [3, 4, 5, 6, 7, 8]
+    assert done.json["leftovers_removed"] == [loose.name]
+    assert [entry["name"] for entry in done.json["failed"]] == [stuck.name]
+    again = tape("prune", many, "--max-sessions", 6)
+    assert again.code == 1
+    assert f"failed: {stuck}: " in again.out
+
+
 def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
@@ -288,7 +312,6 @@ def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch:
     document = tape("prune", many, "--max-sessions", 8, "--json").json
     assert ([entry["removed"] for entry in document["sessions"]], document["bytes_removed"]) == ([False], 0)
     assert [entry["name"] for entry in document["failed"]] == [name(0)]
-    monkeypatch.setattr("tape2048._removal.clear_leftovers", lambda *_: [])
     done = tape("prune", many, "--max-sessions", 7)
     assert done.code == 1
     assert "failed: " in done.out

@@ -114,7 +114,7 @@ def _remove(sessions: Sequence[Path]) -> list[Removed]:
         here = [path for path in absolute if path.parent == root]
         try:
             with Upkeep(root) as upkeep:
-                clear_leftovers(root, upkeep)
+                clear_leftovers(root, upkeep)  # of others: `prune` says what could not be removed
                 done += remove_sessions(root, here, upkeep)
         except TapeError as error:
             done += [Removed(path, gone=False, error=error) for path in here]
