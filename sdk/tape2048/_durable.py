@@ -204,7 +204,8 @@ def sweep_replacing(path: Path) -> None:
     with contextlib.suppress(OSError):
         for draft in path.parent.iterdir():
             if pattern.fullmatch(draft.name):
-                draft.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # one that stays does not keep the others
+                    draft.unlink(missing_ok=True)
 
 
 def sweep_drafts(directory: Path) -> list[Path]:
@@ -216,8 +217,9 @@ def sweep_drafts(directory: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         for path in directory.iterdir():
             if _DRAFT.fullmatch(path.name) and _is_dead(path):
-                path.unlink(missing_ok=True)
-                removed.append(path)
+                with contextlib.suppress(OSError):  # one that stays does not keep the others
+                    path.unlink(missing_ok=True)
+                    removed.append(path)
     return removed
 
 

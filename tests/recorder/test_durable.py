@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
@@ -26,6 +27,7 @@ from tape2048._durable import (
     replace_file,
     stands,
     storage_error,
+    sweep_drafts,
     sweep_replacing,
     write_all,
     write_file,
@@ -33,6 +35,9 @@ from tape2048._durable import (
 from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
 from .disks import files_end_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # --- checksums
 
@@ -168,6 +173,32 @@ def test_drafts_of_replacements_are_swept_and_nothing_else(tmp_path: Path) -> No
     sweep_replacing(tmp_path / "file")
     assert names(tmp_path) == others
     sweep_replacing(tmp_path / "none" / "file")
+
+
+@pytest.mark.parametrize("sweep", [sweep_drafts, lambda path: sweep_replacing(path / "file")])
+def test_a_draft_that_cannot_be_removed_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: Callable[[Path], list[Path] | None]
+) -> None:
+    for digit in "123":
+        (tmp_path / f".{digit * 16}.tmp").touch()
+        (tmp_path / f".file.{digit}.tmp").touch()
+    before = names(tmp_path)
+    unlink = type(tmp_path).unlink
+    refused: list[str] = []
+
+    def refuse_the_first(path: Path, *, missing_ok: bool = False) -> None:
+        if not refused:
+            refused.append(path.name)
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "unlink", refuse_the_first)
+        found = sweep(tmp_path)
+    gone = set(before) - set(names(tmp_path))
+    assert len(gone) == 2
+    assert refused[0] not in gone
+    assert found is None or {path.name for path in found} == gone
 
 
 def test_what_stands_is_asked_of_the_system_and_a_refusal_is_no_no(tmp_path: Path) -> None:
