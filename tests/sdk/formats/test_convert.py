@@ -261,9 +261,18 @@ class TestSessions:
             {"player": "ntuple", "player_args": {"weights": "/no/such/network"}},
             {"player": "ntuple", "player_args": {"weights": str(recorded / "steps.npy")}},
             {"player_args": {"depth": "two"}},
+            {"player_args": [1]},
         ):
             session.meta = {**Session.open(recorded).meta, **change}
             assert final_boards(session) is None
+
+    def test_of_sampled_games_the_last_rows_may_be_missing(self, recorded: Path) -> None:
+        session = Session.open(recorded)
+        whole = final_boards(session)
+        session.runs = session.runs.copy()
+        session.runs["rows"] -= np.uint32(1)
+        assert session.steps[session.rows_of(2)]["step_idx"][-1] + 2 == session.runs["steps"][2]
+        np.testing.assert_array_equal(final_boards(session), whole)
 
     def test_rows_that_were_not_played(self, recorded: Path) -> None:
         session = Session.open(recorded)
