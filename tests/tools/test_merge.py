@@ -51,6 +51,24 @@ def test_merging_and_removing(tape: Tape, halves: list[Path]) -> None:
     assert Session.open(merged).runs["seed"].tolist() == [game.seed for game in GAMES]
 
 
+def test_an_original_is_removed_or_not_and_never_both(
+    tape: Tape, halves: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the directory cannot be flushed after its files are gone, a power failure may bring them back."""
+    results = iter([None, OSError(5, "Input/output error")])
+
+    def refuse_the_second(_: Path) -> None:
+        if (error := next(results)) is not None:
+            raise error
+
+    monkeypatch.setattr("tape2048._removal.fsync_dir", refuse_the_second)
+    done = tape("merge", *halves, "--out", tmp_path / "out", "--remove", "--json")
+    assert done.code == 1
+    assert done.json["removed"] == []
+    assert [entry["path"] for entry in done.json["not_removed"]] == [str(path) for path in halves]
+    assert all("Input/output error" in entry["why"] for entry in done.json["not_removed"])
+
+
 def test_merging_keeps_the_originals_unless_told(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
     done = tape("merge", *halves, "--out", tmp_path / "out")
     assert done.code == 0

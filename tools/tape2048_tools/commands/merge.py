@@ -117,5 +117,7 @@ def _remove(sessions: Sequence[Path]) -> list[Removed]:
                 clear_leftovers(root, upkeep)  # of others: `prune` says what could not be removed
                 done += remove_sessions(root, here, upkeep)
         except TapeError as error:
+            # What was said of them before does not hold: gone is what stays gone after a power failure.
+            done = [outcome for outcome in done if outcome.path not in here]
             done += [Removed(path, gone=False, error=error) for path in here]
     return done
