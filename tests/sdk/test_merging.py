@@ -202,6 +202,7 @@ def test_progress_counts_all_rows(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     merged = merge_sessions(made, tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
     assert seen == sorted(seen)
+    assert {total for _, total in seen} == {merged.rows}
     assert seen[-1] == (merged.rows, merged.rows)
 
 
