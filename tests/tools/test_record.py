@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from tape2048 import Session, sessions
 from tape2048_recorder.config import RecorderConfig
@@ -241,6 +242,14 @@ def test_what_was_recorded_is_played_again_only_where_that_runs_no_code_of_a_use
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"])
     assert " validate x --replay\n" in str(summary_parts(some)[-1])
     assert " validate x\n" in str(summary_parts(msgspec.structs.replace(some, model_share=0.9))[-1])
+
+
+def test_dropped_games_are_not_said_to_be_in_play() -> None:
+    """``stop --now`` also drops what is finished and not written, and what was not begun."""
+    some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"], games_dropped=36)
+    out = io.StringIO()
+    Console(file=out, width=120).print(summary_parts(some)[0])
+    assert "36 games that workers had: not begun, in play, or finished and not yet written" in out.getvalue()
 
 
 class ClosedTerminal(io.StringIO):

@@ -273,7 +273,7 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
         facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a recorder that was killed"
     if summary.games_dropped:
         games = counted(summary.games_dropped, "game")
-        facts["dropped"] = f"{games} still in play when the drain's time was up"
+        facts["dropped"] = f"{games} that workers had: not begun, in play, or finished and not yet written"
     shown = summary.sessions[-_SESSIONS_SHOWN:]
     names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
     if len(shown) < len(summary.sessions):

@@ -25,7 +25,8 @@ __all__ = ["command"]
 @click.option(
     "--drain/--now",
     default=True,
-    help="Finish the games in play first (the default, at most drain_timeout_s), or drop them.",
+    help="Finish the games in play first (the default, at most drain_timeout_s), or drop them, with the "
+    "finished ones that only workers hold (of flush_s at most).",
 )
 @click.option(
     "--timeout-s",
