@@ -16,14 +16,20 @@ __all__ = ["read_toml"]
 #: A configuration is a page of text. A limit, so that a wrong path (a device, a data file) is not read whole.
 CONFIG_BYTES_MAX = 1_000_000
 
+_SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config init` writes a sample"
 
-def read_toml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+
+def read_toml(path: Path, *, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
     """The values of a file, and the line of each top-level name.
+
+    Args:
+        path: the file.
+        sample_hint: what to do where it cannot be read: where a file of this kind comes from.
 
     Raises:
         ConfigError: the file cannot be read or is not TOML; line and column as the parser gave them.
     """
-    text = _read_text(path)
+    text = _read_text(path, sample_hint)
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -42,7 +48,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return values, _lines(text)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, sample_hint: str) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
@@ -50,7 +56,7 @@ def _read_text(path: Path) -> str:
         raise ConfigError(
             f"found {error.strerror or error}, expected a TOML file that can be read",
             path=path,
-            hint="name another with --config or TAPE2048_CONFIG; `tape2048 config init` writes a sample",
+            hint=sample_hint,
         ) from error
     if len(data) > CONFIG_BYTES_MAX:
         raise ConfigError(

@@ -193,6 +193,7 @@ def test_flags_count_before_the_file(here: Path) -> None:
         ("", ("--epochs", "0"), "--epochs: found '0'"),
         ("", ("--device", "GPU!"), "auto, cpu, cuda or cuda:N"),
         ("", ("--val-share", "1.5"), "--val-share"),
+        ("", ("--config", "none.toml"), "critic train --print-config` prints one"),
     ],
 )
 def test_what_cannot_be_is_refused(

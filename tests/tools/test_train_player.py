@@ -130,6 +130,7 @@ def test_presets_are_printed(tape: Tape) -> None:
         (["--config", "player.toml"], 2, "--out DIR"),
         (["--preset", "huge", "--out", "out"], 78, "one of: default, fast"),
         (["--config", "none.toml", "--out", "out"], 78, "none.toml"),
+        (["--config", "none.toml", "--out", "out"], 78, "--preset default --print-config` prints one"),
         (["--config", "player.toml", "--out", "out", "--moves", "many"], 78, "--moves: found 'many'"),
         (["--config", "player.toml", "--out", "out", "--moves", "5x"], 78, "the number: k, M or G"),
         (["--config", "player.toml", "--out", "out", "--threads", "1000"], 78, "--threads"),

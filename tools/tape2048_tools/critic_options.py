@@ -53,7 +53,7 @@ def load_critic_config(path: Path | None, flags: dict[str, object] | None = None
     settings = settings_of(CriticConfig)
     given: list[tuple[str, object, Origin]] = []
     if path is not None:
-        raws, lines = read_toml(path)
+        raws, lines = read_toml(path, sample_hint=f"name another with --config; `{_LISTED_BY}` prints one")
         given += [(name, _plain(raw), Origin("file", f"{path}:{lines[name]}")) for name, raw in raws.items()]
     given += [
         (name, raw, Origin("flag", "--" + name.replace("_", "-")))

@@ -153,7 +153,8 @@ def load_training_config(path: Path, flags: dict[str, object] | None = None) -> 
     """
     settings = settings_of(TrainingConfig)
     values: dict[str, Any] = {name: setting.default for name, setting in settings.items()}
-    raws, lines = read_toml(path)
+    listed_by = "tape2048 train-player --preset default --print-config"
+    raws, lines = read_toml(path, sample_hint=f"name another with --config; `{listed_by}` prints one")
     given = [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in raws.items()]
     given += [
         (name, raw, Origin("flag", "--" + name.replace("_", "-")))
@@ -162,7 +163,6 @@ def load_training_config(path: Path, flags: dict[str, object] | None = None) -> 
     ]
     for name, raw, origin in given:
         if name not in settings:
-            listed_by = "tape2048 train-player --preset default --print-config"
             raise unknown_key(name, settings, origin, listed_by=listed_by)
         values[name] = read_value(settings[name], raw, origin)
     config = msgspec.convert(values, TrainingConfig)
