@@ -122,6 +122,15 @@ def test_presets_are_printed(tape: Tape) -> None:
     assert values["moves"] >= 10**8
 
 
+def test_a_preset_names_the_default_that_it_does_not_have(tape: Tape) -> None:
+    """Why a default is what it is would otherwise seem to be said of the preset's value."""
+    lines = tape("train-player", "--preset", "fast", "--print-config").out.splitlines()
+    above = {line.partition(" = ")[0]: lines[i - 1] for i, line in enumerate(lines) if " = " in line}
+    default = TrainingConfig()
+    assert above["moves"].startswith(f"# Default ({default.moves:_}): ")
+    assert above["beta"].startswith("# Default: ")
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [

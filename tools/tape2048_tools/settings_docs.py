@@ -100,10 +100,10 @@ def _retention_head() -> str:
 
 def settings_toml(config: msgspec.Struct) -> str:
     """A file that says what this configuration is: every setting explained, at its value."""
-    settings = settings_of(type(config)).values()
-    entries = (
-        f"{_about(setting)}\n{_toml_line(setting, getattr(config, setting.name))}" for setting in settings
-    )
+    entries = []
+    for setting in settings_of(type(config)).values():
+        value = getattr(config, setting.name)
+        entries.append(f"{_about(setting, named=value != setting.default)}\n{_toml_line(setting, value)}")
     return "\n\n".join(entries) + "\n"
 
 
@@ -111,10 +111,11 @@ def _sample_entry(setting: Setting) -> str:
     return f"{_about(setting)}\n#{_toml_line(setting, setting.default)}"
 
 
-def _about(setting: Setting) -> str:
-    return _comment(
-        f"{setting.text[0].upper()}{setting.text[1:]}.\nValues: {setting.expected}.\nDefault: {setting.why}."
-    )
+def _about(setting: Setting, *, named: bool = False) -> str:
+    """The comment above a setting; its default is named where the value below is another one."""
+    default = f"Default ({_toml_value(setting, setting.default)})" if named else "Default"
+    what = f"{setting.text[0].upper()}{setting.text[1:]}"
+    return _comment(f"{what}.\nValues: {setting.expected}.\n{default}: {setting.why}.")
 
 
 def _comment(text: str) -> str:
@@ -125,10 +126,14 @@ def _comment(text: str) -> str:
 def _toml_line(setting: Setting, value: object) -> str:
     if setting.kind == "table":
         return f"[{setting.name}]"
+    return f"{setting.name} = {_toml_value(setting, value)}"
+
+
+def _toml_value(setting: Setting, value: object) -> str:
     shown = setting.none if value is None else setting.show(value)
     if value is None or setting.kind == "str":
-        shown = json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
-    return f"{setting.name} = {shown}"
+        return json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
+    return str(shown)
 
 
 def with_table(
