@@ -41,13 +41,13 @@ __all__ = ["command"]
 @click.option(
     "--moves", metavar="N", help="Moves to learn from, in place of the configuration's (units: k, M or G)."
 )
-@click.option("--threads", metavar="N", help="Threads; 0: one for each core.")
+@click.option("--threads", metavar="N", help="Threads (presets have 1, strong 2); 0: one for each core.")
 @click.option("--seed", metavar="N", help="Decides the games of a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
 def command(
     *, config_path: Path | None, preset: str | None, out: Path | None, print_config: bool, **flags: Any
 ) -> None:
-    """Train an n-tuple network by temporal differences, on every core.
+    """Train an n-tuple network by temporal differences.
 
     SIGTERM or Ctrl-C writes a checkpoint and ends; the same command goes on from there. --print-config shows
     every setting with what it does: the beginning of a configuration of your own.
