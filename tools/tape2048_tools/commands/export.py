@@ -45,7 +45,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     cls=Command,
     examples=[
         "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
-        'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .seed',
+        'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
         "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
     ],
 )
