@@ -77,6 +77,17 @@ def test_merging_keeps_the_originals_unless_told(tape: Tape, halves: list[Path],
     assert len(sessions(halves[0].parent)) == 2
 
 
+@pytest.mark.parametrize("paths", [("20260102T*_model=greedy",), ("nowhere", "20260102T*_model=greedy")])
+def test_sessions_that_are_not_there_are_refused_alike_with_remove(
+    tape: Tape, tmp_path: Path, paths: tuple[str, ...]
+) -> None:
+    """A pattern that matches nothing reaches the command as it is; no session is unfit to be removed."""
+    plain = tape("merge", *paths, "--out", tmp_path)
+    done = tape("merge", *paths, "--out", tmp_path, "--remove")
+    assert (done.code, done.err) == (plain.code, plain.err)
+    assert "may not be removed" not in done.err
+
+
 def test_an_original_that_is_read_stays_and_is_said(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
     session = Session.open(halves[1])
     done = tape("merge", *halves, "--out", tmp_path / "out", "--remove")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,8 @@ def _check_removable(sessions: Sequence[Path]) -> None:
     from tape2048.errors import MergeError
 
     for path in sessions:
+        if not os.path.lexists(path):  # a pattern that matched nothing, say: merging says so
+            continue
         why = why_not_ours(path.absolute())
         if why is None and (path / "embeddings.json").exists():
             why = "it has embeddings, which are not merged"
