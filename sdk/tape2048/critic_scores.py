@@ -154,8 +154,13 @@ def write_scores(
     """
     target = Path(path)
     sidecar = _sidecar(target)
-    if not replace and os.path.lexists(sidecar):
-        raise NameTakenError("the name is taken; nothing was replaced", path=sidecar)
+    for taken in (target, sidecar):
+        if not replace and os.path.lexists(taken):
+            raise NameTakenError(
+                "the name is taken; nothing was replaced",
+                path=taken,
+                hint="choose another name, or say that both files are to be replaced (--force)",
+            )
     boards = _open(Path(source), critic, tower_sha256, progress)
     columns = len(critic.thresholds)
     done, checksum = 0, 0

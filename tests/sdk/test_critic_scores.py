@@ -126,8 +126,9 @@ def test_nothing_is_replaced_unasked_and_no_half_stays(runs: Path, tmp_path: Pat
     out = tmp_path / "out.npy"
     write_scores(out, Hashing(), runs)
     before = out.read_bytes(), (tmp_path / "out.json").read_bytes()
-    with pytest.raises(NameTakenError):
+    with pytest.raises(NameTakenError) as caught:
         write_scores(out, Hashing(), runs)
+    assert "--force" in str(caught.value.hint)
     out.unlink()
     with pytest.raises(NameTakenError):
         write_scores(out, Hashing(), runs)
