@@ -98,7 +98,10 @@ def test_what_is_no_network_is_refused(tape: Tape, tmp_path: Path) -> None:
     assert tape("player", "info", tmp_path / "text").code == errors.TruncatedError.exit_code
     done = tape("player", "info", tmp_path / "none")
     assert done.code == errors.ConfigError.exit_code
-    assert "networks that ship: default, fast" in done.err
+    assert (
+        "networks that ship: default, fast; `tape2048 train-player` makes others (--preset strong)"
+        in done.err
+    )
 
 
 # --- eval

@@ -62,7 +62,8 @@ def network_path(name: str) -> Path:
         reason = "not a file"
     raise ConfigError(
         f"found no network at {name!r} ({reason})",
-        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)}",
+        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)};"
+        " `tape2048 train-player` makes others (--preset strong)",
     )
 
 
