@@ -34,6 +34,7 @@ import torch
 from safetensors.torch import save_file
 
 from tape2048 import Corpus
+from tape2048.errors import TapeError
 from tape2048.torch import CriticLoader
 
 ROWS = [[4 * r + c for c in range(4)] for r in range(4)]
@@ -167,16 +168,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of weights and shuffle")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    share = train(
-        policy(),
-        Corpus.open(args.corpus),
-        args.out,
-        batches=args.batches,
-        batch_size=args.batch_size,
-        steps=args.steps,
-        rate=args.rate,
-        seed=args.seed,
-    )
+    try:
+        share = train(
+            policy(),
+            Corpus.open(args.corpus),
+            args.out,
+            batches=args.batches,
+            batch_size=args.batch_size,
+            steps=args.steps,
+            rate=args.rate,
+            seed=args.seed,
+        )
+    except TapeError as error:  # no corpus, or one without moves
+        raise SystemExit("\n".join(filter(None, (str(error), error.hint)))) from error
     print(f"{args.out}: moves as the teacher did on {100 * share:.1f}% of positions of games held out")
 
 

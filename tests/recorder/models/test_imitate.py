@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tests import reference
 
@@ -57,3 +58,11 @@ def test_it_learns_to_move_as_a_teacher_and_plays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [out.name]
     player = make(model=str(out), module=f"{EXAMPLE}:policy", device="cpu", **small)
     assert len(play(player, 2, lanes=2)) == 2
+
+
+def test_a_corpus_that_is_not_there_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["imitate.py", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="none: nothing stands at this path"):
+        example().main()
