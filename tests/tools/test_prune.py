@@ -74,6 +74,7 @@ def test_by_number_the_oldest_go_and_the_newest_of_each_model_stay(tape: Tape, m
     assert "4 sessions removed" in done.out
     assert "5 sessions are kept" in done.out
     assert "no limit is set" not in done.out
+    assert ": 1 session removed" in tape("prune", many, "--max-sessions", 4).out
 
 
 def test_a_tag_that_no_session_has_is_said(tape: Tape, many: Path) -> None:

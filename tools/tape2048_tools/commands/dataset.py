@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tape2048_recorder.report import counted
 from tape2048_tools._click import Group
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import (
@@ -319,8 +320,8 @@ def _say_built(built: Built, *, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(built))
     else:
-        text = f"{printable(built.path)}: {number(built.runs)} runs, {number(built.steps)} rows added"
-        left_out = f"; {number(len(built.skipped))} runs left out" if built.skipped else ""
+        text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
+        left_out = f"; {counted(len(built.skipped), 'run')} left out" if built.skipped else ""
         print_human(f"{text}{left_out}")
     if built.skipped:
         raise click.exceptions.Exit(EXIT_FINDINGS)

@@ -11,6 +11,7 @@ import click
 
 from tape2048.errors import OutDirError
 from tape2048_recorder.config import CONFIG_ENV, load_config
+from tape2048_recorder.report import counted
 from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_recorder.settings import settings_of
 from tape2048_tools._click import Command
@@ -237,7 +238,7 @@ def _print(
     verb = "would go" if dry_run else "removed"
     freed = size(sum(session.bytes for session in chosen))
     kept = len(plan.going) - len(chosen) + plan.staying
-    parts.append(cell(f"{root}: {number(len(chosen))} sessions {verb} ({freed}), {number(kept)} stay"))
+    parts.append(cell(f"{root}: {counted(len(chosen), 'session')} {verb} ({freed}), {number(kept)} stay"))
     print_human(*parts)
 
 
