@@ -170,8 +170,11 @@ def _meta(session: Session, row: np.void) -> RunMeta:
 
 
 def _unix_s(text: Any) -> int:
+    """A moment in seconds since 1970; UTC where it names no offset, and 0 where it is none."""
     try:
-        return max(0, int(dt.datetime.fromisoformat(text).timestamp()))
+        moment = dt.datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+        return max(0, int(aware.timestamp()))
     except (TypeError, ValueError, OverflowError):
         return 0
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tape2048.errors import (
 from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.convert import TARGETS, convert, target_of
 from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048.formats.session_runs import write_session
 from tape2048.formats.sources import Endings, kind_of, open_source
 from tape2048.session import Session
 from tape2048.validation import validate_session
@@ -94,7 +96,7 @@ def recorded(tmp_path: Path) -> Path:
 def record(path: Path, player: str, count: int) -> Path:
     from tape2048.formats.run import Run as OneRun
     from tape2048.formats.run import RunMeta
-    from tape2048.formats.session_runs import engine_text, write_session
+    from tape2048.formats.session_runs import engine_text
     from tape2048.rules import exps_to_boards
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
@@ -299,6 +301,26 @@ class TestSessions:
             file.write(b"\x10")
         with pytest.raises(ReplayError):
             final_boards(Session.open(recorded))
+
+    @pytest.mark.parametrize(
+        ("started_at", "expected"),
+        [
+            ("2026-01-02T03:04:05Z", 1_767_323_045),
+            ("2026-01-02T03:04:05", 1_767_323_045),
+            ("2026-01-02T03:04:05+02:00", 1_767_323_045 - 7200),
+            ("soon", 0),
+        ],
+    )
+    def test_a_start_without_an_offset_is_in_utc_wherever_it_is_read(
+        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started_at: str, expected: int
+    ) -> None:
+        write_session(tmp_path / "s", runs_in(runs), {"started_at": started_at})
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TZ", "XYZ+7")
+            time.tzset()
+            found = runs_in(tmp_path / "s")
+        time.tzset()
+        assert [run.meta.start_unix_s for run in found] == [expected] * 3
 
     def test_a_directory_of_sessions(self, tmp_path: Path) -> None:
         for name in ("20250102T030405Z_model=a", "20250102T030406Z_model=a"):
