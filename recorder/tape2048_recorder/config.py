@@ -23,7 +23,7 @@ from tape2048.errors import ConfigError
 from tape2048_recorder._cores import available_cores
 from tape2048_recorder._toml import read_toml
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
-from tape2048_recorder.players import REGISTRY, check_player
+from tape2048_recorder.players import REGISTRY, check_player, takes_text
 from tape2048_recorder.retention import TABLE as RETENTION_TABLE
 from tape2048_recorder.retention import read_retention
 from tape2048_recorder.settings import (
@@ -370,7 +370,8 @@ def config_sha256(config: RecorderConfig) -> str:
 def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | None]:
     """A player's name and the parameters behind it, None where none are.
 
-    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons.
+    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. What
+    is text to the player stays text: ``mix=16``, or a file called 007.
 
     >>> split_player("expectimax:depth=2")
     ('expectimax', {'depth': 2})
@@ -385,7 +386,7 @@ def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | 
         key, equals, value = item.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", key) or not equals or key in args:
             raise ValueError(item)
-        args[key] = read_plain(value)
+        args[key] = value if takes_text(match["name"], key) else read_plain(value)
     return match["name"], args
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "own",
     "player_sha256",
     "sha256_of",
+    "takes_text",
 ]
 
 ArgValue = int | float | str | bool
@@ -173,6 +174,12 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
         module, _, function = kind.check.partition(":")
         getattr(importlib.import_module(module), function)(full)
     return full
+
+
+def takes_text(name: str, key: str) -> bool:
+    """Whether this parameter of a player is text, whatever else its value may look like."""
+    kind = REGISTRY.get(name)
+    return kind is not None and key in kind.parameters and isinstance(kind.parameters[key].default, str)
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
