@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048._ram import ram_available
+from tape2048.errors import ConfigError
 from tape2048_recorder.game_loop import play_unrecorded
 from tape2048_recorder.players import own
 from tape2048_recorder.rng import game_seeds
@@ -29,6 +31,9 @@ _Z = 1.959964
 
 #: Games that a thread takes at a time: enough to be busy, few enough for a bar that moves.
 _CHUNK_GAMES = 8
+
+#: What a game takes until all are summed up: number, seed, score, highest tile, and as much again in passing.
+_GAME_BYTES = 64
 
 
 class Share(NamedTuple):
@@ -90,7 +95,11 @@ def evaluate(
         seed: decides the games.
         threads: how many play at once.
         progress: told ``(done, games)`` from time to time, and at the end.
+
+    Raises:
+        ConfigError: more games than there is memory for.
     """
+    _check_memory(games)
     seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
     scores = np.zeros(games, dtype=np.uint64)
     highest = np.zeros(games, dtype=np.uint64)
@@ -120,6 +129,15 @@ def evaluate(
         progress(games, games)
     elapsed = time.monotonic() - begin
     return _summed(scores, highest, work.moves, work.cpu_s, elapsed)
+
+
+def _check_memory(games: int) -> None:
+    needed, free = games * _GAME_BYTES, ram_available()
+    if needed > free:
+        raise ConfigError(
+            f"found {games:,} games, which need {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free",
+            hint="fewer games: 100,000 tell a mean score to half a percent",
+        )
 
 
 class _Work:

@@ -164,6 +164,8 @@ def test_one_game_has_no_interval(tape: Tape) -> None:
         (["ntuple:weights=nowhere"], 78, "found no network at 'nowhere'"),
         (["random:a=1,b"], 78, "expected NAME:key=value"),
         (["random", "--games", "0"], 2, "--games"),
+        (["random", "--games", "1000000000000"], 78, "1,000,000,000,000 games, which need 64,000.0 GB"),
+        (["random", "--games", str(10**26)], 78, "fewer games"),
         (["random", "--threads", "-1"], 2, "--threads"),
         ([], 2, "PLAYERS"),
     ],
