@@ -40,6 +40,7 @@ class Told(Machine):
             "limit": None,
             "memory_mb": 64_000.0,
             "tasks_max": None,
+            "cores": 8,
             "cpu_features": {"avx2", "bmi2", "popcnt"},
             "clock_is_kept": True,
             **answers,
@@ -66,6 +67,9 @@ class Told(Machine):
 
     def tasks_max(self) -> int | None:
         return self._answer("tasks_max")  # type: ignore[no-any-return]
+
+    def cores(self) -> int:
+        return self._answer("cores")  # type: ignore[no-any-return]
 
     def cpu_features(self) -> set[str]:
         return self._answer("cpu_features")  # type: ignore[no-any-return]
@@ -119,6 +123,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "short stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "30"}}, "stop timeout", "fail", "30 s"),
     "odd stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "soon"}}, "stop timeout", "warn", "'soon'"),
     "no clock": ({"clock_is_kept": False}, "clock", "warn", "nothing synchronises"),
+    "few cores": ({"cores": 1}, "cores", "warn", "1 for 2 workers"),
     "old processor": ({"cpu_features": {"popcnt"}}, "processor", "warn", "without avx2, bmi2"),
     "no numba": ({"versions": {"numba": None}}, "numba and NumPy", "fail", "numba missing"),
     "old numba": ({"versions": {"numba": "0.57.1"}}, "numba and NumPy", "fail", "0.57.1"),
@@ -134,6 +139,30 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str) -> None:
     assert said in checks[check].found
     same_place = {check, "compile cache"} if name == "tmpfs" else {check}
     assert {other.status for other in checks.values() if other.name not in same_place} == {"ok"}
+
+
+@pytest.mark.parametrize(("record_action", "row_bytes"), [("false", 28), ("true", 29)])
+def test_a_session_has_the_bytes_of_its_rows(tmp_path: Path, record_action: str, row_bytes: int) -> None:
+    config = CONFIG + f"record_action = {record_action}\n"
+    session = row_bytes * 10**6
+    small = found(tmp_path, config, limit={resource.RLIMIT_FSIZE: session - 1})["file size"]
+    assert small.found == f"{session - 1:,} bytes; a session has {session:,}"
+    assert "file size" not in found(tmp_path, config, limit={resource.RLIMIT_FSIZE: session})
+    wanted = 256 + 2 * session // 10**6
+    short = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted - 1, f_frsize=1))["free space"]
+    assert (short.status, f" {wanted} hold two sessions" in short.found) == ("warn", True)
+    enough = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted, f_frsize=1))["free space"]
+    assert enough.status == "ok"
+
+
+def test_cores_are_those_of_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(
+        "tape2048_tools.machine.available_cores",
+        lambda *, own: asked.append(own) or 1,  # type: ignore[func-returns-value]
+    )
+    assert Machine(proc=tmp_path).cores() == 1
+    assert asked == [tmp_path / "self/cgroup"]
 
 
 def test_a_long_stop_is_enough(tmp_path: Path) -> None:

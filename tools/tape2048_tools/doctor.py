@@ -170,11 +170,16 @@ def _file_system(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
         yield Check("ok", name, kind)
 
 
+def _row_bytes(config: RecorderConfig) -> int:
+    # Written out, since the module that has the layout loads NumPy, which may be what is missing.
+    return 29 if config.record_action else 28
+
+
 def _free_space(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
     status = machine.statvfs(_standing(Path(config.out_dir)))
     free = status.f_bavail * status.f_frsize / MEGABYTE
     # A rotation may need the session a second time, to move its blocks.
-    wanted = config.min_free_mb + 2 * config.rotate_steps * 29 / MEGABYTE
+    wanted = config.min_free_mb + 2 * config.rotate_steps * _row_bytes(config) / MEGABYTE
     if free < config.min_free_mb:
         yield Check(
             "fail",
@@ -237,7 +242,7 @@ def _limits(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
     else:
         yield Check("ok", "open files", "without a limit" if files is None else f"{files:,}")
     size = machine.limit(resource.RLIMIT_FSIZE)
-    session = config.rotate_steps * 29
+    session = config.rotate_steps * _row_bytes(config)
     if size is not None and size < session:
         yield Check(
             "fail",
@@ -249,7 +254,7 @@ def _limits(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
     if tasks is not None and tasks < 2 * workers + 4:
         found = f"{tasks}; {2 * workers + 4} are needed for {counted(workers, 'worker')}"
         yield Check("fail", "tasks", found, "raise TasksMax")
-    buffers = config.block_rows * 29 / MEGABYTE
+    buffers = config.block_rows * _row_bytes(config) / MEGABYTE
     wanted = DAEMON_MB + workers * (WORKER_MB + buffers)
     memory = machine.memory_mb()
     if memory < wanted / 2:
@@ -377,7 +382,7 @@ def _processor(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
             yield Check("ok", "processor", ", ".join(["avx2, bmi2", *more]))
     else:
         yield Check("ok", "processor", kind)
-    cores = len(os.sched_getaffinity(0))
+    cores = machine.cores()
     if config.workers > cores:
         yield Check(
             "warn", "cores", f"{cores} for {config.workers} workers", "workers = 0 takes one for each core"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tape2048._cgroups import own_groups
 from tape2048._ram import ram_available
+from tape2048_recorder._cores import available_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,10 @@ class Machine:
 
     def _groups(self, controller: str) -> list[Path]:
         return own_groups(controller, Path("/sys/fs/cgroup"), self.proc / "self/cgroup")
+
+    def cores(self) -> int:
+        """Cores that may be kept busy: those of the affinity, cut by the CPU quota of the control groups."""
+        return available_cores(own=self.proc / "self/cgroup")
 
     def cpu_features(self) -> set[str]:
         """What the processor says that it can."""
