@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
+from .conftest import write_foreign_session, write_session
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -42,6 +44,25 @@ def built(tape: Tape, runs: Path, tmp_path: Path) -> Path:
     assert (done.code, done.err) == (0, "")
     assert "3 runs, 6 rows" in done.out
     return tmp_path / "ds"
+
+
+@pytest.mark.parametrize("command", ["stats", "filter", "append"])
+def test_a_session_in_the_place_of_a_data_set_is_told(
+    tape: Tape, runs: Path, tmp_path: Path, command: str
+) -> None:
+    root = tmp_path / "selfplay"
+    session = write_session(root / "20260101T000000Z_model=a")
+    foreign = write_foreign_session(tmp_path / "foreign")
+    sharded = write_foreign_session(tmp_path / "sharded")
+    (sharded / "steps.npy").rename(sharded / "steps-000001.npy")
+    sources = (runs,) if command == "append" else ()
+    stand = {session: "a session", root: "a directory of sessions"}
+    for path, found in {**stand, foreign: "a session", sharded: "a session"}.items():
+        done = tape("dataset", command, path, *sources)
+        assert (done.code, done.out) == (73, "")
+        assert f"{path}: found {found}, expected a data set\n" in done.err
+        assert "tape2048 list" in done.err
+        assert "tape2048 dataset build" in done.err
 
 
 class TestBuildAndAppend:

@@ -27,7 +27,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.dataset_db import Extras, read_runs_db
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import FileEntry
+from tape2048.formats.session import SESSION_NAME, FileEntry
 from tape2048.formats.tablerows import ROW_BYTES, aligned_records
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ def find_parts(directory: Path) -> list[Path]:
             for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())
             if (match := SHARD_NAME.fullmatch(entry.name))
         )
+    _refuse_sessions(directory, names)
     if METADATA_DB not in names:
         raise NotADatasetError(f"no {METADATA_DB} in this directory", path=directory)
     if STEPS_NPY in names and shards:
@@ -293,6 +294,31 @@ def find_parts(directory: Path) -> list[Path]:
                 f"shard steps_{expected:05d}.npy is missing; {path.name} is there", path=directory
             )
     return [path for _, path in shards]
+
+
+def _refuse_sessions(directory: Path, names: set[str]) -> None:
+    """Raise NotADatasetError where a session stands, or a directory of them."""
+    from tape2048 import _directory
+
+    if STEPS_NPY in names:
+        try:
+            with open_regular(directory / STEPS_NPY) as fd:
+                read_header(fd, directory / STEPS_NPY, _directory.STEP_DTYPES)
+        except TapeError:
+            return  # whatever it is, no session
+        found = "a session"
+    elif METADATA_DB in names and any(_directory.SHARD_NAME.fullmatch(name) for name in names):
+        found = "a session"
+    elif any(SESSION_NAME.fullmatch(name) for name in names):
+        found = "a directory of sessions"
+    else:
+        return
+    raise NotADatasetError(
+        f"found {found}, expected a data set",
+        path=directory,
+        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of those "
+        "that were recorded with record_action",
+    )
 
 
 def read_manifest(directory: Path) -> Manifest | None:
