@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048._words import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,11 +32,6 @@ State = Literal["starting", "recording", "paused", "draining", "publishing", "st
 
 #: The tiles whose reach rates are reported.
 REACH_TILES = (2048, 4096, 8192, 16384, 32768)
-
-
-def counted(count: int, noun: str) -> str:
-    """So many of something, in words: ``1 game``, ``2,346 games``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class Tally:

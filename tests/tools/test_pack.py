@@ -86,6 +86,22 @@ class TestPack:
         assert left_out["error"] == "TruncatedError"
         assert left_out["path"] == str(runs / "2.a2run2")
 
+    def test_one_run_is_one(self, a2pack: A2pack, tape: Any, runs: Path, tmp_path: Path) -> None:
+        for path in sorted(runs.iterdir())[1:]:
+            path.unlink()
+        packed = a2pack("pack", "--input", runs, "--output", tmp_path / "y").out
+        assert packed.startswith(f"{tmp_path}/y: 1 run, 10 steps, ")
+        assert a2pack("validate", "--packfile", tmp_path / "y").out == f"OK: {tmp_path}/y (1 run)\n"
+        lines = a2pack("to-jsonl", "--packfile", tmp_path / "y", "--output", tmp_path / "l").out
+        assert lines.startswith(f"{tmp_path}/l: 1 run, ")
+        assert "has 1 run\n" in a2pack("inspect", "--packfile", tmp_path / "y", "--index", "1").err
+        ds = tmp_path / "ds"
+        built = tape("dataset", "build", tmp_path / "y", "--output", ds).out
+        assert built == f"{ds}: 1 run, 10 rows added\n"
+        assert "1 of 1 run, 10 of 10 rows\n" in tape("dataset", "filter", ds).out
+        assert ": 10 rows, 1 run, " in tape("dataset", "verify", ds).out
+        assert tape("convert", ds, tmp_path / "one.a2pack").out == f"{tmp_path}/one.a2pack: 1 run (pack)\n"
+
     def test_what_cannot_be(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
         def pack(*flags: object) -> int:
             return a2pack("pack", "--input", runs, "--output", tmp_path / "y", *map(str, flags)).code

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tape2048._words import counted
 from tape2048_tools.display import number, share
 from tape2048_tools.output import cell, columns, table
 
@@ -63,7 +64,7 @@ def csv_text(evaluation: Evaluation) -> str:
 
 def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
     """What was examined, in words."""
-    rows = f"{number(evaluation.rows)} rows of {number(evaluation.runs)} games"
+    rows = f"{counted(evaluation.rows, 'row')} of {counted(evaluation.runs, 'game')}"
     cap = "all of each" if evaluation.per_run is None else f"at most {number(evaluation.per_run)} of each"
     where = f" where {about['where']}" if about["where"] else ""
     return {

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
+from tape2048._words import counted
 from tape2048_tools.display import number, share
 from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, printable
@@ -175,7 +176,7 @@ def trained_summary(config: CriticConfig, trained: Trained) -> list[RenderableTy
         f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} rows/s, "
         f"{share(progress.data_wait)} waiting for data",
         "parts": ", ".join(
-            f"{name} {number(runs)} games ({number(rows)} rows an epoch)"
+            f"{name} {counted(runs, 'game')} ({counted(rows, 'row')} an epoch)"
             for name, (rows, runs) in trained.counts.items()
         ),
     }

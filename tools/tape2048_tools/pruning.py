@@ -12,6 +12,7 @@ import msgspec
 from tape2048._durable import storage_error
 from tape2048._removal import why_not_ours
 from tape2048._sqlite import WorkLimit, open_untrusted
+from tape2048._words import counted
 from tape2048.errors import TapeError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.session import sessions
@@ -212,7 +213,8 @@ class _Planning:
                 self._let_go(at, "max_age_s", f"{age:.0f} s old; {limits.max_age_s:.0f} s{whose} are kept")
         if limits.max_sessions is not None:
             over = sum(self._left[at] for at in chosen) - limits.max_sessions
-            why = f"{limits.max_sessions} sessions{whose} are kept"
+            kept = counted(limits.max_sessions, "session")
+            why = f"{kept}{whose} {'is' if limits.max_sessions == 1 else 'are'} kept"
             self._shed(chosen, over, lambda _: 1, "max_sessions", why)
         if limits.max_total_mb is not None:
             total = sum(self._found[at].bytes for at in chosen if self._left[at])

@@ -263,8 +263,8 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     steps_per_s = summary.steps / summary.elapsed_s
     facts: dict[str, object] = {
         "ended": summary.reason,
-        "games": f"{number(summary.games)} ({number(summary.steps)} steps in {duration(summary.elapsed_s)}, "
-        f"{rate(steps_per_s)}/s{in_model(summary.model_share)})",
+        "games": f"{number(summary.games)} ({counted(summary.steps, 'step')} in "
+        f"{duration(summary.elapsed_s)}, {rate(steps_per_s)}/s{in_model(summary.model_share)})",
         "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
         "reach": reach_text(summary.reach),
         "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)})",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tape2048._durable import storage_error
+from tape2048._words import counted
 from tape2048_tools.display import number, share
 from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, complain, printable
@@ -76,7 +77,7 @@ class _LogView:
         self._next = time.monotonic() + _LOG_INTERVAL_S
         self.event(
             f"learning, {rate(progress.moves)} of {rate(self._config.moves)} moves, "
-            f"{rate(progress.moves_per_s)} moves/s, {number(progress.games)} games, "
+            f"{rate(progress.moves_per_s)} moves/s, {counted(progress.games, 'game')}, "
             f"mean score {number(progress.mean_score)}, reach {reach_words(progress.reach)}"
         )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tape2048._words import counted
 from tape2048_tools._click import Command
-from tape2048_tools.display import number
 from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ def command(
 def say_converted(converted: Converted, *, as_json: bool) -> None:
     """Tell what was written, what was lost and what was left out; exit code 1 for the last."""
     for what, count in converted.lost.items():
-        complain(f"lost: {what}, of {number(count)} runs")
+        complain(f"lost: {what}, of {counted(count, 'run')}")
     complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in converted.skipped)
     if as_json:
         print_json(msgspec.to_builtins(converted))
     else:
-        print_human(f"{printable(converted.target)}: {number(converted.runs)} runs ({converted.kind})")
+        print_human(f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})")
     if converted.skipped:
         raise click.exceptions.Exit(EXIT_FINDINGS)

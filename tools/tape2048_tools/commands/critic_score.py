@@ -55,13 +55,13 @@ def command(
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.critic_options import require_torch
-    from tape2048_tools.display import number
     from tape2048_tools.output import complain, print_human, print_json, printable
     from tape2048_tools.progress import progress_bar
 
     require_torch()
     import msgspec
 
+    from tape2048._words import counted
     from tape2048.critic_scores import write_scores
     from tape2048.torch.critic import Critic
 
@@ -84,7 +84,7 @@ def command(
         print_json(msgspec.to_builtins(info))
     else:
         tiles = ", ".join(map(str, info.thresholds))
-        left_out = f"; {number(len(failed))} runs left out" if failed else ""
-        print_human(f"{printable(out)}: {number(info.rows)} rows, P(>= {tiles}){left_out}")
+        left_out = f"; {counted(len(failed), 'run')} left out" if failed else ""
+        print_human(f"{printable(out)}: {counted(info.rows, 'row')}, P(>= {tiles}){left_out}")
     if failed:
         raise click.exceptions.Exit(EXIT_FINDINGS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_recorder.report import counted
+from tape2048._words import counted
 from tape2048_tools._click import Group
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import (
@@ -246,8 +246,8 @@ def filter_(
         return
     where = "" if output is None else f", written to {printable(output)}"
     print_human(
-        f"{number(len(chosen.runs))} of {number(len(whole.runs))} runs, "
-        f"{number(len(chosen))} of {number(len(whole))} rows{where}"
+        f"{number(len(chosen.runs))} of {counted(len(whole.runs), 'run')}, "
+        f"{number(len(chosen))} of {counted(len(whole), 'row')}{where}"
     )
 
 
@@ -256,8 +256,8 @@ def _refuse_nothing(chosen: Dataset, whole: Dataset) -> None:
 
     if not len(chosen.runs):
         raise EmptyCorpusError(
-            f"the filter leaves 0 of {len(whole.runs):,} runs and 0 of {len(whole):,} rows; "
-            "nothing was written",
+            f"the filter leaves 0 of {counted(len(whole.runs), 'run')} and 0 of "
+            f"{counted(len(whole), 'row')}; nothing was written",
             path=whole.paths[0],
         )
 
@@ -293,7 +293,8 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
         documents = [{"ok": report.ok, **msgspec.to_builtins(report)} for report in reports]
         print_json({"ok": all(report.ok for report in reports), "datasets": documents})
     for report in () if as_json else reports:
-        facts = f"{number(report.rows)} rows, {number(report.runs)} runs, {report.checksums} checksums"
+        counts = (report.rows, "row"), (report.runs, "run"), (report.checksums, "checksum")
+        facts = ", ".join(counted(count, noun) for count, noun in counts)
         word = "ok " if report.ok else "BAD"
         print_human(cell(f"{word} {report.path}: {facts}", "" if report.ok else "bold red"))
         for found in report.findings:
@@ -371,7 +372,7 @@ def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:
         "size": size(document["bytes"]),
         "created": document["created"] or "-",
         "updated": document["updated"] or "-",
-        "left out": f"{number(len(document['skipped']))} runs",
+        "left out": counted(len(document["skipped"]), "run"),
     }
     parts: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
     if document["runs"]:

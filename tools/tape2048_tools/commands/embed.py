@@ -261,6 +261,7 @@ def _say_plan(
     *,
     as_json: bool,
 ) -> None:
+    from tape2048._words import counted
     from tape2048.torch.embedding import tower_rate, tower_width
     from tape2048_tools.recording_view import duration
 
@@ -282,7 +283,7 @@ def _say_plan(
         print_json(facts)
         return
     print_human(
-        f"{number(rows)} rows of {len(found)} session{'' if len(found) == 1 else 's'}, D = {width}: "
+        f"{counted(rows, 'row')} of {counted(len(found), 'session')}, D = {width}: "
         f"{size(facts['bytes'])}; "
         f"at {number(rate)} rows/s on {device}, "
         + (f"each of {share[1]} shares takes " if share[1] > 1 else "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tape2048_tools._click import Command
-from tape2048_tools.display import number, size
+from tape2048_tools.display import size
 from tape2048_tools.output import cell, print_human, print_json, unwritten
 from tape2048_tools.progress import progress_bar
 
@@ -89,6 +89,7 @@ def command(
 
     Each of SOURCES is a session, or a directory of sessions. The file appears when it is whole.
     """
+    from tape2048._words import counted
     from tape2048.corpus import Corpus
     from tape2048.export import COMPRESSIONS, default_path, export
 
@@ -122,7 +123,7 @@ def command(
             {"path": str(path), "format": format_, "table": table, "records": records, "bytes": written}
         )
     elif not quiet:
-        print_human(cell(f"{path}: {number(records)} {table}, {size(written)}"))
+        print_human(cell(f"{path}: {counted(records, table.removesuffix('s'))}, {size(written)}"))
 
 
 def _to_stdout(corpus: Corpus, table: TableName, labels: tuple[int, ...]) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tape2048._words import counted
 from tape2048_tools._click import Command
-from tape2048_tools.display import number, size
+from tape2048_tools.display import size
 from tape2048_tools.output import cell, print_human, print_json
 from tape2048_tools.progress import progress_bar
 
@@ -54,7 +55,7 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
 
     if remove:
         _check_removable(sessions)
-    with progress_bar(f"merging {len(sessions)} sessions", quiet=quiet) as progress:
+    with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
         merged = merge_sessions(sessions, out_dir, progress=progress)
     removed = _remove(sessions) if remove else []
     staying = [outcome for outcome in removed if not outcome.gone]
@@ -72,9 +73,10 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
             }
         )
     else:
-        what = f"{merged.sessions} sessions, {number(merged.runs)} games, {number(merged.rows)} rows"
+        counts = (merged.sessions, "session"), (merged.runs, "game"), (merged.rows, "row")
+        what = ", ".join(counted(count, noun) for count, noun in counts)
         ids = "; games are numbered anew" if merged.renumbered else ""
-        gone = f"; {len(removed) - len(staying)} originals removed" if remove else ""
+        gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
         print_human(
             cell(f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}"),
             *(cell(f"not removed: {outcome.path}: {_why(outcome)}") for outcome in staying),

@@ -85,6 +85,7 @@ def pack(
 
     Files that are not whole runs are left out and named on standard error; the exit code is then 1.
     """
+    from tape2048._words import counted
     from tape2048.errors import NoRunsError
     from tape2048.formats.a2pack import pack_directory
     from tape2048_tools.progress import progress_bar
@@ -124,8 +125,8 @@ def pack(
         )
     else:
         print_human(
-            f"{printable(output)}: {packed.stats.count:,} runs, {packed.stats.total_steps:,} steps, "
-            f"{packed.bytes:,} bytes"
+            f"{printable(output)}: {counted(packed.stats.count, 'run')}, "
+            f"{counted(packed.stats.total_steps, 'step')}, {packed.bytes:,} bytes"
         )
     if packed.skipped:
         raise click.exceptions.Exit(EXIT_FINDINGS)
@@ -141,6 +142,7 @@ def validate(*, packfile: Path) -> None:
 
     A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
     """
+    from tape2048._words import counted
     from tape2048.errors import FormatError
     from tape2048_tools.progress import progress_bar
 
@@ -152,7 +154,7 @@ def validate(*, packfile: Path) -> None:
         at = "" if error.offset is None else f" at byte {error.offset}"
         complain(f"INVALID: {printable(packfile)} ({type(error).__name__}: {printable(error.message)}{at})")
         raise click.exceptions.Exit(EXIT_INVALID) from None
-    print_human(f"OK: {printable(packfile)} ({len(reader):,} runs)")
+    print_human(f"OK: {printable(packfile)} ({counted(len(reader), 'run')})")
 
 
 @command.command(
@@ -200,12 +202,13 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 )
 def to_jsonl(*, packfile: Path, output: Path, parallel: bool, workers: int | None, by_step: bool) -> None:
     """Write every run as JSON lines."""
+    from tape2048._words import counted
     from tape2048_tools.progress import progress_bar
 
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}") as progress:
         written = reader.to_jsonl(output, parallel, workers, by_step=by_step, progress=progress)
-    print_human(f"{printable(output)}: {len(reader):,} runs, {written:,} bytes")
+    print_human(f"{printable(output)}: {counted(len(reader), 'run')}, {written:,} bytes")
 
 
 @command.command(
@@ -230,11 +233,12 @@ def extract(*, packfile: Path, indices: str, output: Path) -> None:
 @_JSON
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Say what one run of a pack is, and show its final board."""
+    from tape2048._words import counted
     from tape2048_tools.run_view import run_document, run_parts
 
     reader = _open(packfile)
     if index >= len(reader):
-        raise click.BadParameter(f"the pack has {len(reader)} runs", param_hint="--index")
+        raise click.BadParameter(f"the pack has {counted(len(reader), 'run')}", param_hint="--index")
     run = reader.decode(index)
     document = {"index": index, **reader.info(index)._asdict(), **run_document(run)}
     if as_json:
@@ -257,12 +261,15 @@ def _document(found: PackStats) -> dict[str, Any]:
 
 
 def _numbers(text: str, count: int) -> list[int]:
+    from tape2048._words import counted
+
     numbers = []
     for part in text.split(","):
         word = part.strip()
         if not (word.isascii() and word.isdecimal() and int(word) < count):
             raise click.BadParameter(
-                f"{word!r} is not the number of one of {count} runs (from 0)", param_hint="--indices"
+                f"{word!r} is not the number of one of {counted(count, 'run')} (from 0)",
+                param_hint="--indices",
             )
         numbers.append(int(word))
     if len(set(numbers)) < len(numbers):

@@ -84,7 +84,7 @@ def _trained(facts: dict[str, Any]) -> str:
     if len(plain) < len(found):
         return "-"
     moves, games, seconds = plain
-    return f"{number(moves)} moves, {number(games)} games, {duration(seconds)}"
+    return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
 
 
 @command.command(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048._words import counted
 from tape2048.errors import OutDirError
 from tape2048_recorder.config import CONFIG_ENV, load_config
-from tape2048_recorder.report import counted
 from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_recorder.settings import settings_of
 from tape2048_tools._click import Command
@@ -110,13 +110,12 @@ def command(
         done = (
             [] if dry_run else _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
         )
-    outcomes = [*leftovers, *done]
+    failed = [outcome for outcome in done if outcome.error is not None]
     if as_json:
         print_json(_document(directory, plan, done, passed, leftovers, dry_run=dry_run))
     else:
-        limited = retention.limited
-        _print(directory, plan, outcomes, passed, dry_run=dry_run, quiet=quiet, has_limit=limited)
-    if any(outcome.error is not None for outcome in outcomes):
+        _print(directory, plan, done, passed, dry_run=dry_run, quiet=quiet, has_limit=retention.limited)
+    if failed:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -132,7 +131,7 @@ def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes
 
     if plan.going and not plan.staying and not yes_really:
         raise RemoveAllError(
-            f"found limits that leave none of {len(found)} sessions; nothing was removed",
+            f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
             path=root,
             hint="see what goes with --dry-run; raise the limits or keep_last, or say --yes-really",
         )
@@ -153,7 +152,7 @@ def _remove(
         return free_bytes(root) < keep_free_mb * MEGABYTE
 
     done: list[Removed] = []
-    with progress_bar(f"removing {len(rules)} sessions", quiet=quiet) as progress:
+    with progress_bar(f"removing {counted(len(rules), 'session')}", quiet=quiet) as progress:
         for outcome in remove_sessions(root, rules, upkeep, still_needed=still_needed):
             done.append(outcome)
             if progress is not None:
@@ -166,7 +165,7 @@ def _document(
     plan: Plan,
     done: list[Removed],
     passed: list[tuple[Path, str]],
-    leftovers: list[Removed],
+    leftovers: list[Path],
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
@@ -185,11 +184,11 @@ def _document(
         "passed_over": [{"name": path.name, "why": why} for path, why in passed],
         "failed": [
             {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
-            for outcome in (*leftovers, *done)
+            for outcome in done
             if outcome.error is not None
         ],
         "unmet": plan.unmet,
-        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
+        "leftovers_removed": [path.name for path in leftovers],
     }
 
 
@@ -238,7 +237,12 @@ def _print(
     verb = "would go" if dry_run else "removed"
     freed = size(sum(session.bytes for session in chosen))
     kept = len(plan.going) - len(chosen) + plan.staying
-    parts.append(cell(f"{root}: {counted(len(chosen), 'session')} {verb} ({freed}), {number(kept)} stay"))
+    parts.append(
+        cell(
+            f"{root}: {counted(len(chosen), 'session')} {verb} ({freed}), "
+            f"{number(kept)} {'stays' if kept == 1 else 'stay'}"
+        )
+    )
     print_human(*parts)
 
 

@@ -123,7 +123,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     workers = counted(status.workers, "worker")
-    games = f"{number(status.games)}, {number(status.steps)} steps, mean score {number(status.mean_score)}"
+    games = f"{number(status.games)}, {counted(status.steps, 'step')}, mean score {number(status.mean_score)}"
     facts: dict[str, object] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",

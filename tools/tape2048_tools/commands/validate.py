@@ -10,10 +10,10 @@ import msgspec
 
 from tape2048._directory import refuse_dataset
 from tape2048._reading import reading
+from tape2048._words import counted
 from tape2048.errors import NotASessionError, OutDirError, TapeError
 from tape2048.validation import Finding, validate_session
 from tape2048_tools._click import Command
-from tape2048_tools.display import number
 from tape2048_tools.output import cell, finding, print_human, print_json
 from tape2048_tools.progress import progress_bar
 
@@ -187,12 +187,10 @@ def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[F
 
 def _print(result: Checked, *, quiet: bool) -> None:
     if not quiet:
-        facts = [f"{number(result.rows)} rows", f"{number(result.runs)} runs"]
-        facts.append(
-            f"{number(result.checksums)} checksums" if result.checksums else "no checksums to compare"
-        )
+        facts = [counted(result.rows, "row"), counted(result.runs, "run")]
+        facts.append(counted(result.checksums, "checksum") if result.checksums else "no checksums to compare")
         if result.replayed is not None:
-            facts.append(f"{number(result.replayed)} runs played again")
+            facts.append(f"{counted(result.replayed, 'run')} played again")
         word = "ok " if result.ok else "BAD"
         print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
     for found in result.findings:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048._words import counted
 from tape2048_tools._click import Command
 from tape2048_tools.output import cell, print_human, print_json
 
@@ -77,7 +78,9 @@ def _read(path: Path, index: int | None) -> Run:
             is_directory = path.is_dir()
         if is_directory or first_bytes(path, len(MAGIC)) == MAGIC:
             count = open_source(path).count
-            raise click.BadParameter(f"say which of its {count:,} runs, from 0", param_hint="--index")
+            raise click.BadParameter(
+                f"say which of its {counted(count, 'run')}, from 0", param_hint="--index"
+            )
         return read_run_file(path)  # by its content, whatever it is named
     kind = kind_of(path)
     if kind == "run":
