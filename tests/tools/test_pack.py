@@ -198,6 +198,22 @@ def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_pat
     assert "hint: `tape2048 convert` packs what is in sessions" in done.err
 
 
+@pytest.mark.parametrize("command", ["pack", "validate", "to-jsonl"])
+def test_quiet_draws_no_bar(
+    a2pack: A2pack, packfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/0.a2run").write_bytes(PAYLOADS[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("tape2048_tools.progress._BAR_AFTER_S", -1.0)
+    source = ["--input", tmp_path / "runs"] if command == "pack" else ["--packfile", packfile]
+    for number, flags in enumerate(([], ["--quiet"])):
+        target = [] if command == "validate" else ["--output", tmp_path / f"made{number}"]
+        done = a2pack(command, *source, *target, *flags)
+        assert (done.code, bool(done.err)) == (0, not flags)
+        assert done.out
+
+
 def test_tape2048_pack_is_the_same(tape: Any, packfile: Path) -> None:
     assert tape("pack", "validate", "--packfile", packfile).code == 0
     assert "tape2048 pack extract" in tape("pack", "--help").out

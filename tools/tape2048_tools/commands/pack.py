@@ -22,6 +22,7 @@ _PACKFILE = click.option(
     "--packfile", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The pack."
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+_QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 _ENGINES_SHOWN = 3
 _WORKERS = click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
@@ -71,6 +72,7 @@ def command() -> None:
 @click.option("--entry-crc/--no-entry-crc", default=True, help="A checksum for each entry.  [default: yes]")
 @_WORKERS
 @_JSON
+@_QUIET
 def pack(
     *,
     source: Path,
@@ -80,6 +82,7 @@ def pack(
     entry_crc: bool,
     workers: int | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Pack every run file below a directory, in path order.
 
@@ -92,7 +95,7 @@ def pack(
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
-    with progress_bar(f"packing {source.name}") as progress:
+    with progress_bar(f"packing {source.name}", quiet=quiet) as progress:
         try:
             packed = pack_directory(
                 source,
@@ -137,7 +140,8 @@ def pack(
     examples=["tape2048 pack validate --packfile runs.a2pack && echo sound"],
 )
 @_PACKFILE
-def validate(*, packfile: Path) -> None:
+@_QUIET
+def validate(*, packfile: Path, quiet: bool) -> None:
     """Read a pack completely: every checksum, every run, padding and statistics.
 
     A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
@@ -148,7 +152,7 @@ def validate(*, packfile: Path) -> None:
 
     try:
         reader = _open(packfile)
-        with progress_bar(f"reading {packfile.name}") as progress:
+        with progress_bar(f"reading {packfile.name}", quiet=quiet) as progress:
             reader.validate(progress)
     except FormatError as error:
         at = "" if error.offset is None else f" at byte {error.offset}"
@@ -200,13 +204,16 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 @click.option(
     "--steps/--runs-only", "by_step", default=False, help="One line a step, or (default) one a run."
 )
-def to_jsonl(*, packfile: Path, output: Path, parallel: bool, workers: int | None, by_step: bool) -> None:
+@_QUIET
+def to_jsonl(
+    *, packfile: Path, output: Path, parallel: bool, workers: int | None, by_step: bool, quiet: bool
+) -> None:
     """Write every run as JSON lines."""
     from tape2048._words import counted
     from tape2048_tools.progress import progress_bar
 
     reader = _open(packfile)
-    with progress_bar(f"writing {output.name}") as progress:
+    with progress_bar(f"writing {output.name}", quiet=quiet) as progress:
         written = reader.to_jsonl(output, parallel, workers, by_step=by_step, progress=progress)
     print_human(f"{printable(output)}: {counted(len(reader), 'run')}, {written:,} bytes")
 
