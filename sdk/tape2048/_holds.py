@@ -32,7 +32,15 @@ from tape2048.errors import HeldError, NotASessionError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["LOCKS_DIRECTORY", "READERS_LOCK", "Hold", "Upkeep", "hold_to_read", "make_readers_lock"]
+__all__ = [
+    "LOCKS_DIRECTORY",
+    "READERS_LOCK",
+    "Hold",
+    "Onlooker",
+    "Upkeep",
+    "hold_to_read",
+    "make_readers_lock",
+]
 
 LOCKS_DIRECTORY = ".recorder"
 READERS_LOCK = "readers.lock"
@@ -239,12 +247,11 @@ class Upkeep:
             _lock_directory(self._fds[1])
         except BlockingIOError:
             self._close()
-            raise HeldError(
-                "a process reads here that opened its sessions before their locks had a file",
-                path=root,
-                hint="nothing was removed; from now on readers lock each session by itself: "
-                "try again when that process has ended",
-            ) from None
+            hint = (
+                "nothing was removed; from now on readers lock each session by itself: "
+                "try again when that process has ended"
+            )
+            raise _held(root, hint) from None
         except OSError as error:
             self._close()
             raise storage_error(error, root, "locking it") from error
@@ -287,3 +294,66 @@ class Upkeep:
         if taken is not None:
             self.give_back(taken)
         return taken is None
+
+
+class Onlooker:
+    """What :class:`Upkeep` tells of readers, without the right to remove; nothing is written or kept locked.
+
+    Args:
+        root: the directory of the sessions.
+
+    Raises:
+        HeldError: one reads that cannot say which session it is.
+        StorageError: the operating system refused.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._fd: int | None = None
+        try:
+            self._fd = os.open(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            _refuse_held(root)  # there is no session by session then
+        except OSError as error:
+            raise storage_error(error, root, "looking at its locks") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def is_read(self, session: Path) -> bool:
+        """Whether somebody reads a session now.
+
+        Raises:
+            OSError: as the operating system gave it.
+        """
+        if self._fd is None:
+            return False
+        # Asking is not locking: a descriptor for reading is enough.
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _byte_of(session.stat()), 1, 0)
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+        return bool(kind == fcntl.F_RDLCK)
+
+
+def _refuse_held(root: Path) -> None:
+    """Raise HeldError where readers hold the directory itself."""
+    try:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _lock_directory(fd)
+        finally:
+            os.close(fd)
+    except BlockingIOError:
+        raise _held(root, "it cannot be told what it reads: try again when it has ended") from None
+    except OSError as error:
+        raise storage_error(error, root, "looking at its locks") from error
+
+
+def _held(root: Path, hint: str) -> HeldError:
+    found = "a process reads here that opened its sessions before their locks had a file"
+    return HeldError(found, path=root, hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -149,6 +150,39 @@ def test_a_dry_run_removes_nothing_and_says_the_same(tape: Tape, many: Path) -> 
     assert [entry["name"] for entry in dry["sessions"]] == [entry["name"] for entry in wet["sessions"]]
     assert (len(left(many)), wet["staying"], dry["staying"]) == (4, 4, 4)
     assert not any(entry["removed"] for entry in dry["sessions"])
+
+
+@pytest.mark.parametrize("with_locks", [False, True])
+def test_a_dry_run_writes_nothing_and_needs_no_right_to(
+    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch, *, with_locks: bool
+) -> None:
+    if with_locks:
+        (many / ".recorder").mkdir()
+        (many / ".recorder" / "readers.lock").touch()
+    before = sorted(many.rglob("*"))
+    open_file = os.open
+
+    def read_only(path: object, flags: int, *rest: int, **more: int) -> int:
+        if str(path).startswith(str(many)) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return open_file(path, flags, *rest, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "open", read_only)
+    session = Session.open(many / name(1)) if with_locks else None
+    document = tape("prune", many, "--max-sessions", 5, "--dry-run", "--json").json
+    going = [name(number) for number in (0, 2, 3, 4)] if with_locks else [name(number) for number in range(4)]
+    assert [entry["name"] for entry in document["sessions"]] == going
+    assert document["read"] == ([name(1)] if with_locks else [])
+    assert sorted(many.rglob("*")) == before
+    assert tape("prune", many, "--max-sessions", 5).code == errors.OutDirError.exit_code
+    del session
+
+
+def test_a_dry_run_is_refused_where_the_run_would_be(tape: Tape, many: Path) -> None:
+    session = Session.open(many / name(1))  # before there is a file of locks: it holds the directory
+    assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == errors.HeldError.exit_code
+    del session
+    assert tape("prune", many, "--max-sessions", 5, "--dry-run").code == 0
 
 
 def test_one_model_only(tape: Tape, many: Path) -> None:

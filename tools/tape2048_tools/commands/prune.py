@@ -24,7 +24,7 @@ from tape2048_tools.roots import refuse_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048._holds import Upkeep
+    from tape2048._holds import Onlooker, Upkeep
     from tape2048._removal import Removed
     from tape2048_tools.pruning import Candidate, Going, Plan
 
@@ -84,7 +84,7 @@ def command(
     retention = load_retention(limits, path)
     directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
     refuse_session(directory, "name the directory that holds it")
-    from tape2048._holds import Upkeep
+    from tape2048._holds import Onlooker, Upkeep
     from tape2048._removal import clear_leftovers
     from tape2048_tools.pruning import candidates, free_bytes, make_plan
 
@@ -97,8 +97,8 @@ def command(
         complain(
             f"no session that may go has the tag {printable(repr(tag))}: `tape2048 list` shows the names"
         )
-    with Upkeep(directory) as upkeep:
-        leftovers = [] if dry_run else clear_leftovers(directory, upkeep)
+    with Onlooker(directory) if dry_run else Upkeep(directory) as upkeep:
+        leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, Upkeep) else []
         plan = make_plan(
             found,
             retention,
@@ -107,8 +107,9 @@ def command(
             is_held=lambda session: _is_read(upkeep, directory, session),
         )
         _refuse_to_remove_all(directory, plan, found, yes_really=yes_really or dry_run)
+        keep_free_mb = retention.general.keep_free_mb
         done = (
-            [] if dry_run else _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
+            _remove(directory, plan, upkeep, keep_free_mb, quiet=quiet) if isinstance(upkeep, Upkeep) else []
         )
     failed = [outcome for outcome in done if outcome.error is not None]
     if as_json:
@@ -119,7 +120,7 @@ def command(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _is_read(upkeep: Upkeep, root: Path, session: Candidate) -> bool:
+def _is_read(upkeep: Onlooker | Upkeep, root: Path, session: Candidate) -> bool:
     try:
         return upkeep.is_read(root / session.name)
     except OSError:
