@@ -135,6 +135,7 @@ class Status(msgspec.Struct, frozen=True):
     that are not replaced yet; the inference process counts as one. ``rows_waiting`` and
     ``sessions_pending`` are what the disk is behind. ``disk_full_s``: when ``min_free_mb`` is reached at the
     rate of now. ``model_share``: of the workers' time, the share in a batched player; None for the others.
+    ``error``: what it ended with, in words; None while it runs, and where nothing went wrong.
     """
 
     state: State
@@ -162,6 +163,7 @@ class Status(msgspec.Struct, frozen=True):
     counts: Counts = Counts()
     rotation: Rotation = Rotation()
     model_share: float | None = None
+    error: str | None = None
 
 
 class Summary(msgspec.Struct, frozen=True):

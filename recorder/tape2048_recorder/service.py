@@ -86,10 +86,16 @@ class Service:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        why = str(error) or kind.__name__ if error is not None and kind is not None else self._last.why
-        self._tell(
-            msgspec.structs.replace(self._last, state="stopped", ending=True, why=why, steps_per_s=0.0)
+        failure = str(error) or kind.__name__ if error is not None and kind is not None else None
+        last = msgspec.structs.replace(
+            self._last,
+            state="stopped",
+            ending=True,
+            why=failure or self._last.why,
+            error=failure,
+            steps_per_s=0.0,
         )
+        self._tell(last)
         self._file.close()
         self._metrics.close()
         self.manager.close()

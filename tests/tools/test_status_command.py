@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tape2048 import errors
+from tape2048_recorder import control
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.report import Counts, Status
+from tape2048_recorder.service import Service
 from tape2048_recorder.status_file import Process, Snapshot, StatusFile, status_path
 
 if TYPE_CHECKING:
@@ -130,6 +134,31 @@ def test_who_is_not_there_cannot_be_told(
     done = tape(command, str(tmp_path))
     assert done.code == errors.NotRunningError.exit_code
     assert "no recorder is at work here" in done.err
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_stop_tells_of_one_that_ended_with_an_error(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    def fail(running: control.Running, *, drain: bool) -> None:
+        config = RecorderConfig(out_dir=str(tmp_path))
+        with (
+            contextlib.suppress(errors.OutDirError),
+            Service(SimpleNamespace(event=lambda *_: None), config, status_path(tmp_path, "default"), {}),  # type: ignore[arg-type]
+        ):
+            raise errors.OutDirError("publishing a session failed", path=tmp_path)
+
+    write(tmp_path)
+    monkeypatch.setattr(control.Running, "stop", fail)
+    monkeypatch.setattr(control.Running, "wait", lambda *_: True)
+    done = tape("stop", str(tmp_path), *flags)
+    assert (done.code, done.out) == (errors.RecorderError.exit_code, "")
+    assert f"ended with an error: {tmp_path}: publishing a session failed\n" in done.err
+    monkeypatch.setattr(
+        control.Running, "stop", lambda *_, **__: write(tmp_path, state="stopped", why="SIGTERM")
+    )
+    write(tmp_path)
+    assert tape("stop", str(tmp_path), *flags).code == 0
 
 
 def test_one_that_ends_is_not_asked_to_rotate(tape: Tape, tmp_path: Path) -> None:

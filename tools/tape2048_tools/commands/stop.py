@@ -40,7 +40,8 @@ def command(
 ) -> None:
     """Have the recorder of DIRECTORY (selfplay) end; wait until it has.
 
-    It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`).
+    It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`). Where
+    it ends with an error instead, this says which, and exits with 40.
     """
     import msgspec
 
@@ -62,6 +63,11 @@ def command(
             f"the recorder (pid {recorder.process.pid}) ended without publishing what it had",
             path=directory,
             hint="its log says why; the next start publishes what is confirmed",
+        )
+    if last.status.error is not None:
+        raise RecorderError(
+            f"the recorder (pid {recorder.process.pid}) ended with an error: {last.status.error}",
+            hint="its log says more; the next start publishes what is confirmed and was not published",
         )
     if as_json:
         print_json(msgspec.to_builtins(last, str_keys=True))
