@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tape2048._durable import publishing_file, stands, storage_error, sweep_drafts
-from tape2048.errors import AlreadyRunningError, OutDirError
+from tape2048._durable import publishing_file, stands, storage_error, sweep_drafts, write_all
+from tape2048.errors import AlreadyRunningError, DiskFullError, OutDirError
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.ntuple.trainer import Progress, Trainer
 
@@ -45,6 +45,9 @@ LOCK = ".lock"
 
 METRICS_INTERVAL_S = 10.0
 
+#: Between two tries of a checkpoint that found no room: each may write gigabytes before it fails.
+ROOM_RETRY_S = 60.0
+
 
 class TrainingView(Protocol):
     """Where a training's words go."""
@@ -62,7 +65,9 @@ def run_training(
     """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
 
     Goes on from the directory's checkpoint if it has one. Stopped or done, it has written one with all that
-    it learned, and the network; where it learned nothing (``moves`` of the trainer is 0), neither.
+    it learned, and the network; where it learned nothing (``moves`` of the trainer is 0), neither. A disk
+    that is full while it learns is said once, and costs lines of metrics: the next checkpoint is written when
+    there is room. One that is full at the end ends it with an error.
 
     Raises:
         AlreadyRunningError: another training runs there.
@@ -86,16 +91,24 @@ def run_training(
             view.event(f"going on from {trainer.moves:,} moves ({checkpoint})")
         else:
             trainer = Trainer(config)
-        metrics = _Metrics(trainer, directory / METRICS, view)
+        full = _FullDisk(view)
+        metrics = _Metrics(trainer, directory / METRICS, view, full)
         while not trainer.done and not stop.is_set():
-            due = time.monotonic() + config.checkpoint_s
-            _learn_until(trainer, due, stop, metrics)
+            wait_s = min(config.checkpoint_s, ROOM_RETRY_S) if full.said else config.checkpoint_s
+            _learn_until(trainer, time.monotonic() + wait_s, stop, metrics)
             if not trainer.moves:
                 continue  # stopped, or a checkpoint was due, while kernels were compiled
             metrics.note()
-            trainer.save_checkpoint(checkpoint)
-            save_network(trainer.network(), directory / NETWORK_F32, compress=False)
-            view.event(f"checkpoint at {trainer.moves:,} moves")
+            try:
+                trainer.save_checkpoint(checkpoint)
+                save_network(trainer.network(), directory / NETWORK_F32, compress=False)
+            except DiskFullError as error:
+                if trainer.done or stop.is_set():
+                    raise
+                full.met(error)
+            else:
+                full.said = False
+                view.event(f"checkpoint at {trainer.moves:,} moves")
         if not trainer.moves:
             view.event("stopped before the first moves: nothing is learned, and no network is written")
             return trainer
@@ -118,10 +131,26 @@ def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _
     trainer.learn(trainer.config.moves, stop=pause, tick=tick)
 
 
+class _FullDisk:
+    """Says that there is no room, once until there is again; ``said``: whether it has."""
+
+    def __init__(self, view: TrainingView) -> None:
+        self._view = view
+        self.said = False
+
+    def met(self, error: DiskFullError) -> None:
+        if not self.said:
+            self.said = True
+            self._view.event(f"{error}: learning goes on, and a checkpoint is written when there is room")
+
+
 class _Metrics:
     """Shows progress, and keeps it."""
 
-    def __init__(self, trainer: Trainer, path: Path, view: TrainingView) -> None:
+    def __init__(
+        self, trainer: Trainer, path: Path, view: TrainingView, full: _FullDisk | None = None
+    ) -> None:
+        self._full = full or _FullDisk(view)
         self._trainer = trainer
         self._path = path
         self._view = view
@@ -141,10 +170,13 @@ class _Metrics:
             return
         line: dict[str, Any] = self._trainer.progress()._asdict()
         try:
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(line) + b"\n")
+            _append(self._path, msgspec.json.encode(line) + b"\n")
         except OSError as error:
-            raise storage_error(error, self._path, "writing metrics") from error
+            refused = storage_error(error, self._path, "writing metrics")
+            if not isinstance(refused, DiskFullError):
+                raise refused from error
+            self._full.met(refused)
+            return
         self._noted = line["moves"]
 
     def _forget_after(self, moves: int) -> float:
@@ -164,6 +196,20 @@ class _Metrics:
             return 0
         except OSError as error:
             raise storage_error(error, self._path, "reading metrics") from error
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Add a line to a file, whole or not at all."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            write_all(fd, line)
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
 
 
 def _moves_of(line: bytes) -> float:

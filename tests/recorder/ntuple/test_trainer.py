@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import signal
@@ -632,6 +633,52 @@ def test_a_full_disk_ends_it_and_the_last_checkpoint_is_whole(tmp_path: Path) ->
         run_training(small(), tmp_path, Seen(), threading.Event())
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     assert issubclass(DiskFullError, StorageError)
+
+
+def test_a_disk_that_is_full_for_a_while_costs_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No room for the second to fourth of ten checkpoints, nor for half a line of metrics meanwhile."""
+    saved: list[int] = []
+    dues: list[float] = []
+    save, write = Trainer.save_checkpoint, training_run.write_all
+
+    def is_full() -> bool:
+        return 1 <= len(saved) < 4
+
+    def save_where_there_is_room(trainer: Trainer, path: Path) -> None:
+        saved.append(trainer.moves)
+        if 2 <= len(saved) <= 4:
+            raise DiskFullError("no room: writing it failed (No space left on device)", path=path)
+        save(trainer, path)
+
+    def write_a_part(fd: int, data: bytes) -> None:
+        write(fd, data[: len(data) // 2] if is_full() else data)
+        if is_full():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def learn_a_tenth(trainer: Trainer, due: float, _: threading.Event, metrics: Any) -> None:
+        dues.append(due - time.monotonic())
+        trainer.learn(10_000)
+        metrics.tick()
+
+    monkeypatch.setattr(Trainer, "save_checkpoint", save_where_there_is_room)
+    monkeypatch.setattr(training_run, "write_all", write_a_part)
+    monkeypatch.setattr(training_run, "_learn_until", learn_a_tenth)
+    monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
+    view = Seen()
+    trainer = run_training(small(), tmp_path, view, threading.Event())
+    assert trainer.done
+    said = [event for event in view.events if "no room" in event]
+    assert len(said) == 1
+    assert said[0].endswith("learning goes on, and a checkpoint is written when there is room")
+    written = [saved[0], *saved[4:]]
+    assert [event for event in view.events if event.startswith("checkpoint")] == [
+        f"checkpoint at {moves:,} moves" for moves in written
+    ]
+    lines = [json.loads(line)["moves"] for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert lines == written
+    assert [due <= training_run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
 
 
 # --- signals, in a process of its own
