@@ -10,9 +10,11 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,7 @@ from tape2048 import errors
 from tape2048_recorder.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Progress
 from tape2048_recorder.ntuple.training_config import TrainingConfig
+from tape2048_tools.commands import train_player
 from tape2048_tools.training_view import draw_curve, open_training_view, sparkline, training_summary
 
 if TYPE_CHECKING:
@@ -223,6 +226,21 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
 def progress(moves: int = 4_000_000, **changes: object) -> Progress:
     reach = {2048: 0.9, 4096: 0.5, 8192: 0.25, 16384: 0.001, 32768: 0.0}
     return Progress(moves, 900, 65.0, 2e6, 12_345.0, reach, 3.5)._replace(**changes)
+
+
+def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 10.1, 11.0])
+    monkeypatch.setattr(train_player, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    stop = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    with train_player._stopped_by_signals(stop) as hurry:
+        seen = [hurry()]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+            seen.append(hurry())
+    assert seen == [False, False, False, True]
+    assert stop.is_set()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:

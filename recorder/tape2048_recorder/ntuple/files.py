@@ -24,7 +24,7 @@ from tape2048_recorder.ntuple.arguments import network_path
 from tape2048_recorder.ntuple.network import Layout, Network, tuple_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["file_facts", "load_network", "read_network", "save_network"]
 
@@ -154,13 +154,21 @@ def _names(layout: Layout) -> list[str]:
     return [f"{stage}/{tuple_text(cells)}" for stage in range(layout.stage_count) for cells in layout.tuples]
 
 
-def save_network(network: Network, path: str | os.PathLike[str], *, compress: bool = True) -> int:
+def save_network(
+    network: Network,
+    path: str | os.PathLike[str],
+    *,
+    compress: bool = True,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> int:
     """Write a network in the place of what stands at ``path``; returns the file's bytes.
 
-    ``compress`` is for files below :data:`EXPANDED_BYTES_MAX`; a larger one is written as it is.
+    ``compress`` is for files below :data:`EXPANDED_BYTES_MAX`; a larger one is written as it is. Compressing
+    asks every second or so whether it is ``interrupted``.
 
     Raises:
         StorageError: the operating system said no; what stood there still does.
+        KeyboardInterrupt: compressing was interrupted; what stood there still does.
     """
     layout = network.layout
     arrays = dict(zip(_names(layout), network.tables().values(), strict=True))
@@ -171,20 +179,29 @@ def save_network(network: Network, path: str | os.PathLike[str], *, compress: bo
     }
     parts: Iterable[bytes | memoryview] = list(encode({**arrays, "scales": network.scales}, texts))
     if compress and sum(len(part) for part in parts) < EXPANDED_BYTES_MAX:
-        parts = _compressed(parts, 6 if network.table.nbytes <= _LARGE_BYTES else 1)
+        parts = _compressed(parts, 6 if network.table.nbytes <= _LARGE_BYTES else 1, interrupted)
     with publishing_file(path, replace=True) as file:
         file.writelines(parts)
         return file.tell()
 
 
-def _compressed(parts: Iterable[bytes | memoryview], preset: int) -> Iterator[bytes]:
+def _compressed(
+    parts: Iterable[bytes | memoryview], preset: int, interrupted: Callable[[], bool]
+) -> Iterator[bytes]:
     """As xz, part by part: joined first, they would be in memory twice."""
     filters = [{**_FILTER, "preset": preset}]
     compressor = lzma.LZMACompressor(lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
     for part in parts:
-        yield compressor.compress(part)
+        data = memoryview(part).cast("B")
+        for begin in range(0, len(data), _COMPRESSED_BYTES):
+            if interrupted():
+                raise KeyboardInterrupt
+            yield compressor.compress(data[begin : begin + _COMPRESSED_BYTES])
     yield compressor.flush()
 
+
+#: Bytes that are compressed at a time: a second of xz -6.
+_COMPRESSED_BYTES = 1 << 20
 
 #: Literals are pairs of bytes, and values of neighbouring entries are alike.
 _FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}

@@ -30,7 +30,7 @@ from tape2048_recorder.ntuple.trainer import Progress, Trainer
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tape2048_recorder.ntuple.training_config import TrainingConfig
@@ -60,7 +60,11 @@ class TrainingView(Protocol):
 
 
 def run_training(
-    config: TrainingConfig, directory: Path, view: TrainingView, stop: threading.Event
+    config: TrainingConfig,
+    directory: Path,
+    view: TrainingView,
+    stop: threading.Event,
+    hurry: Callable[[], bool] = lambda: False,
 ) -> Trainer:
     """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
 
@@ -69,7 +73,10 @@ def run_training(
     that is full while it learns is said once, and costs lines of metrics: the next checkpoint is written when
     there is room. One that is full at the end ends it with an error.
 
+    ``hurry`` is asked while the network is compressed at the end: True leaves that one unwritten.
+
     Raises:
+        KeyboardInterrupt: ``hurry`` said so; the checkpoint has all that was learned.
         AlreadyRunningError: another training runs there.
         ConfigError: the checkpoint is another network's, or there is too little memory.
         FormatError: the checkpoint is damaged.
@@ -114,7 +121,7 @@ def run_training(
             return trainer
         view.event("writing the network as it ships (xz takes its time)")
         network, step = trainer.network(), config.quantise_step
-        save_network(network.quantised(step) if step else network, directory / NETWORK, compress=True)
+        save_network(network.quantised(step) if step else network, directory / NETWORK, interrupted=hurry)
     return trainer
 
 

@@ -681,6 +681,15 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     assert [due <= training_run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
 
 
+def test_compressing_can_be_interrupted_and_the_same_training_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_training(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: True)
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", CHECKPOINT, METRICS, NETWORK_F32}
+    trainer = run_training(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: False)
+    assert trainer.done
+    assert (tmp_path / NETWORK).exists()
+
+
 # --- signals, in a process of its own
 
 

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,12 @@ from tape2048_tools._click import Command
 from tape2048_tools.output import print_human
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["command"]
+
+#: A signal so much later than the first one is a second one.
+_SECOND_SIGNAL_S = 0.25
 
 
 @click.command(
@@ -49,7 +53,8 @@ def command(
 ) -> None:
     """Train an n-tuple network by temporal differences.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command goes on from there. --print-config shows
+    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command goes on from there. A second one, while
+    the network is compressed, leaves it as it was. --print-config shows
     every setting with what it does: the beginning of a configuration of your own.
     """
     from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
@@ -70,19 +75,26 @@ def command(
     from tape2048_tools.training_view import draw_curve, open_training_view, training_summary
 
     stop = threading.Event()
-    with _stopped_by_signals(stop), open_training_view(config, str(out)) as view:
-        trainer = run_training(config, out, view, stop)
+    with _stopped_by_signals(stop) as hurry, open_training_view(config, str(out)) as view:
+        trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
     print_human(*training_summary(trainer.progress(), done=trainer.done, network=network, curve=curve))
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+def _stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], bool]]:
+    """Set ``stop`` when a signal comes; yields whether a later one came (`timeout` sends two at once)."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    came: list[float] = []
+
+    def note(*_: object) -> None:
+        came.append(time.monotonic())
+        stop.set()
+
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield
+        yield lambda: bool(came) and came[-1] - came[0] >= _SECOND_SIGNAL_S
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
