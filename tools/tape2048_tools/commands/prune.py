@@ -111,12 +111,13 @@ def command(
         done = (
             _remove(directory, plan, upkeep, keep_free_mb, quiet=quiet) if isinstance(upkeep, Upkeep) else []
         )
-    failed = [outcome for outcome in done if outcome.error is not None]
+    outcomes = [*leftovers, *done]
     if as_json:
         print_json(_document(directory, plan, done, passed, leftovers, dry_run=dry_run))
     else:
-        _print(directory, plan, done, passed, dry_run=dry_run, quiet=quiet, has_limit=retention.limited)
-    if failed:
+        limited = retention.limited
+        _print(directory, plan, outcomes, passed, dry_run=dry_run, quiet=quiet, has_limit=limited)
+    if any(outcome.error is not None for outcome in outcomes):
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -166,7 +167,7 @@ def _document(
     plan: Plan,
     done: list[Removed],
     passed: list[tuple[Path, str]],
-    leftovers: list[Path],
+    leftovers: list[Removed],
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
@@ -185,11 +186,11 @@ def _document(
         "passed_over": [{"name": path.name, "why": why} for path, why in passed],
         "failed": [
             {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
-            for outcome in done
+            for outcome in (*leftovers, *done)
             if outcome.error is not None
         ],
         "unmet": plan.unmet,
-        "leftovers_removed": [path.name for path in leftovers],
+        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
     }
 
 
