@@ -137,8 +137,7 @@ class Batches:
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
         augment: ``"d4"`` applies one of the square's 8 symmetries to each row, drawn anew each epoch, to
-        board, moves
-            and masks together.
+            board, moves and masks together.
         drop_last: leave out the last batch where it is short.
         rank: which of ``world_size`` loaders this is; by default ``$RANK``, or 0.
         world_size: how many loaders share each epoch; by default ``$WORLD_SIZE``, or 1.

@@ -311,6 +311,34 @@ def test_workers_begin_where_the_loader_is(
 
 
 @forks
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_counted_iteration_ends_when_the_loader_is_moved(
+    corpus: Corpus, epochs: list[list[list[int]]], workers: int
+) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=workers)
+    state = loader.state_dict() | {"epoch": 1, "position": 2}
+    later: list[Any] = []
+
+    def count_again() -> None:
+        later.append(loader.counting(through))
+        next(later[0])
+
+    for move, rest in (
+        (lambda: loader.load_state_dict(state), epochs[1][2:]),
+        (lambda: loader.set_epoch(1), epochs[1]),
+        (count_again, epochs[0][2:]),
+    ):
+        loader.set_epoch(0)
+        iterator = loader.counting(through)
+        next(iterator)
+        move()
+        with pytest.raises(RuntimeError, match="moved, or iterated over again"):
+            next(iterator)
+        assert rows_of(later[0] if later else loader.counting(through)) == rest
+
+
+@forks
 @pytest.mark.parametrize("persistent", [False, True])
 def test_each_pass_that_nobody_counts_is_the_next_epoch(
     corpus: Corpus, epochs: list[list[list[int]]], *, persistent: bool

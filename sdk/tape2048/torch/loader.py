@@ -59,6 +59,8 @@ Tensors = dict[str, torch.Tensor]
 # other than uint8, and NumPy has no bfloat16.
 _NUMPY_TYPES = {"<u4": "<i4", "<u2": "<i2"}
 
+_MOVED = "the loader was moved, or iterated over again, while this iteration went on"
+
 #: Bits of ``_Told.uncounted`` that say which pass it is; its number stands above.
 _PASS_BITS = 48
 
@@ -170,6 +172,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._ring: list[_Slot] = []
         self._held: deque[_Slot] = deque()  # what the last batches are in
         self._ahead: Ahead[_Slot] | None = None
+        self._ended = 0  # iterations, of this or of a DataLoader: tells one whether it still goes on
         self._told = _shared(torch.zeros(len(_Told._fields), dtype=torch.int64))
         self._heard: int | None = None  # in a worker: how often it had been told
 
@@ -222,9 +225,7 @@ class CriticLoader(IterableDataset[Tensors]):
                 batches.advance()
                 yield self._copied(slot) if self._copies else slot.view()
                 if self._ahead is not ahead:
-                    raise RuntimeError(
-                        "the loader was moved, or iterated over again, while this iteration went on"
-                    )
+                    raise RuntimeError(_MOVED)
             batches.next_epoch()
         finally:
             ahead.close()
@@ -254,6 +255,7 @@ class CriticLoader(IterableDataset[Tensors]):
         return there
 
     def _end_iteration(self) -> None:
+        self._ended += 1
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -308,19 +310,27 @@ class CriticLoader(IterableDataset[Tensors]):
         """Hand on the batches of a ``DataLoader`` over this loader, and count them in its state.
 
         With worker processes, they count copies of it; without, the loader counts by itself.
+
+        Raises:
+            RuntimeError: the loader was moved, or iterated over again, while this iteration went on.
         """
         if getattr(data_loader, "num_workers", 0) == 0:
             yield from data_loader
             return
+        self._end_iteration()
+        ended = self._ended
         self.batches.begin()
         self._tell(counted=True)
         try:
             for batch in data_loader:
                 self.batches.advance()
                 yield batch
+                if self._ended != ended:
+                    raise RuntimeError(_MOVED)
             self.batches.next_epoch()
         finally:
-            self._tell()
+            if self._ended == ended:  # else whoever moved the loader has told
+                self._tell()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch comes from: plain values; see :meth:`Batches.state_dict`."""
