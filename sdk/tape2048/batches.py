@@ -248,7 +248,7 @@ class Batches:
 
     def rows_of_batch(self, index: int) -> int:
         """How many rows batch ``index`` of an epoch has on this rank."""
-        return self._extent(index)[1]
+        return self._extent(whole("index", index))[1]
 
     def _extent(self, index: int) -> tuple[int, int]:
         """First place in the epoch's order, and number of rows, of this rank's batch ``index``."""
@@ -293,10 +293,10 @@ class Batches:
 
         Raises:
             IndexError: no such batch.
-            ValueError: a buffer of other fields or labels, or for fewer rows.
+            ValueError: a buffer of other fields or labels, or for fewer rows; a number that is not whole.
             RowsGoneError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
-        first, count = self._extent(index)
+        first, count = self._extent(whole("index", index))
         epoch = whole("epoch", epoch)
         if batch.layout != self.layout or batch.capacity < count:
             raise ValueError(

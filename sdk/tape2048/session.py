@@ -337,17 +337,18 @@ def _check_counts(manifest: Manifest, rows: int, runs: int, path: Path) -> None:
 
 
 def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:
-    """The tiles as ``i8[T]``; ValueError unless they are different powers of two >= 2, at least one."""
-    tiles = np.asarray(thresholds)
+    """The tiles as ``i8[T]``; ValueError unless they are different powers of two, 2 to 2**62, one or more."""
+    given = np.asarray(thresholds)
+    # A u64 of 2**63 becomes negative. What is no integer cannot always be converted.
+    tiles = given.astype(np.int64) if given.dtype.kind in "iu" else np.empty(0, np.int64)
     is_tiles = (
         tiles.ndim == 1
         and tiles.size > 0
-        and tiles.dtype.kind in "iu"
         and bool((tiles >= 2).all() and (tiles & (tiles - 1) == 0).all())
         and len(np.unique(tiles)) == len(tiles)
     )
     if not is_tiles:
         raise ValueError(
-            f"thresholds {thresholds!r}; expected different powers of two, at least one, each >= 2"
+            f"thresholds {thresholds!r}; expected different powers of two, at least one, each from 2 to 2**62"
         )
-    return tiles.astype(np.int64)
+    return tiles

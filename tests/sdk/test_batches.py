@@ -230,6 +230,9 @@ class TestEpoch:
         for index in (-1, len(batches)):
             with pytest.raises(IndexError, match=f"batch {index}"):
                 batches.fill(batches.buffer(), epoch=0, index=index)
+        half: Any = 0.5
+        with pytest.raises(ValueError, match=r"index=0\.5; expected a whole number"):
+            batches.fill(batches.buffer(), epoch=0, index=half)
 
 
 class TestAugment:
