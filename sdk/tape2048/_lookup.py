@@ -255,7 +255,7 @@ def ask_for(first: Any, last: Any, near: Any) -> None:
     """Ask for the cache lines of the first and the last byte of what takes no more than 64.
 
     Where they are in one line, the second request goes to ``near``, which is in the cache: a line that is
-    asked for while it is on its way takes up a place among the requests again (a sixth of the time, with
+    asked for while it is on its way takes up a place among the requests again (an eighth of the time, with
     rows of 28 bytes), and a branch would be guessed wrong for each third row.
     """
     prefetch_many(first)
