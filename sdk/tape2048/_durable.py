@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
+    "DEVICE_HINT",
     "fsync_dir",
     "fsync_path",
     "new_file",
@@ -43,6 +44,9 @@ __all__ = [
     "write_all",
     "write_file",
 ]
+
+#: Where the operating system says no, and neither room nor rights are the reason.
+DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
 _FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
 _DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
@@ -62,9 +66,7 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
         return OutDirError(
             f"{doing} failed ({reason})", path=path, hint="check that the directory exists and may be written"
         )
-    return StorageError(
-        f"{doing} failed ({reason})", path=path, hint="look at the kernel's log (dmesg) for the device"
-    )
+    return StorageError(f"{doing} failed ({reason})", path=path, hint=DEVICE_HINT)
 
 
 def stands(path: str | os.PathLike[str]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from urllib.parse import quote_from_bytes
 
-from tape2048._durable import storage_error
+from tape2048._durable import DEVICE_HINT, storage_error
 from tape2048._reading import open_regular, reading
 from tape2048.errors import (
     BookkeepingError,
@@ -104,7 +104,9 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
             raise DiskFullError(
                 "no room left on the device", path=path, hint="free some space, then try again"
             ) from error
-        raise StorageError(f"SQLite could not write it: {error} ({_code_name(error)})", path=path) from error
+        raise StorageError(
+            f"SQLite could not write it: {error} ({_code_name(error)})", path=path, hint=DEVICE_HINT
+        ) from error
 
 
 def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
@@ -259,7 +261,9 @@ def _read_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 def _raise_not_sqlite(error: sqlite3.Error, path: str | os.PathLike[str]) -> NoReturn:
     code = _primary_code(error)
     if code == sqlite3.SQLITE_IOERR:
-        raise StorageError(f"SQLite could not read it: {error} ({_code_name(error)})", path=path) from error
+        raise StorageError(
+            f"SQLite could not read it: {error} ({_code_name(error)})", path=path, hint=DEVICE_HINT
+        ) from error
     if code == sqlite3.SQLITE_INTERRUPT:
         raise NotSqliteError(
             "reading it takes more work than a file of its size can need: its pages are damaged", path=path

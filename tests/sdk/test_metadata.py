@@ -193,12 +193,13 @@ class TestWrite:
             "try:\n"
             "    write_metadata(sys.argv[1], runs=runs, blocks=np.zeros(0, BLOCK_DTYPE), session={})\n"
             "except StorageError as error:\n"
-            "    sys.exit(type(error).__name__ + ' ' + error.message)\n"
+            "    sys.exit(f'{type(error).__name__} {error.message} -- {error.hint}')\n"
         )
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True, check=False
         )
         assert done.stderr.startswith("StorageError SQLite could not write it: disk I/O error")
+        assert "dmesg" in done.stderr
         assert not path.exists()
 
     @pytest.mark.root
