@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tape2048._words import counted
 from tape2048.errors import (
     DiskFullError,
     FormatError,
@@ -43,7 +44,7 @@ from tape2048_recorder.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.report import Reporter, State, Status, Tally, counted
+from tape2048_recorder.report import Reporter, State, Status, Tally
 from tape2048_recorder.rotations import Rotations
 from tape2048_recorder.shared import DRAIN, HURRY
 from tape2048_recorder.signals import ROTATE, STOP_NOW
@@ -63,8 +64,7 @@ __all__ = ["Daemon"]
 
 #: The clock's part of the loop: pauses, restarts, deadlines.
 TICK_S = 0.05
-STATUS_INTERVAL_S = 0.5
-LIMITS_INTERVAL_S = 0.25
+STATUS_INTERVAL_S, LIMITS_INTERVAL_S = 0.5, 0.25
 
 #: After the drain's time is up, a worker has this long to write what is finished, and to find room for it.
 HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0

@@ -19,8 +19,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from tape2048._words import counted
 from tape2048.errors import ConfigError
-from tape2048_recorder.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

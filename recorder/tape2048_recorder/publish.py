@@ -27,6 +27,7 @@ from tape2048._durable import (
     write_all,
     write_file,
 )
+from tape2048._words import counted
 from tape2048.errors import FormatError, NameTakenError, StorageError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header
@@ -45,7 +46,6 @@ from tape2048.formats.session import (
 from tape2048.validation import validate_session
 from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal
 from tape2048_recorder.partial import STAGED, Facts, compactions, read_facts, stage_of
-from tape2048_recorder.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

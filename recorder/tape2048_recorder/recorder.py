@@ -15,6 +15,7 @@ from tape2048._durable import storage_error
 from tape2048._json import is_utf8
 from tape2048._quarantine import quarantine
 from tape2048._version import __version__
+from tape2048._words import counted
 from tape2048.errors import (
     DiskFullError,
     FormatError,
@@ -39,7 +40,7 @@ from tape2048_recorder.publish import recover
 from tape2048_recorder.publisher import utc_text
 from tape2048_recorder.recording import MEGABYTE, Recording
 from tape2048_recorder.reload import Reload
-from tape2048_recorder.report import REACH_TILES, Reporter, Summary, counted
+from tape2048_recorder.report import REACH_TILES, Reporter, Summary
 from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
 from tape2048_recorder.supervisor import Supervisor

@@ -8,8 +8,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._words import counted
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,7 +21,6 @@ __all__ = [
     "Status",
     "Summary",
     "Tally",
-    "counted",
 ]
 
 Level = Literal["info", "warning", "error"]

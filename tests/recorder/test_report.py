@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tape2048._words import counted
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.publish import Published
-from tape2048_recorder.report import REACH_TILES, Tally, counted
+from tape2048_recorder.report import REACH_TILES, Tally
 
 RUNS = st.lists(st.tuples(st.integers(0, 2**22), st.integers(1, 15), st.integers(1, 1000)), max_size=40)
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tape2048._words import counted
 from tape2048.errors import TapeError
 from tape2048_recorder.config import RecorderConfig, load_config
-from tape2048_recorder.report import counted
 from tape2048_tools.machine import MEGABYTE, Machine
 
 if TYPE_CHECKING:

@@ -154,10 +154,8 @@ class _FullDisk:
 class _Metrics:
     """Shows progress, and keeps it."""
 
-    def __init__(
-        self, trainer: Trainer, path: Path, view: TrainingView, full: _FullDisk | None = None
-    ) -> None:
-        self._full = full or _FullDisk(view)
+    def __init__(self, trainer: Trainer, path: Path, view: TrainingView, full: _FullDisk) -> None:
+        self._full = full
         self._trainer = trainer
         self._path = path
         self._view = view

@@ -603,9 +603,9 @@ def test_going_on_without_a_move_says_nothing_twice(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     before = (tmp_path / METRICS).read_bytes()
     trainer = Trainer.resume(tmp_path / CHECKPOINT, small())
-    training_run._Metrics(trainer, tmp_path / METRICS, Seen()).note()
+    training_run._Metrics(trainer, tmp_path / METRICS, Seen(), training_run._FullDisk(Seen())).note()
     assert (tmp_path / METRICS).read_bytes() == before
-    metrics = training_run._Metrics(trainer, tmp_path / METRICS, Seen())
+    metrics = training_run._Metrics(trainer, tmp_path / METRICS, Seen(), training_run._FullDisk(Seen()))
     trainer.learn(1)
     metrics.note()
     metrics.note()

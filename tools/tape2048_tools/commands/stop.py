@@ -45,9 +45,9 @@ def command(
     """
     import msgspec
 
+    from tape2048._words import counted
     from tape2048.errors import ControlError, RecorderError
     from tape2048_recorder.control import Running
-    from tape2048_recorder.report import counted
 
     with Running(directory, instance) as recorder:
         recorder.stop(drain=drain)
