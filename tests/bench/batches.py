@@ -145,6 +145,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     if load_floor() is not None:
         floor, out = Floor(steps.view("V28")), np.empty(batch * 28, np.uint8)
         contenders["C loop with prefetch"] = lambda numbers: floor(numbers, out)
+        contenders["C loop of requests alone"] = floor.ask
     found = take_turns(contenders, rows=rows, batch=batch, rounds=rounds)
     group = f"{batch} rows of {rows:,}"
     figures = [median_of(samples, group=group, name=name, unit="ms") for name, samples in found.items()]
@@ -156,6 +157,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
 
     fused, c_loop = FUSED, "C loop with prefetch"
     ratio("a[indices], of rows", "rows, structured array, a[indices]", "rows", target=10.0)
+    ratio("a[indices], of requests alone", "rows, structured array, a[indices]", "C loop of requests alone")
     ratio("rows, of the C loop", "rows", c_loop, target=1.5, at_least=False)
     ratio(f"{fused}, of the C loop", fused, c_loop, target=2.0, at_least=False)
     ratio("d4, of without", f"{fused}, d4", fused, target=1.3, at_least=False)

@@ -37,9 +37,11 @@ def load_floor() -> ctypes.CDLL | None:
         subprocess.run(command, check=True)
         library = ctypes.CDLL(target)  # mapped: it outlives the file
     for size in ROW_BYTES:
-        function = getattr(library, f"gather{size}")  # library[...] would be a new object each time
-        function.restype = None
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        # By attribute: library[...] would be a new object each time.
+        gather, ask = getattr(library, f"gather{size}"), getattr(library, f"ask{size}")
+        gather.restype = ask.restype = None
+        gather.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        ask.argtypes = gather.argtypes[:-1]
     return library
 
 
@@ -60,11 +62,24 @@ class Floor:
         assert rows.flags.c_contiguous
         self._rows = rows
         self._gather = getattr(library, f"gather{rows.dtype.itemsize}")
+        self._ask = getattr(library, f"ask{rows.dtype.itemsize}")
         self._address = rows.ctypes.data
 
     def __call__(self, indices: NDArray[np.uint64], out: NDArray[np.uint8]) -> None:
         """Copy the rows at ``indices`` (all below n) to ``out``."""
-        assert indices.dtype == np.uint64
-        assert indices.flags.c_contiguous
+        self._check(indices)
         assert out.nbytes == len(indices) * self._rows.dtype.itemsize
         self._gather(self._address, indices.ctypes.data, len(indices), out.ctypes.data)
+
+    def ask(self, indices: NDArray[np.uint64]) -> None:
+        """Ask for a cache line of each row at ``indices``, and do nothing with it.
+
+        What is left is how long the machine takes to find rows: mostly walks to pages that are in no TLB.
+        """
+        self._check(indices)
+        self._ask(self._address, indices.ctypes.data, len(indices))
+
+    @staticmethod
+    def _check(indices: NDArray[np.uint64]) -> None:
+        assert indices.dtype == np.uint64
+        assert indices.flags.c_contiguous
