@@ -255,22 +255,30 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], flags: int) -> int:
+    """Rename; returns 0, or the refusal's ``errno`` (``ENOSYS`` where the C library has no such call)."""
+    names = os.fsencode(source), os.fsencode(target)
+    if any(b"\0" in name for name in names):  # where C would end the name: another file would get it
+        raise ValueError(f"embedded null byte in {source!r} or {target!r}")
+    renameat2 = getattr(_libc(), "renameat2", None)
+    if renameat2 is None:
+        return errno.ENOSYS
+    if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flags)) == 0:
+        return 0
+    return ctypes.get_errno()
+
+
 def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Rename, refusing to replace whatever stands at ``target``. The directory is not flushed.
 
     Raises:
         NameTakenError: ``target`` exists.
         OSError: as the operating system gave it.
+        ValueError: a name with a null byte.
     """
-    renameat2 = getattr(_libc(), "renameat2", None)
-    code = errno.ENOSYS
-    if renameat2 is not None:
-        result = renameat2(
-            _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), ctypes.c_uint(_RENAME_NOREPLACE)
-        )
-        if result == 0:
-            return
-        code = ctypes.get_errno()
+    code = _renameat2(source, target, _RENAME_NOREPLACE)
+    if code == 0:
+        return
     if code == errno.EEXIST:
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     if code not in (errno.ENOSYS, errno.EINVAL):
@@ -288,15 +296,11 @@ def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) 
     Raises:
         StorageError: the file system cannot do it (some network ones), and nothing has changed.
         OSError: as the operating system gave it.
+        ValueError: a name with a null byte.
     """
-    renameat2 = getattr(_libc(), "renameat2", None)
-    code = errno.ENOSYS
-    if renameat2 is not None:
-        flags = ctypes.c_uint(_RENAME_EXCHANGE)
-        result = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), flags)
-        if result == 0:
-            return
-        code = ctypes.get_errno()
+    code = _renameat2(one, other, _RENAME_EXCHANGE)
+    if code == 0:
+        return
     if code in (errno.ENOSYS, errno.EINVAL):
         raise StorageError(
             "this file system cannot exchange two names, so that nothing can be replaced in one step",

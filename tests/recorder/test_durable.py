@@ -291,6 +291,17 @@ def test_two_names_are_exchanged_or_stay(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "other").read_bytes() == b"one"
 
 
+@pytest.mark.parametrize("rename", [rename_noreplace, rename_exchange])
+def test_a_null_byte_does_not_end_a_name(tmp_path: Path, rename: Callable[[Path, Path], None]) -> None:
+    for name in ("other", "source"):
+        (tmp_path / name).write_text(name)
+    target = tmp_path / ("free\0name" if rename is rename_noreplace else "other\0name")
+    with pytest.raises(ValueError, match="null byte"):
+        rename(tmp_path / "source", target)
+    assert names(tmp_path) == ["other", "source"]
+    assert (tmp_path / "other").read_text() == "other"
+
+
 # --- errors
 
 
