@@ -115,6 +115,15 @@ def check_some(
         )
 
 
+def check_corpus(source: object, *, or_capped: bool = False) -> None:
+    """Raise TypeError unless it is a corpus (or a capped one)."""
+    from tape2048.capping import Capped
+    from tape2048.corpus import Corpus
+
+    if not isinstance(source, (Corpus, Capped) if or_capped else Corpus):
+        raise TypeError(f"found {source!r:.200}, expected a Corpus (Corpus.open takes one session, too)")
+
+
 @contextlib.contextmanager
 def progress_bar(
     progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001  (it is passed on as it came)

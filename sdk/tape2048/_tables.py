@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
+from tape2048._corpus_rows import check_corpus
 from tape2048._json import valid_text
 from tape2048.session import check_thresholds
 
@@ -74,8 +75,11 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
         thresholds: tiles whose labels are added.
 
     Raises:
+        TypeError: no corpus.
+        TypeError: no corpus.
         ValueError: another name, or thresholds that are no tiles.
     """
+    check_corpus(corpus)
     if name not in get_args(TableName):
         raise ValueError(f"table {name!r}; expected one of {get_args(TableName)}")
     tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []

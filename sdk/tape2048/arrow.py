@@ -58,6 +58,7 @@ def record_batches(
         Batches, all of one schema.
 
     Raises:
+        TypeError: no corpus.
         ValueError: an unknown table, thresholds that are no tiles, or less than one record.
     """
     if records < 1:

@@ -39,6 +39,7 @@ import msgspec
 import numpy as np
 
 from tape2048 import _gather
+from tape2048._corpus_rows import check_corpus
 from tape2048._fields import FIELDS, Batch, Layout, check_fields, check_label_dtype
 from tape2048._gathering import Gatherer
 from tape2048._numbers import whole
@@ -150,6 +151,7 @@ class Batches:
         position: batches of this epoch that were consumed.
 
     Raises:
+        TypeError: ``source`` is something else.
         ValueError: a wrong argument.
         RankError: a rank outside [0, world_size), or fewer rows than ranks.
         EmptyCorpusError: with ``drop_last``, not one whole batch.
@@ -185,6 +187,7 @@ class Batches:
         names = check_fields(fields)
         if augment and "embeddings" in names:
             raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
+        check_corpus(source, or_capped=True)
         self.source = source
         self.corpus = source.corpus if isinstance(source, Capped) else source
         self.shuffle = bool(shuffle)

@@ -70,6 +70,7 @@ def export(
         NameTakenError: the file exists.
         RowsGoneError: mapped rows were truncated since the corpus was opened.
         StorageError: it cannot be written.
+        TypeError: no corpus.
         ValueError: an unknown format, table or compression, or thresholds that are no tiles.
     """
     how = _compression(format, compression)

@@ -16,6 +16,7 @@ from tests import reference
 
 from tape2048 import Capped, Corpus, _pool, errors
 from tape2048._ram import allocate
+from tape2048.batches import Batches
 from tape2048.rules import SYMMETRY_MOVES
 
 from .builders import Game, Spec, write_ours
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
-
-    from tape2048.batches import Batches
 
 ALL = ("tokens", "labels", "row", "run", "step", "legal", "move", "symmetry")
 
@@ -224,6 +223,13 @@ class TestEpoch:
     def test_no_whole_number(self, corpus: Corpus, option: str) -> None:
         with pytest.raises(ValueError, match=rf"{option}=2\.0; expected a whole number"):
             corpus.batches(**{option: 2.0})
+
+    def test_what_is_no_corpus(self, corpus: Corpus) -> None:
+        """A session has rows and runs too, and is what stands in the README's first example."""
+        source: Any
+        for source in (corpus.sessions[0], "selfplay", None):
+            with pytest.raises(TypeError, match=r"found .*, expected a Corpus \(Corpus\.open takes"):
+                Batches(source)
 
     def test_no_such_batch(self, corpus: Corpus, order: dict[str, Any]) -> None:
         batches = corpus.batches(100, **order)

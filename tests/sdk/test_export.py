@@ -328,6 +328,15 @@ def test_wrong_arguments(corpus: Corpus, tmp_path: Path, options: dict[str, Any]
     assert not (tmp_path / "out").exists()
 
 
+def test_a_session_is_no_corpus(corpus: Corpus, tmp_path: Path) -> None:
+    session: Any = corpus.sessions[0]
+    with pytest.raises(TypeError, match=r"found <Session .*>, expected a Corpus"):
+        export.export(session, tmp_path / "out", format="jsonl")
+    with pytest.raises(TypeError, match="expected a Corpus"):
+        make_table(session, "runs")
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_pyarrow(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tape2048.export.importlib.util.find_spec", lambda _: None)
     for format_ in ("parquet", "arrow"):

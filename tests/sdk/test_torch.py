@@ -599,6 +599,10 @@ def test_wrong_arguments_of_a_data_set(corpus: Corpus) -> None:
     for options in ({"fields": ("boards",)}, {"label_dtype": "int8"}, {"thresholds": (3,)}):
         with pytest.raises(ValueError, match=r"boards|int8|3"):
             CriticDataset(corpus, **options)  # type: ignore[arg-type]
+    session: Any = corpus.sessions[0]
+    for make in (CriticDataset, CriticLoader):
+        with pytest.raises(TypeError, match="expected a Corpus"):
+            make(session)
 
 
 def test_an_error_in_a_thread_comes_out_of_the_loop(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

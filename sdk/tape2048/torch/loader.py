@@ -34,6 +34,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from tape2048._ahead import Ahead
+from tape2048._corpus_rows import check_corpus
 from tape2048._fields import check_fields, check_label_dtype
 from tape2048._numbers import whole
 from tape2048.batches import Batches
@@ -395,6 +396,7 @@ class CriticDataset(Dataset[Tensors]):
         label_dtype: ``"bool"`` or ``"float32"``.
 
     Raises:
+        TypeError: ``corpus`` is something else.
         ValueError: an unknown field or type, or thresholds that are no tiles.
     """
 
@@ -406,6 +408,7 @@ class CriticDataset(Dataset[Tensors]):
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> None:
+        check_corpus(corpus)
         check_label_dtype(label_dtype)
         self.corpus = corpus
         self.fields = check_fields(fields)
