@@ -26,6 +26,7 @@ from tape2048._rowmap import RowMap
 from tape2048._store import check_corpus_load, gather_runs, open_store
 from tape2048.capping import Capped
 from tape2048.errors import EmptyCorpusError
+from tape2048.formats.rows import run_ordinal
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.splits import assign, check_parts, positive_weights, prevalence, why_empty
 
@@ -399,9 +400,9 @@ class Corpus:
 
         Raises:
             IndexError: no such run.
+            TypeError: no integer.
         """
-        if not 0 <= run < len(self.runs):
-            raise IndexError(f"run ordinal {run}; expected 0 <= ordinal < {len(self.runs)}")
+        run = run_ordinal(run, len(self.runs))
         rows: NDArray[np.void] = self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
         return rows
 

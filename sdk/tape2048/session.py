@@ -23,7 +23,7 @@ from tape2048._owners import from_run_table, from_scan
 from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
-from tape2048.formats.rows import RowView
+from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 
 if TYPE_CHECKING:
@@ -240,30 +240,18 @@ class Session(RowView):
 
         Raises:
             IndexError: no such run.
+            TypeError: no integer.
         """
-        if not 0 <= run < len(self.runs):
-            raise IndexError(f"run ordinal {run}; expected 0 <= ordinal < {len(self.runs)}")
+        run = run_ordinal(run, len(self.runs))
         if not self.contiguous:
             return self._owners.rows_of(run)
         first = int(self.runs["first_row"][run])
         return slice(first, first + int(self.runs["rows"][run]))
 
-    def _row_numbers(self, rows: ArrayLike) -> NDArray[np.int64]:
-        numbers = np.asarray(rows)
-        if numbers.ndim == 1 and numbers.size == 0 and numbers.dtype != np.bool_:
-            return np.empty(0, np.int64)  # NumPy takes [] for floats
-        if numbers.ndim != 1 or numbers.dtype.kind not in "biu":
-            raise TypeError(
-                f"expected a slice, row numbers or a mask; got {numbers.dtype} of shape {numbers.shape}"
-            )
-        if numbers.dtype == np.bool_:
-            if len(numbers) != len(self):
-                raise IndexError(f"a mask of {len(numbers)} rows; the session has {len(self)}")
-            return np.flatnonzero(numbers)
-        lowest, highest = int(numbers.min()), int(numbers.max())
-        if lowest < 0 or highest >= len(self):
-            raise IndexError(f"row {lowest if lowest < 0 else highest}; expected 0 <= row < {len(self)}")
-        return numbers.astype(np.int64, copy=False)
+    def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
+        if isinstance(rows, slice):
+            return np.arange(*rows.indices(len(self)))
+        return row_numbers(rows, len(self))
 
 
 def sessions(root: str | os.PathLike[str]) -> list[Path]:
@@ -282,7 +270,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
 def session_names(root: str | os.PathLike[str]) -> list[str]:
     """The names of :func:`sessions` alone: making ten thousand paths takes longer than finding them."""
     try:
-        with os.scandir(root) as entries:
+        with os.scandir(os.fspath(root)) as entries:  # not None, which is the current directory there
             found = [entry.name for entry in entries if _is_session(entry)]
     except OSError as error:
         raise OutDirError(f"cannot be listed: {error.strerror or error}", path=root) from error

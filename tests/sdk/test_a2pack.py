@@ -98,6 +98,12 @@ class TestReader:
             with pytest.raises(IndexError, match=str(i)):
                 look(i)
 
+    @pytest.mark.parametrize("i", [1.0, "1", None, slice(0, 2)])
+    def test_what_is_no_number(self, pack: PackReader, i: Any) -> None:
+        for look in (pack.get_slice, pack.decode, pack.kind, pack.info):
+            with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+                look(i)
+
     def test_batches(self, pack: PackReader) -> None:
         for workers in (1, 2, None):
             found = pack.decode_batch([6, 0, 0, 3], workers)
@@ -131,6 +137,9 @@ class TestReader:
     def test_batches_that_cannot_be(self, pack: PackReader, arguments: dict[str, int]) -> None:
         with pytest.raises(ValueError, match="expected at least 1"):
             list(pack.iter_batches(**arguments))
+        half: Any = 2.5  # no batch ever has so many, and all runs would come as one
+        with pytest.raises(ValueError, match=r"batch_size=2\.5; expected a whole number"):
+            pack.iter_batches(half)
 
     def test_rows_of_all_runs(self, pack: PackReader) -> None:
         rows = pack.rows()

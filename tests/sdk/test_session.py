@@ -400,7 +400,7 @@ class TestRows:
         ],
     )
     def test_outside(self, session: Session, rows: Any) -> None:
-        with pytest.raises(IndexError, match=r"expected 0 <= row < 20|the session has 20"):
+        with pytest.raises(IndexError, match=r"expected 0 <= row < 20|the source has 20"):
             session.tokens(rows)
         with pytest.raises(IndexError):
             session.run_index(rows)
@@ -409,7 +409,7 @@ class TestRows:
         "rows", [3, [1.0], ["1"], [[1]], [[]], None, [None], np.ones((20, 1), bool), np.array(2)]
     )
     def test_no_rows(self, session: Session, rows: Any) -> None:
-        with pytest.raises(TypeError, match="expected a slice"):
+        with pytest.raises(TypeError, match="expected row numbers or a mask"):
             session.tokens(rows)
 
     def test_rows_of(self, session: Session) -> None:
@@ -418,6 +418,16 @@ class TestRows:
         for run in (-1, 5):
             with pytest.raises(IndexError, match="expected 0 <= ordinal < 5"):
                 session.rows_of(run)
+        assert session.rows_of(np.int64(2)) == session.rows_of(2)  # type: ignore[arg-type]
+        no_number: Any
+        for no_number in (1.0, "a", None, np.array([1])):
+            with pytest.raises(TypeError, match=r"run ordinal .*; expected a whole number"):
+                session.rows_of(no_number)
+
+    def test_batch_of_a_slice(self, session: Session) -> None:
+        rows: Any
+        for rows in (slice(3, 9), slice(None, None, -3), slice(5, 2)):
+            np.testing.assert_array_equal(session.get_batch(rows), session.steps[rows])
 
     @given(data=st.data())
     def test_any_slice(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

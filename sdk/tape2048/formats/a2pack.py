@@ -26,6 +26,7 @@ named by the format and read by nothing here.
 
 from __future__ import annotations
 
+import operator
 import os
 import secrets
 from pathlib import Path
@@ -35,6 +36,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, storage_error, write_all
+from tape2048._numbers import whole
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
 from tape2048.errors import ChecksumError, CompressionError, FormatError, NameTakenError, VersionError
@@ -265,9 +267,10 @@ class PackReader:
             workers: threads that decode; None: one for each core.
 
         Raises:
-            ValueError: ``batch_size`` or ``workers`` is less than 1.
+            ValueError: ``batch_size`` or ``workers`` is less than 1, or no whole number.
             FormatError: as :meth:`decode`, in its run's turn.
         """
+        batch_size = whole("batch_size", batch_size)
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
         order = _shuffled(len(self), seed) if shuffle else range(len(self))
@@ -379,7 +382,7 @@ class PackReader:
         check_pack(self, self._data, self._layout, progress)
 
     def _number(self, i: SupportsIndex) -> int:
-        number = i.__index__()
+        number = operator.index(i)
         if not 0 <= number < len(self._index):
             raise IndexError(f"entry {number}; expected 0 <= entry < {len(self)}")
         return number

@@ -29,7 +29,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers"]
+__all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers", "run_ordinal"]
 
 #: One row, packed. ``board`` is at the front, so that a batch's boards are a plain strided view.
 ROW_DTYPE = np.dtype(
@@ -91,6 +91,22 @@ class RowView(ABC):
         except TypeError:
             return self.get_batch(rows)  # type: ignore[arg-type]
         return self.get_batch(np.array([number]))[0]
+
+
+def run_ordinal(run: SupportsIndex, count: int) -> int:
+    """The ordinal of a run as Python's own, checked against the number of runs.
+
+    Raises:
+        IndexError: no such run.
+        TypeError: no integer.
+    """
+    try:
+        ordinal = operator.index(run)
+    except TypeError:
+        raise TypeError(f"run ordinal {run!r}; expected a whole number") from None
+    if not 0 <= ordinal < count:
+        raise IndexError(f"run ordinal {ordinal}; expected 0 <= ordinal < {count}")
+    return ordinal
 
 
 def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:

@@ -196,7 +196,7 @@ class RunRows(RowView):
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
+        self.runs = tuple(runs)
         #: ``i8[R + 1]``: the first row of each run, then the number of rows.
         self.first_rows = np.cumsum([0, *(len(run) for run in runs)], dtype=np.int64)
 

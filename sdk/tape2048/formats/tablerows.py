@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from tape2048.formats.rows import RowView, row_numbers
+from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,9 +157,9 @@ class TableRows(RowView):
 
         Raises:
             IndexError: no such run.
+            TypeError: no integer.
         """
-        if not 0 <= run < len(self.runs):
-            raise IndexError(f"run ordinal {run}; expected 0 <= ordinal < {len(self.runs)}")
+        run = run_ordinal(run, len(self.runs))
         steps = self.runs["steps"]
         first = int(steps[:run].sum(dtype=np.int64)) if self.is_view else int(self.runs["first_row"][run])
         return slice(first, first + int(steps[run]))
