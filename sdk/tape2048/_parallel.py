@@ -7,6 +7,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from tape2048._numbers import whole
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
@@ -24,10 +26,11 @@ def worker_count(workers: int | None) -> int:
     """The number of threads to use: as asked, or one for each core that this process may use.
 
     Raises:
-        ValueError: less than one.
+        ValueError: less than one, or no whole number.
     """
     if workers is None:
         return len(os.sched_getaffinity(0))
+    workers = whole("workers", workers)
     if workers < 1:
         raise ValueError(f"workers={workers}; expected at least 1")
     return workers

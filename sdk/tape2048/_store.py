@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048._directory import STEP_DTYPES
+from tape2048._numbers import whole
 from tape2048._ram import Stretch, ram_available, read_rows
 from tape2048._reading import open_regular
 from tape2048._rowmap import BOARD_BYTES, Segments
@@ -205,7 +206,10 @@ def open_store(
         TruncatedError: a file became shorter since it was opened.
         StorageError: a file cannot be read, or memory does not suffice.
         CorpusError: with ``"packed"``, a board that 4 bits a cell do not hold.
+        ValueError: a budget below 0, or that is no whole number.
     """
+    if ram_budget is not None and whole("ram_budget", ram_budget) < 0:
+        raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
     _check_types(sessions)
     segments = _segments(sessions, runs)
     if chosen is not None:

@@ -150,17 +150,23 @@ def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) 
             ambiguous. A move that does not explain its pair comes back as UNKNOWN.
 
     Raises:
-        ValueError: lengths that do not fit each other, or no board at all.
+        ValueError: lengths that do not fit each other, no board at all, or what is no integer.
     """
     steps = len(states) - 1
     if steps < 0 or (moves is not None and len(moves) != steps):
         raise ValueError(f"{len(states)} boards and {None if moves is None else len(moves)} moves")
-    known = np.empty(0, np.uint8) if moves is None else np.array(moves, np.uint8)
-    if moves is not None and steps == 0:
-        known = np.empty(0, np.uint8)
+    known = np.empty(0, np.uint8) if moves is None else _as_moves(moves)
     found = Recovered(*(np.empty(steps, np.uint8) for _ in range(3)))
-    _recover(np.array(states, np.uint64), known, *found)
+    _recover(as_packed(states).copy(), known, *found)
     return found
+
+
+def _as_moves(moves: ArrayLike) -> NDArray[np.uint8]:
+    """Moves as ``u8``, UNKNOWN for what is none: 256 is not to become 0."""
+    given = np.asarray(moves)
+    if given.size and given.dtype.kind not in "iu":
+        raise ValueError(f"moves have dtype {given.dtype}; expected integers")
+    return np.where((given < 0) | (given > 3), UNKNOWN, given).astype(np.uint8)
 
 
 def check_consecutive(

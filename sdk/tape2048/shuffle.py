@@ -144,8 +144,9 @@ class Permutation:
         Raises:
             IndexError: positions outside [0, n).
             TypeError: ``out`` is something else.
+            ValueError: ``start`` is no whole number.
         """
-        self._check(start, out)
+        start = self._checked(start, out)
         fill_permuted(U64(start), self.keys, np.empty(_TILE, U64), out)
 
     def inverse_fill(self, start: int, out: NDArray[np.uint64]) -> None:
@@ -153,10 +154,13 @@ class Permutation:
 
         Arguments and errors as for :meth:`fill`.
         """
-        self._check(start, out)
+        start = self._checked(start, out)
         fill_unpermuted(U64(start), self.keys, out)
 
-    def _check(self, start: int, out: NDArray[np.uint64]) -> None:
+    def _checked(self, start: int, out: NDArray[np.uint64]) -> int:
+        start = whole("start", start)
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out is a {type(out).__name__}; expected a writable, contiguous u64[m]")
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous or not out.flags.writeable:
             raise TypeError(
                 f"out is {out.dtype} of shape {out.shape}; expected a writable, contiguous u64[m]"
@@ -165,6 +169,7 @@ class Permutation:
             raise IndexError(
                 f"positions {start} to {start + len(out) - 1}; expected 0 <= position < {self.n}"
             )
+        return start
 
 
 def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:

@@ -245,6 +245,12 @@ class TestBadInput:
         with pytest.raises(ValueError, match=str(next(iter(arguments.values())))):
             Corpus.open(built.root, **arguments)
 
+    @pytest.mark.parametrize("budget", [-1, 1.5, float("nan"), "8GB"])
+    def test_a_budget_that_is_none(self, built: Built, budget: Any) -> None:
+        with pytest.raises(ValueError, match=f"ram_budget={budget!r}; expected"):
+            Corpus.open(built.root, ram_budget=budget)
+        assert Corpus.open(built.root, ram_budget=0).load == "mmap"
+
     @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
     def test_session_that_goes_away_while_it_is_open_in_memory(self, tmp_path: Path, change: str) -> None:
         built = build(tmp_path)

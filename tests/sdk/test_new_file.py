@@ -237,3 +237,7 @@ class TestMapOrdered:
             worker_count(0)
         with pytest.raises(ValueError, match="workers=0"):
             list(map_ordered(np.sqrt, [], 0))
+        no_number: Any
+        for no_number in (1.5, float("nan"), "2"):  # a pool of NaN threads would wait for ever
+            with pytest.raises(ValueError, match="expected a whole number"):
+                worker_count(no_number)

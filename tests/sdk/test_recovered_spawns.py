@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,26 @@ def test_moves_that_explain_nothing() -> None:
     assert caught.value.hint == "3 of 20 steps are like this"
     moves[7] = 200
     assert recover(states, moves).moves[7] == UNKNOWN
+
+
+def test_moves_that_do_not_fit_a_byte_are_no_moves() -> None:
+    """Taken by their lowest byte, 256 and -256 would be 0."""
+    game = build.game(3, steps_max=20)
+    states, moves = np.array(game.states, np.uint64), np.array(game.moves, np.int64)
+    for wrong in (256, -256, 4, -1, 2**40):
+        given = moves + wrong
+        assert (recover(states, given).moves == UNKNOWN).all()  # type: ignore[arg-type]
+        assert (recover(states, given.tolist()).moves == UNKNOWN).all()
+
+
+def test_what_is_no_integer_is_refused() -> None:
+    game = build.game(3, steps_max=20)
+    states, moves = np.array(game.states, np.uint64), np.array(game.moves, np.uint8)
+    halves: Any = moves + 0.5
+    with pytest.raises(ValueError, match="moves have dtype float64; expected integers"):
+        recover(states, halves)
+    with pytest.raises(ValueError, match="boards have dtype float64; expected integers"):
+        recover(states.astype(np.float64), moves)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("states", "moves"), [([], None), ([], []), ([1], [0]), ([1, 2], [])])

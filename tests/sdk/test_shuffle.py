@@ -374,6 +374,18 @@ def test_positions_out_of_range() -> None:
     permutation.fill(10, out[:0])
 
 
+def test_positions_that_are_no_numbers() -> None:
+    permutation, out = Permutation(10, seed=0, epoch=0), np.empty(4, U64)
+    start: Any
+    for start in (0.5, 1.0, "1", None):
+        for fill in (permutation.fill, permutation.inverse_fill):
+            with pytest.raises(ValueError, match=f"start={start!r}; expected a whole number"):
+                fill(start, out)
+    no_array: Any = [0, 0]
+    with pytest.raises(TypeError, match="out is a list"):
+        permutation.fill(0, no_array)
+
+
 def test_outputs_of_another_kind() -> None:
     permutation = Permutation(10, seed=0, epoch=0)
     read_only = np.empty(4, U64)
