@@ -20,7 +20,7 @@ from tape2048_recorder.rng import game_seeds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Progress = Callable[[int, int], None]
+    Progress = Callable[[int, int], object]
 
 __all__ = ["REACH_TILES", "Evaluation", "Share", "evaluate"]
 

@@ -48,7 +48,7 @@ class Replay(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
-def replay_session(path: Path, *, progress: Callable[[int, int], None] | None = None) -> Replay:
+def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
     """Play every run of a session again, on all cores.
 
     Args:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048._fields import LabelDtype
+    from tape2048._filters import Filters
     from tape2048._phase import Phase
     from tape2048._store import HeldLoad
     from tape2048.corpus import Corpus
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------- opening
 
 
-def named_filters(filters: dict[str, Any]) -> NamedFilters:
+def named_filters(filters: Filters) -> NamedFilters:
     """The filters that a caller gave by name; ValueError for an unknown one or a value of a wrong type."""
-    given = {name: value for name, value in filters.items() if value is not None}
+    given: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
     for name, value in given.items():
         if isinstance(value, list):
             given[name] = tuple(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FIELDS", "Batch", "LabelDtype", "Layout", "check_fields", "check_label_dtype"]
+__all__ = ["FIELDS", "Batch", "BatchOptions", "LabelDtype", "Layout", "check_fields", "check_label_dtype"]
 
 #: Labels as truth values (a byte each), or as the 0.0 and 1.0 that a loss takes.
 LabelDtype: TypeAlias = Literal["bool", "float32"]
@@ -58,6 +58,21 @@ class Layout(NamedTuple):
             return np.dtype("<u2"), (self.embedding_width,)
         dtype, shape = _PLAIN[field]
         return np.dtype(dtype), shape
+
+
+class BatchOptions(TypedDict, total=False):
+    """The keywords of ``Batches``, which a corpus and the loader of PyTorch pass on."""
+
+    shuffle: bool
+    seed: int
+    fields: Sequence[str]
+    thresholds: Sequence[int]
+    label_dtype: LabelDtype
+    augment: Literal["d4"] | None
+    drop_last: bool
+    rank: int | None
+    world_size: int | None
+    pool_rows: int | None
 
 
 def check_fields(fields: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import difflib
 import itertools
 import re
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -22,13 +22,13 @@ from tape2048.formats.metadata import INSERT_ROWS
 from tape2048.formats.session import SESSION_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
     from tape2048.session import Session
 
-__all__ = ["FILTER_COLUMNS", "NamedFilters", "choose_runs", "session_start", "session_tag"]
+__all__ = ["FILTER_COLUMNS", "Filters", "NamedFilters", "choose_runs", "session_start", "session_tag"]
 
 #: What a condition may name: columns of the run table, then facts of the run's session.
 FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")
@@ -76,6 +76,20 @@ class NamedFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model: str | tuple[str, ...] | None = None
     since: str | None = None
     until: str | None = None
+
+
+class Filters(TypedDict, total=False):
+    """:class:`NamedFilters` as a caller gives them."""
+
+    min_score: int | np.integer[Any] | None
+    max_score: int | np.integer[Any] | None
+    min_steps: int | np.integer[Any] | None
+    max_steps: int | np.integer[Any] | None
+    min_tile: int | np.integer[Any] | None
+    max_tile: int | np.integer[Any] | None
+    model: str | Collection[str] | None
+    since: str | dt.date | None
+    until: str | dt.date | None
 
 
 def choose_runs(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tape2048._numbers import whole
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from numpy.typing import NDArray
 
+    from tape2048._fields import BatchOptions
     from tape2048.batches import Batches
     from tape2048.corpus import Corpus
 
@@ -73,7 +76,7 @@ class Capped:
     def __repr__(self) -> str:
         return f"<Capped: {len(self):,} of {len(self.corpus):,} rows, at most {self.per_run:,} a run>"
 
-    def batches(self, batch_size: int = 4096, **options: Any) -> Batches:
+    def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """As :meth:`Corpus.batches`."""
         from tape2048.batches import Batches
 

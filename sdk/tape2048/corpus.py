@@ -14,7 +14,7 @@ exactly once an epoch, as without the filter, and the number of batches is known
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+    from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048._fields import LabelDtype
+    from tape2048._fields import BatchOptions, LabelDtype
+    from tape2048._filters import Filters
     from tape2048._gathering import Gatherer
     from tape2048._rowmap import Segments
     from tape2048._store import CorpusLoad, HeldLoad, Store
@@ -92,7 +94,7 @@ class Corpus:
         ram_budget: int | None = None,
         damaged: Literal["raise", "skip"] = "raise",
         progress: bool | Callable[[int, int], object] | None = None,
-        **filters: Any,
+        **filters: Unpack[Filters],
     ) -> Corpus:
         """Open sessions: time and memory grow with their runs, unless their rows are read into memory.
 
@@ -242,7 +244,7 @@ class Corpus:
 
     # ------------------------------------------------------------------------------------- filters
 
-    def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Any) -> Corpus:
+    def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Unpack[Filters]) -> Corpus:
         """The view of those runs for which a condition and all named filters hold.
 
         Args:
@@ -333,7 +335,13 @@ class Corpus:
 
     # ---------------------------------------------------------------------------------------- rows
 
-    def __getitem__(self, row: int | slice) -> Any:
+    @overload
+    def __getitem__(self, row: int | np.integer[Any]) -> np.void: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> NDArray[np.void]: ...
+
+    def __getitem__(self, row: SupportsIndex | slice) -> np.void | NDArray[np.void]:
         """A row, or the rows of a slice: a read-only view where they stand together, else a copy.
 
         Raises:
@@ -347,11 +355,12 @@ class Corpus:
                 if together is not None:
                     return together
             return self.get_batch(np.arange(first, end, step))
-        row = corpus_rows.row_number(row)
-        number = row + len(self) if row < 0 else row
+        given = corpus_rows.row_number(row)
+        number = given + len(self) if given < 0 else given
         if not 0 <= number < len(self):
-            raise IndexError(f"row {row}; the corpus has {len(self)}")
-        return self.get_batch([number])[0]
+            raise IndexError(f"row {given}; the corpus has {len(self)}")
+        found: np.void = self.get_batch([number])[0]
+        return found
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
@@ -403,8 +412,7 @@ class Corpus:
             TypeError: no integer.
         """
         run = run_ordinal(run, len(self.runs))
-        rows: NDArray[np.void] = self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
-        return rows
+        return self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
 
     def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
         """All rows in order, as read-only arrays of at most ``rows_max``; without copies where they can.
@@ -434,7 +442,7 @@ class Corpus:
 
     # ------------------------------------------------------------------------------------- batches
 
-    def batches(self, batch_size: int = 4096, **options: Any) -> Batches:
+    def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """Batches of all rows, epoch after epoch; see :class:`tape2048.batches.Batches` for the options."""
         from tape2048.batches import Batches
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "Progress", "Report", "validate_session"]
 
 #: Called with the bytes read so far and the bytes to read in all.
-Progress: TypeAlias = Callable[[int, int], None]
+Progress: TypeAlias = Callable[[int, int], object]
 
 #: Rows read and checked at a time: 7 MB, and about four times that in the checks' own arrays.
 CHUNK_ROWS = 1 << 18

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from types import ModuleType
 import pytest
 
 import tape2048
+from tape2048._fields import BatchOptions
+from tape2048._filters import Filters, NamedFilters
+from tape2048.batches import Batches
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
 MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]
@@ -71,6 +75,17 @@ def test_every_name_that_is_exported_exists_and_is_documented(name: str) -> None
         value = getattr(module, exported)
         if callable(value) and getattr(value, "__module__", "").startswith("tape2048"):
             assert value.__doc__, exported
+
+
+def test_keywords_that_are_passed_on_are_those_that_are_taken() -> None:
+    """For type checkers and editors: at run time any name arrives, and is refused there."""
+    taken = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(Batches).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert {name: kind.__forward_arg__ for name, kind in BatchOptions.__annotations__.items()} == taken
+    assert tuple(Filters.__annotations__) == NamedFilters.__struct_fields__
 
 
 class TestErrors:

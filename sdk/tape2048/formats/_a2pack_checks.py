@@ -28,7 +28,7 @@ def check_pack(
     pack: PackReader,
     data: NDArray[np.uint8],
     layout: Layout,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], object] | None,
 ) -> None:
     """Raise for the first defect; see :meth:`PackReader.validate`."""
     counter = StatsCounter()

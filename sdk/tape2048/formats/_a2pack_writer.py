@@ -278,7 +278,7 @@ def pack_directory(
     compress: Compression = "none",
     entry_crc: bool = True,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Packed:
     """Pack every run file below a directory, in ascending path order.
 

@@ -302,7 +302,7 @@ class PackReader:
         workers: int | None = None,
         *,
         by_step: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> int:
         """Write every run as JSON lines, one a run or one a step; see :mod:`tape2048.formats.jsonl`.
 
@@ -368,7 +368,7 @@ class PackReader:
                 write_all(fd, payload.bytes)
         return paths
 
-    def validate(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def validate(self, progress: Callable[[int, int], object] | None = None) -> None:
         """Read all of it: every checksum, every run, the padding, and the stats against the runs.
 
         Args:

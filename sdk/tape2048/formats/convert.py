@@ -111,7 +111,7 @@ def convert(
     lossy: bool = False,
     workers: int | None = None,
     endings: Endings | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
     """Write the runs of a source in another format; the target appears whole or not at all.
 
@@ -162,7 +162,7 @@ class _Flow:
         *,
         lossy: bool,
         workers: int | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int], object] | None,
     ) -> None:
         self.source = source
         self.target = target

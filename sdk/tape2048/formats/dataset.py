@@ -131,7 +131,7 @@ class Dataset(TableRows):
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         load: Load = "ram",
         *,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> None:
         check_load(load)
         paths = [path] if isinstance(path, str | os.PathLike) else list(path)
@@ -165,7 +165,7 @@ class Dataset(TableRows):
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         load: Load = "ram",
         *,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Self:
         """The constructor under the name that :class:`tape2048.Session` and packs have for it."""
         return cls(path, load, progress=progress)
@@ -305,7 +305,7 @@ def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
 
 
 def _in_memory(
-    arriving: Arriving, opened: list[Opened], shifts: list[int], progress: Callable[[int, int], None] | None
+    arriving: Arriving, opened: list[Opened], shifts: list[int], progress: Callable[[int, int], object] | None
 ) -> Part:
     """All rows in one piece of memory, with the run ids that they have among all data sets."""
     records = arriving.records

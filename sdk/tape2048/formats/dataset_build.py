@@ -100,7 +100,7 @@ def build_dataset(
     *,
     workers: int | None = None,
     shard_rows: int | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
     """Make a data set of everything that the sources hold.
 
@@ -149,7 +149,7 @@ def append_dataset(
     sources: Iterable[str | os.PathLike[str] | Source],
     *,
     workers: int | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
     """Add everything that the sources hold to a data set; ids of the new runs go on after the highest.
 
@@ -193,7 +193,7 @@ def write_view(
     view: Dataset,
     *,
     shard_rows: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Built:
     """Write the runs of a view (or of several data sets opened as one) as a data set of their own.
 
@@ -316,7 +316,7 @@ class _Added:
         self,
         sources: Sequence[Source],
         workers: int | None,
-        progress: Callable[[int, int, int], None] | None,
+        progress: Callable[[int, int, int], object] | None,
     ) -> None:
         """Write the rows of every source, in order."""
         total = sum(source.count for source in sources)

@@ -120,7 +120,7 @@ def _check_rows(rows: Any, places: Any, runs: Any, found: Any) -> int:
 
 
 def verify_dataset(
-    path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
 ) -> Report:
     """Check a data set completely.
 

@@ -156,7 +156,7 @@ class DataPack(TableRows):
         runs: str | os.PathLike[str] | Iterable[Run | str | os.PathLike[str]],
         *,
         workers: int | None = None,
-        on_skip: Callable[[str, Exception], None] | None = None,
+        on_skip: Callable[[str, Exception], object] | None = None,
     ) -> Self:
         """Lay runs end to end, in their order, with ids from 0.
 
@@ -223,7 +223,7 @@ class DataPack(TableRows):
         directory: str | os.PathLike[str],
         *,
         workers: int | None = None,
-        on_skip: Callable[[str, Exception], None] | None = None,
+        on_skip: Callable[[str, Exception], object] | None = None,
     ) -> None:
         """Add the runs of every run file below a directory, in path order.
 
@@ -239,7 +239,9 @@ class DataPack(TableRows):
         """
         self.append(_runs_of([directory], workers, on_skip))
 
-    def save(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> None:
+    def save(
+        self, path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+    ) -> None:
         """Write a new file, which appears whole or not at all. A view writes its runs, renumbered from 0.
 
         Args:
@@ -361,7 +363,7 @@ def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
 def _runs_of(
     sources: Iterable[Run | str | os.PathLike[str]],
     workers: int | None,
-    on_skip: Callable[[str, Exception], None] | None,
+    on_skip: Callable[[str, Exception], object] | None,
 ) -> Iterator[Run]:
     """Runs as they are, and those of what stands at paths."""
     from tape2048.formats.sources import open_source

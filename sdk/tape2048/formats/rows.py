@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers", "run_ordinal"]
@@ -82,7 +84,13 @@ class RowView(ABC):
             TypeError: not integers of one dimension.
         """
 
-    def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> Any:
+    @overload
+    def __getitem__(self, rows: int | np.integer[Any]) -> np.void: ...
+
+    @overload
+    def __getitem__(self, rows: slice | NDArray[Any] | Sequence[int]) -> NDArray[np.void]: ...
+
+    def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> np.void | NDArray[np.void]:
         """One row as a record, or several as an array; see :meth:`get_batch`. Slices are Python's."""
         if isinstance(rows, slice):
             return self.get_batch(np.arange(*rows.indices(len(self)), dtype=np.int64))
@@ -90,7 +98,8 @@ class RowView(ABC):
             number = operator.index(rows)  # type: ignore[arg-type]
         except TypeError:
             return self.get_batch(rows)  # type: ignore[arg-type]
-        return self.get_batch(np.array([number]))[0]
+        row: np.void = self.get_batch(np.array([number]))[0]
+        return row
 
 
 def run_ordinal(run: SupportsIndex, count: int) -> int:

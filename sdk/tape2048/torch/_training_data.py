@@ -82,7 +82,7 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         "rank": ranks.rank,
         "world_size": ranks.world_size,
     }
-    augment = "d4" if config.augment == "d4" and not config.use_embeddings else None
+    augment: Literal["d4"] | None = "d4" if config.augment == "d4" and not config.use_embeddings else None
     try:
         train = CriticLoader(
             sources["train"], config.batch_rows, seed=config.seed, augment=augment, drop_last=True, **common

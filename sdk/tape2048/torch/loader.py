@@ -43,10 +43,11 @@ from tape2048.torch._support import pick_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
-    from tape2048._fields import Batch, LabelDtype
+    from tape2048._fields import Batch, BatchOptions, LabelDtype
     from tape2048.capping import Capped
     from tape2048.corpus import Corpus
 
@@ -156,7 +157,7 @@ class CriticLoader(IterableDataset[Tensors]):
         keep: int = 2,
         device: str | torch.device | None = None,
         pin_memory: bool | None = None,
-        **options: Any,
+        **options: Unpack[BatchOptions],
     ) -> None:
         self.threads = whole("threads", threads)
         self.prefetch = whole("prefetch", prefetch)
