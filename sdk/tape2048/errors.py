@@ -156,7 +156,7 @@ class TapeError(Exception):
         message: what was found, and what was expected.
         path: the file or directory it was found in.
         offset: the byte in that file, where one makes sense.
-        hint: what the reader can do about it.
+        hint: what the reader can do about it; in a traceback, it stands below the message.
     """
 
     exit_code: ClassVar[int] = 1
@@ -174,6 +174,8 @@ class TapeError(Exception):
         self.path = None if path is None else str(path)
         self.offset = offset
         self.hint = hint
+        if hint is not None:
+            self.add_note(f"hint: {hint}")
 
     def __str__(self) -> str:
         where = "" if self.path is None else f"{self.path}: "

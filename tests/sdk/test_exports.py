@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import pickle
 import pkgutil
 import subprocess
 import sys
+import traceback
 from types import ModuleType
 
 import pytest
@@ -107,3 +110,11 @@ class TestErrors:
         error = tape2048.errors.FormatError("bad", path="/x", offset=3, hint="do")
         assert str(error) == "/x: bad (at byte 3)"
         assert (error.message, error.path, error.offset, error.hint) == ("bad", "/x", 3, "do")
+
+    def test_a_traceback_says_what_to_do(self) -> None:
+        """Who uses the SDK in a notebook sees nothing else."""
+        error = tape2048.errors.FormatError("bad", path="/x", hint="restore it")
+        for shown in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - our own
+            lines = traceback.format_exception(shown)
+            assert lines == ["tape2048.errors.FormatError: /x: bad\n", "hint: restore it\n"]
+        assert len(traceback.format_exception(tape2048.errors.FormatError("bad"))) == 1
