@@ -135,12 +135,30 @@ def test_somebody_elses_tower(theirs: str, tmp_path: Path, boards: Any) -> None:
         ("nowhere_at_all:f", errors.ConfigError, "no module"),
         ("{}:missing", errors.ConfigError, "has no 'missing'"),
         ("{}:none", errors.ConfigError, "NoneType"),
+        ("{}:torch", errors.ConfigError, "is a module, expected a function"),
         ("{}:flat", errors.ConfigError, "neither a checkpoint nor parameters"),
     ],
 )
 def test_factories_that_cannot_be(theirs: str, name: str, kind: type, said: str) -> None:
     with pytest.raises(kind, match=said):
         open_tower(name.format(theirs))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        ("import needy_lib", errors.MissingPackageError, "needs needy_lib, which is not installed"),
+        ("import needy", errors.MissingPackageError, "needs needy, which is not installed"),
+        ("import torch; torch.no_such_thing", AttributeError, "no_such_thing"),
+    ],
+)
+def test_modules_that_are_there_and_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception], said: str
+) -> None:
+    (tmp_path / "needytower.py").write_text(f"{code}\ndef make(checkpoint): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(kind, match=said):
+        open_tower("needytower:make")
 
 
 @pytest.mark.parametrize(("name", "said"), [("wrong", "shape"), ("numbers", "ndarray")])

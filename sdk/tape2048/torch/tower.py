@@ -21,7 +21,7 @@ import importlib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 import torch
@@ -347,17 +347,21 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
     if match is None:
         raise ConfigError(f"found the tower {spec!r}, expected module:factory")
     try:
-        factory = getattr(importlib.import_module(match["module"]), match["name"])
+        module = importlib.import_module(match["module"])
     except ModuleNotFoundError as error:
-        if error.name and not match["module"].startswith(error.name):
+        # "their.towers" is not there where "their" is not; that "torch" is not says nothing of "torchtower".
+        if error.name and not f"{match['module']}.".startswith(f"{error.name}."):
             raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
         raise ConfigError(
             f"{spec}: no module {match['module']!r}",
             hint="start where it is, or put its directory in PYTHONPATH",
         ) from error
-    except AttributeError as error:
-        raise ConfigError(f"{spec}: the module has no {match['name']!r}") from error
-    made = cast("Any", factory)(checkpoint)
+    factory: Any = getattr(module, match["name"], None)
+    if factory is None:
+        raise ConfigError(f"{spec}: the module has no {match['name']!r}")
+    if not callable(factory):
+        raise ConfigError(f"{spec} is a {type(factory).__name__}, expected a function that makes a tower")
+    made = factory(checkpoint)
     if not callable(made):
         raise ConfigError(f"{spec}({checkpoint!r}) gave a {type(made).__name__}, expected a callable")
     return made
