@@ -459,6 +459,9 @@ def test_workers_do_not_copy_to_a_device(corpus: Corpus) -> None:
 def test_a_device_that_is_not_there_is_refused_at_once(corpus: Corpus) -> None:
     with pytest.raises(DeviceError, match="cuda:99"):
         loader_of(corpus, device="cuda:99")
+    for device in ("gpu", "cuda:x", "", 3.5):
+        with pytest.raises(DeviceError, match=f"found the device {device!r}, expected a name"):
+            loader_of(corpus, device=device)
 
 
 def test_batches_on_a_device_are_the_callers(corpus: Corpus) -> None:
@@ -573,6 +576,14 @@ def test_batches_as_a_data_set(corpus: Corpus, epochs: list[list[list[int]]]) ->
     loader = as_torch_dataset(corpus, map_style=False, batch_size=BATCH, seed=7, fields=("row",))
     assert isinstance(loader, CriticLoader)
     assert rows_of(loader) == epochs[0]
+
+
+def test_what_a_notebook_shows(corpus: Corpus) -> None:
+    loader = CriticLoader(corpus, 100, device="cpu")
+    assert repr(loader) == f"<CriticLoader of {loader.batches!r}, on cpu>"
+    dataset = CriticDataset(corpus, fields=("row", "tokens"))
+    assert repr(dataset) == f"<CriticDataset of {corpus!r}: row, tokens>"
+    assert repr(dataset.__getitems__([3, 4])) == "<RowBatch of 2 rows: row, tokens>"
 
 
 # --- what is refused

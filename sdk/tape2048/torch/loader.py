@@ -38,6 +38,7 @@ from tape2048._corpus_rows import check_corpus
 from tape2048._fields import check_fields, check_label_dtype
 from tape2048._numbers import whole
 from tape2048.batches import Batches
+from tape2048.errors import DeviceError
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.torch._support import pick_device
 
@@ -143,7 +144,7 @@ class CriticLoader(IterableDataset[Tensors]):
         corpus: the view whose rows these are.
 
     Raises:
-        DeviceError: no such CUDA device.
+        DeviceError: no such device.
         ValueError: a wrong argument; else as for :class:`tape2048.batches.Batches`.
     """
 
@@ -167,7 +168,12 @@ class CriticLoader(IterableDataset[Tensors]):
                 raise ValueError(f"{name}={getattr(self, name)}; expected at least {least}")
         self.batches = Batches(source, batch_size, **options)
         self.corpus = self.batches.corpus
-        self.device = None if device is None else torch.device(device)
+        try:
+            self.device = None if device is None else torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise DeviceError(
+                f"found the device {device!r}, expected a name such as cpu, cuda or cuda:1"
+            ) from error
         if self.device is not None and self.device.type == "cuda":
             pick_device(str(self.device))  # refused here, and not by the first batch
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
@@ -195,6 +201,10 @@ class CriticLoader(IterableDataset[Tensors]):
     def __len__(self) -> int:
         """Batches of a whole epoch."""
         return len(self.batches)
+
+    def __repr__(self) -> str:
+        where = "" if self.device is None else f", on {self.device}"
+        return f"<CriticLoader of {self.batches!r}{where}>"
 
     def __iter__(self) -> Iterator[Tensors]:
         worker = get_worker_info()
@@ -369,6 +379,9 @@ class RowBatch(Sequence[Tensors]):
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
 
+    def __repr__(self) -> str:
+        return f"<RowBatch of {len(self):,} rows: {', '.join(self.tensors)}>"
+
     def __getitem__(self, i: Any) -> Any:
         return {name: tensor[i] for name, tensor in self.tensors.items()}
 
@@ -418,6 +431,9 @@ class CriticDataset(Dataset[Tensors]):
 
     def __len__(self) -> int:
         return len(self.corpus)
+
+    def __repr__(self) -> str:
+        return f"<CriticDataset of {self.corpus!r}: {', '.join(self.fields)}>"
 
     def __getitem__(self, row: int) -> Tensors:
         """One row: tensors without the first dimension."""
