@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,10 +62,35 @@ class TestRun:
     def test_arrays_that_do_not_fit_are_refused(self, change: dict[str, object], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(run_of(3), **change)
+        with pytest.raises(TypeError, match=r"moves is a list; expected uint8\[3\]"):
+            dataclasses.replace(run_of(3), moves=[0, 0, 0])
 
     def test_from_boards(self) -> None:
         run = run_of(3, branches=False)
         assert Run.from_boards(run.boards, run.moves, run.final_board, run.meta).equals(run)
+        # A list with boards on both sides of 2**63, of which NumPy makes floats.
+        boards = [1, 2**63 + 1, 2**64 - 1]
+        assert Run.from_boards(boards, [0, 1, 3], 2, RunMeta(3)).states.tolist() == [*boards, 2]
+        assert Run.from_boards([], [], 2, RunMeta(0)).states.tolist() == [2]
+
+    @pytest.mark.parametrize(
+        ("boards", "moves", "final", "message"),
+        [
+            ([1.5], [0], 1, r"boards: found 1\.5, expected a number of uint64"),
+            (np.array([1.0]), [0], 1, r"boards: found 1\.0"),
+            ([2**64], [0], 1, "boards: found 18446744073709551616"),
+            (np.array([-1]), [0], 1, "boards: found -1"),
+            ([1], [0.7], 1, r"moves: found 0\.7, expected a number of uint8"),
+            ([1], np.array([256]), 1, "moves: found 256"),
+            ([1], ["2"], 1, "moves: found '2'"),
+            ([1], [0], -1, "final_board: found -1"),
+        ],
+    )
+    def test_numbers_that_do_not_fit_are_refused(
+        self, boards: Any, moves: Any, final: int, message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            Run.from_boards(boards, moves, final, RunMeta(1))
 
     def test_equals_compares_bits(self) -> None:
         run = run_of(3)
@@ -129,6 +155,7 @@ class TestRows:
         shuffled = np.random.default_rng(0).integers(0, 8, 50)
         assert rows.get_batch(shuffled).tobytes() == everything[shuffled].tobytes()
         assert len(rows.get_batch([])) == 0
+        assert RunRows(iter(runs))[:].tobytes() == everything.tobytes()
         with pytest.raises(IndexError):
             rows.get_batch([8])
 

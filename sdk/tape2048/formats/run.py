@@ -19,7 +19,7 @@ from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from typing import Any, Self
 
     from numpy.typing import ArrayLike, NDArray
@@ -128,10 +128,10 @@ class Run(RowView):
             branches: the three branch arrays, by name.
 
         Raises:
-            ValueError: lengths or types that do not fit each other.
+            ValueError: lengths or types that do not fit each other, or numbers that do not fit their type.
         """
-        states = np.append(np.asarray(boards, np.uint64), np.uint64(final_board))
-        return cls(states, np.asarray(moves, np.uint8), meta, **branches)
+        states = np.append(_unsigned("boards", boards, _U64), _unsigned("final_board", [final_board], _U64))
+        return cls(states, _unsigned("moves", moves, _U8), meta, **branches)
 
     @property
     def boards(self) -> NDArray[np.uint64]:
@@ -181,9 +181,23 @@ class Run(RowView):
         return True
 
 
+def _unsigned(name: str, values: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Numbers as an array of an unsigned type, none of them rounded or wrapped."""
+    if isinstance(values, np.ndarray) and values.dtype == dtype:
+        return values
+    # Object by object: of a list with boards on both sides of 2**63, NumPy makes floats.
+    given = np.asarray(values, object)
+    for value in given.flat:
+        if not isinstance(value, int | np.integer) or not 0 <= value < 1 << 8 * dtype.itemsize:
+            raise ValueError(f"{name}: found {value!r}, expected a number of {dtype}")
+    return given.astype(dtype)
+
+
 def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if array is None:
         raise ValueError(f"{name} is missing; branch arrays come all three or not at all")
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} is a {type(array).__name__}; expected {dtype}{list(shape)}")
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}")
 
@@ -195,10 +209,10 @@ class RunRows(RowView):
         runs: the runs; ``run_id`` is the ordinal among them. They are held, not copied.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Iterable[Run]) -> None:
         self.runs = tuple(runs)
         #: ``i8[R + 1]``: the first row of each run, then the number of rows.
-        self.first_rows = np.cumsum([0, *(len(run) for run in runs)], dtype=np.int64)
+        self.first_rows = np.cumsum([0, *(len(run) for run in self.runs)], dtype=np.int64)
 
     def __len__(self) -> int:
         """Number of steps of all runs."""
