@@ -141,6 +141,7 @@ def merge_sessions(
 
 def _parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> Iterator[_Part]:
     """The sessions by their start, none twice; they are held until the stack is closed."""
+    paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
         found = f"{len(paths)} path" + ("" if len(paths) == 1 else "s")
         raise MergeError(

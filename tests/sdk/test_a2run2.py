@@ -205,6 +205,7 @@ class TestSteps:
         assert steps[-1].chosen is Move(GAME.moves[-1])
         assert [step.pre_board for step in steps[2:5]] == GAME.states[2:5]
         assert len(steps[2:5][1:]) == 2
+        assert repr(steps[2:5]).startswith("<StepsView: 3 steps of <RunV2: ")
         with pytest.raises(IndexError):
             steps[9]
 

@@ -310,6 +310,9 @@ def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(made[0])
     refused([made[0], tmp_path / "link"], out, errors.MergeError, "named twice")
     refused(made[:1], out, errors.MergeError, "at least two")
+    for path in (made[0], str(made[0])):  # text is a sequence of text
+        with pytest.raises(errors.MergeError, match="found 1 path, expected at least two"):
+            merge_sessions(path, out)  # type: ignore[arg-type]
 
 
 def test_what_others_wrote_is_refused(tmp_path: Path) -> None:

@@ -104,6 +104,9 @@ class StepsView(Sequence[StepV2]):
             )
         return StepV2(int(run.states[step]), Move(int(run.moves[step])), branches)
 
+    def __repr__(self) -> str:
+        return f"<StepsView: {len(self):,} steps of {self._run!r}>"
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RunV2(Run):

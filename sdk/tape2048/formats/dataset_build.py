@@ -96,7 +96,7 @@ class Built(msgspec.Struct, frozen=True):
 
 def build_dataset(
     output: str | os.PathLike[str],
-    sources: Iterable[str | os.PathLike[str] | Source],
+    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
     *,
     workers: int | None = None,
     shard_rows: int | None = None,
@@ -109,7 +109,8 @@ def build_dataset(
 
     Args:
         output: the directory to make; nothing may stand there.
-        sources: what :func:`~tape2048.formats.sources.open_source` opens, in the order of their rows.
+        sources: what :func:`~tape2048.formats.sources.open_source` opens, in the order of their rows; or
+            one such.
         workers: threads that decode; None: one for each core.
         shard_rows: write files of so many rows; None: one ``steps.npy``. Appending to shards copies no
             rows.
@@ -120,6 +121,7 @@ def build_dataset(
         EmptyCorpusError: every run would be left out; nothing was written.
         FormatError: a source that is damaged as a whole.
         StorageError: a source cannot be read, or the operating system refused to write.
+        ValueError: ``workers`` or ``shard_rows`` is below 1.
     """
     target = Path(os.path.abspath(output))
     if os.path.lexists(target):
@@ -128,7 +130,7 @@ def build_dataset(
             path=target,
             hint="append to it, or name another directory",
         )
-    opened = [source if isinstance(source, Source) else open_source(source) for source in sources]
+    opened = _opened(sources)
     with (
         _writing(target),
         Staging(target) as staging,
@@ -146,7 +148,7 @@ def build_dataset(
 
 def append_dataset(
     path: str | os.PathLike[str],
-    sources: Iterable[str | os.PathLike[str] | Source],
+    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
     *,
     workers: int | None = None,
     progress: Callable[[int, int, int], object] | None = None,
@@ -171,7 +173,7 @@ def append_dataset(
         FormatError: the data set or a source is damaged.
     """
     target = Path(os.path.abspath(path))
-    opened = [source if isinstance(source, Source) else open_source(source) for source in sources]
+    opened = _opened(sources)
     with ExitStack() as stack:
         _hold_dataset(target, stack)
         old = open_directory(target, stack)
@@ -241,6 +243,14 @@ def write_view(
 
 
 # ------------------------------------------------------------------------------------ the new runs
+
+
+def _opened(
+    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
+) -> list[Source]:
+    # Text is also an iterable of text: of "/data", the first would be the root of all files.
+    each = [sources] if isinstance(sources, str | os.PathLike | Source) else sources
+    return [source if isinstance(source, Source) else open_source(source) for source in each]
 
 
 class _Chunk(NamedTuple):

@@ -55,6 +55,9 @@ class RunTable:
         """Number of runs, R."""
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        return f"<RunTable: {len(self):,} runs, engines {', '.join(self.engines) or 'unknown'}>"
+
     def meta(self, ordinal: int) -> RunMeta:
         """The facts of one run, as single runs carry them."""
         row = self.rows[ordinal]

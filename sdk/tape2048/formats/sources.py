@@ -82,6 +82,10 @@ class Source:
         self._jobs = jobs
         self._decode = decode
 
+    def __repr__(self) -> str:
+        what = "pieces" if self.kind in {"jsonl", "parquet"} else "runs"
+        return f"<Source {self.path}: {self.kind}, {self.count:,} {what}>"
+
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:
         """Every run, in order, decoded on several threads.
 

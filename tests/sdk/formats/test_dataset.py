@@ -43,6 +43,7 @@ from tape2048.formats.dataset import STEP_DTYPE, Dataset
 from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
 from tape2048.formats.dataset_db import read_runs_db
 from tape2048.formats.dataset_verify import verify_dataset
+from tape2048.formats.sources import open_source
 from tape2048_tools.cli import run
 
 from ..builders import change_database, header_bytes, open_files, write_ours
@@ -119,6 +120,17 @@ class TestBuild:
         build_dataset(tmp_path / "again", [runs], workers=workers)
         assert (tmp_path / "again/steps.npy").read_bytes() == (built / "steps.npy").read_bytes()
         assert (tmp_path / "again/metadata.db").read_bytes() == (built / "metadata.db").read_bytes()
+
+    def test_one_source_may_stand_alone(self, built: Path, runs: Path, tmp_path: Path) -> None:
+        """Taken for many, the text of a path would begin with the source "/": all files that there are."""
+        source = open_source(runs)
+        for number, one in enumerate((runs, str(runs), source)):
+            path = tmp_path / f"again-{number}"
+            build_dataset(path, one)
+            assert (path / "steps.npy").read_bytes() == (built / "steps.npy").read_bytes()
+            assert append_dataset(path, one).runs == source.count
+        assert repr(source) == f"<Source {runs}: runs, {source.count} runs>"
+        assert repr(Dataset(built).run_table).startswith(f"<RunTable: {source.count} runs, engines ")
 
     def test_bad_runs_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
         (runs / "000x.a2run2").write_bytes(b"\xff" * 20)
