@@ -313,6 +313,7 @@ class Corpus:
 
         Raises:
             EmptyCorpusError: a part has no row.
+            TypeError: a share that is no number, or a salt that is no text.
             ValueError: no parts, a share that is not positive, or shares that are not 1 together.
         """
         check_parts(parts)
@@ -435,8 +436,8 @@ class Corpus:
     def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Rows whose label is false for each whose label is true: ``f64[T]``, no row is read.
 
-        What ``BCEWithLogitsLoss(pos_weight=...)`` takes. 1 where all labels are the same: no weight of the
-        true ones could balance them.
+        As a tensor (``torch.from_numpy(...).float()``), what ``BCEWithLogitsLoss(pos_weight=...)`` takes. 1
+        where all labels are the same: no weight of the true ones could balance them.
         """
         return positive_weights(self.run_labels(thresholds), self.row_counts)
 

@@ -14,6 +14,7 @@ none moves when sessions are added::
 from __future__ import annotations
 
 import hashlib
+import numbers
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,8 +35,10 @@ SHARES_TOLERANCE = 1e-6
 
 
 def check_parts(parts: Mapping[str, float]) -> None:
-    """Raise ValueError unless the shares are positive and make 1 together."""
+    """Raise unless the shares are positive numbers that make 1 together: ValueError, or TypeError."""
     shares = list(parts.values())
+    if not all(isinstance(share, numbers.Real) for share in shares):
+        raise TypeError(f"shares {dict(parts)}; expected numbers")
     if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > SHARES_TOLERANCE:
         raise ValueError(f"shares {dict(parts)}; expected positive ones that are 1 together")
 
@@ -47,7 +50,12 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = ""
         runs: ``CORPUS_RUN_DTYPE[R]``.
         sessions: which ``runs["session"]`` counts.
         salt: any text.
+
+    Raises:
+        TypeError: a salt that is no text.
     """
+    if not isinstance(salt, str):
+        raise TypeError(f"salt={salt!r}; expected text")
     keys = np.array([_player_key(session, salt) for session in sessions], np.uint64)
     # Twice: seeds often follow one another, and keys of salts may be close.
     hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))

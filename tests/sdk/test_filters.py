@@ -291,6 +291,16 @@ class TestSplit:
         with pytest.raises(ValueError, match="together"):
             corpus.split(**parts)
 
+    def test_shares_that_are_no_numbers_and_salts_that_are_no_text(self, corpus: Corpus) -> None:
+        wrong: Any
+        for wrong in ("0.9", None):
+            with pytest.raises(TypeError, match="expected numbers"):
+                corpus.split(train=wrong, val=0.1)
+        for wrong in (5, None, b"x"):
+            with pytest.raises(TypeError, match=f"salt={wrong!r}; expected text"):
+                corpus.split(salt=wrong, train=0.9, val=0.1)
+        assert corpus.split(train=np.float32(0.5), val=np.float64(0.5)).keys() == {"train", "val"}
+
     def test_part_without_rows(self, tmp_path: Path) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[Game(1, 4)]))
         with pytest.raises(errors.EmptyCorpusError, match=r"split's part (train|val)"):
