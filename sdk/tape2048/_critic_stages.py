@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tape2048._critic_rows import Sample
 
-__all__ = ["ALL", "UNDECIDED", "StageRows", "StagesBy", "stages_of"]
+__all__ = ["ALL", "UNDECIDED", "StageRows", "StagesBy", "check_by", "stages_of"]
 
 #: How rows are divided into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
@@ -35,8 +35,14 @@ class StageRows(NamedTuple):
     rows: NDArray[np.bool_] | None
 
 
+def check_by(by: str) -> None:
+    """Raise ValueError unless ``by`` is one of :data:`StagesBy`."""
+    if by not in get_args(StagesBy):
+        raise ValueError(f"by={by!r}; expected 'moves', 'tile' or 'progress'")
+
+
 def stages_of(sample: Sample, by: StagesBy) -> Iterator[StageRows]:
-    """The stages in order; ValueError where there is no such division."""
+    """The stages in order, by what :func:`check_by` has checked."""
     yield StageRows(Stage(ALL, "all rows"), np.ones(len(sample.runs), np.bool_))
     if by == "moves":
         yield from _thirds(sample.steps)
@@ -46,12 +52,10 @@ def stages_of(sample: Sample, by: StagesBy) -> Iterator[StageRows]:
         for number, name in enumerate(("first third", "second third", "last third")):
             about = "of each game's moves; known only when it has ended"
             yield StageRows(Stage(name, about), third == number)
-    elif by == "tile":
+    else:
         for exponent in np.unique(sample.tiles).tolist():
             about = "highest tile on the board"
             yield StageRows(Stage(str(1 << exponent), about), sample.tiles == exponent)
-    else:
-        raise ValueError(f"by={by!r}; expected 'moves', 'tile' or 'progress'")
     yield StageRows(Stage(UNDECIDED, "rows on which the tile does not stand yet"), None)
 
 

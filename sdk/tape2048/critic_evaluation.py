@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._corpus_rows import check_corpus
 from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048._critic_rows import CriticLike, Sample, take_sample
-from tape2048._critic_stages import ALL, UNDECIDED, StageRows, StagesBy, stages_of
-from tape2048._parallel import map_ordered
+from tape2048._critic_stages import ALL, UNDECIDED, StageRows, StagesBy, check_by, stages_of
+from tape2048._numbers import whole
+from tape2048._parallel import map_ordered, worker_count
 from tape2048.critic_baselines import calibrate, highest_tile, nothing
 from tape2048.critic_metrics import (
     RunBootstrap,
@@ -101,12 +103,20 @@ def evaluate(
             and the whole.
 
     Raises:
+        TypeError: what is no corpus.
         ValueError: a wrong argument.
         MissingPackageError: ``train`` is given, and scikit-learn is not installed.
         TapeError: what reading rows and asking the critic raise.
     """
-    if seed < 0:
-        raise ValueError(f"seed={seed}; expected at least 0")
+    # Before the critic is asked about all rows, which may take hours.
+    check_by(by)
+    worker_count(workers)
+    for name, value in (("seed", seed), ("replicates", replicates)):
+        if whole(name, value) < 0:
+            raise ValueError(f"{name}={value}; expected at least 0")
+    for each in (corpus, train):
+        if each is not None:
+            check_corpus(each)
     tiles = tuple(critic.thresholds)
     asked: dict[str, Baseline] = {PREVALENCE: nothing, TILE: highest_tile, **(baselines or {})}
     report = progress or (lambda *_: None)

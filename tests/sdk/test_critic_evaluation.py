@@ -196,6 +196,15 @@ def test_wrong_arguments_and_critics_are_refused(corpus: Corpus) -> None:
         evaluate(tile_critic(), corpus, by="year", replicates=0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seed=-1"):
         evaluate(tile_critic(), corpus, seed=-1)
+    # Before the critic is asked about a single row.
+    silent = Fake(pytest.fail, [8192])
+    options: dict[str, Any]
+    for options in ({"by": "year"}, {"replicates": -1}, {"replicates": 1.5}, {"workers": 0}, {"per_run": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))}=.*; expected"):
+            evaluate(silent, corpus, **options)
+    session: Any = corpus.sessions[0]
+    with pytest.raises(TypeError, match="expected a Corpus"):
+        evaluate(silent, corpus, train=session)
     wrong = tile_critic()
     wrong.thresholds = (8192,)
     wrong.say = lambda exps: exps.max(axis=1) / 15

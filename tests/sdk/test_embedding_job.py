@@ -305,6 +305,16 @@ def test_numbers_that_are_not_finite_are_refused(session: Session, towers: list[
         embed_rows(tower, session.tokens(slice(0, 100)), CPU)
 
 
+def test_few_rows_and_none(session: Session, towers: list[Path]) -> None:
+    tower = open_tower(towers[0])
+    one = embed_rows(tower, session.tokens([0]), CPU)
+    none = embed_rows(tower, session.tokens([]), CPU)
+    assert (one.shape[0], none.shape, none.dtype) == (1, (0, one.shape[1]), one.dtype)
+    for batch_rows in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_rows={batch_rows}; expected at least 1"):
+            embed_rows(tower, session.tokens([0]), CPU, batch_rows)
+
+
 def test_without_room_nothing_is_begun(
     session: Session, towers: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

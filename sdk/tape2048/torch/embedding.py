@@ -94,7 +94,12 @@ def embed_rows(
 
     Raises:
         CriticError: the tower gives something else than vectors, or numbers that are not finite.
+        ValueError: ``batch_rows`` is below 1.
     """
+    if batch_rows < 1:
+        raise ValueError(f"batch_rows={batch_rows}; expected at least 1")
+    if not len(tokens):
+        return np.empty((0, tower_width(tower, device)), np.uint16)
     parts = []
     for begin in range(0, len(tokens), batch_rows):
         vectors = _vectors(tower, torch.from_numpy(tokens[begin : begin + batch_rows]), device)
