@@ -417,7 +417,7 @@ class TestJsonLines:
 
 class TestExtract:
     def test_byte_for_byte(self, pack: PackReader, tmp_path: Path) -> None:
-        paths = pack.extract([5, 0], tmp_path / "out")
+        paths = pack.extract(iter([5, 0]), tmp_path / "out")
         assert [path.name for path in paths] == ["run_000005.a2run2", "run_000000.a2run"]
         assert [path.read_bytes() for path in paths] == [PAYLOADS[5], PAYLOADS[0]]
 

@@ -336,7 +336,7 @@ class PackReader:
                     progress(done, len(self))
         return written
 
-    def extract(self, indices: Sequence[int], directory: str | os.PathLike[str]) -> list[Path]:
+    def extract(self, indices: Iterable[int], directory: str | os.PathLike[str]) -> list[Path]:
         """Write runs to files of their own, byte for byte as they were packed.
 
         Args:
@@ -351,6 +351,7 @@ class PackReader:
             IndexError, FormatError: as :meth:`get_slice`; none was written.
             StorageError: the operating system refused.
         """
+        indices = list(indices)
         slices = [self.get_slice(i) for i in indices]
         paths = [
             Path(directory, f"run_{i:06d}{_SUFFIXES[payload.kind]}")

@@ -217,6 +217,7 @@ class TableRows(RowView):
             until: as ``since``.
 
         Raises:
+            TypeError: neither of these.
             ValueError: a moment without a time zone.
         """
         start = self.runs["start_unix_s"]
@@ -250,7 +251,9 @@ def _between(values: NDArray[Any], low: int | None, high: int | None) -> NDArray
 
 def _seconds(moment: float | dt.datetime) -> float:
     if not isinstance(moment, dt.datetime):
-        return moment
+        if isinstance(moment, float | int | np.number):
+            return float(moment)
+        raise TypeError(f"found {moment!r}, expected seconds since 1970, or a datetime with its time zone")
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone; expected one, as datetime.UTC")
     return moment.timestamp()

@@ -799,6 +799,8 @@ class TestViews:
         assert view.runs["id"].tolist() == [2]
         with pytest.raises(ValueError, match="time zone"):
             opened.filter_by_time(dt.datetime(2025, 1, 1))  # noqa: DTZ001 - that is the point
+        with pytest.raises(TypeError, match="found '2025-01-01', expected seconds since 1970, or"):
+            opened.filter_by_time("2025-01-01")  # type: ignore[arg-type]
 
     def test_bad_masks(self, built: Path) -> None:
         for bad in (np.ones(4, np.bool_), np.ones(3, np.int64), np.ones((3, 1), np.bool_)):
