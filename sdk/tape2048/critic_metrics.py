@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._numbers import whole
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -197,9 +199,11 @@ def reliability(
 ) -> Bins:
     """What was predicted and what came true, in bins of equally many rows.
 
-    The bins' edges are those of the sample, for all weightings. Other arguments and errors are as for
-    :func:`ranking`.
+    The bins' edges are those of the sample, for all weightings. ``bins`` is at least 1. Other arguments and
+    errors are as for :func:`ranking`.
     """
+    if whole("bins", bins) < 1:
+        raise ValueError(f"bins={bins}; expected at least 1")
     p, labels, owners = _checked(probabilities, labels, runs, weights)
     if len(p) == 0:
         nothing = np.empty((0, weights.shape[1]))

@@ -101,6 +101,12 @@ class TestReadAndWrite:
             {"highest_tile": 2**32},
             {"elapsed_s": float("nan")},
             {"elapsed_s": 1e39},
+            {"elapsed_s": 10**400},
+            {"elapsed_s": "1"},
+            {"start_unix_s": 1.5},
+            {"highest_tile": "8192"},
+            {"engine": 5},
+            {"engine": "\ud800"},
         ],
     )
     def test_facts_that_do_not_fit_are_refused(self, change: dict[str, object], tmp_path: Path) -> None:

@@ -215,6 +215,13 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> N
         ranking(**given)
 
 
+def test_no_bins() -> None:
+    bins: Any
+    for bins in (0, -3, 1.5):
+        with pytest.raises(ValueError, match=f"bins={bins}; expected"):
+            reliability([0.1], np.array([True]), np.array([0]), np.ones((1, 1)), bins)
+
+
 def test_no_runs_and_no_rows() -> None:
     with pytest.raises(ValueError, match="runs=0"):
         RunBootstrap(0)

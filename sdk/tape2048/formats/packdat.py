@@ -186,6 +186,8 @@ class DataPack(TableRows):
         metas = []
         begin, first_id = rows, next_id
         for run in runs:
+            if not isinstance(run, Run):
+                raise TypeError(f"found {run!r:.200}, expected a Run; append_from_directory takes run files")
             check_meta(run.meta)
             check_fits("id", next_id)
             check_fits("first_step_idx", rows)
@@ -210,6 +212,7 @@ class DataPack(TableRows):
         In memory alone: :meth:`save` writes a new file. Views that were made before stay what they are.
 
         Raises:
+            TypeError: something else than runs.
             ValueError: this is a view.
             FieldError: as :meth:`build`; nothing is added then.
         """

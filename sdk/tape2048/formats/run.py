@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from tape2048._json import is_utf8
 from tape2048.errors import FieldError
 from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 
@@ -65,14 +66,22 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> Non
         path: named in errors.
 
     Raises:
-        FieldError: a count does not fit its field, or ``elapsed_s`` is not a finite float32.
+        FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is no
+            text that UTF-8 holds.
     """
     for name, highest in _UNSIGNED_MAX.items():
         value = getattr(meta, name)
-        if not 0 <= value <= highest:
-            raise FieldError(f"{name} is {value}; expected 0 <= {name} <= {highest}", path=path)
-    if not (math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX):
-        raise FieldError(f"elapsed_s is {meta.elapsed_s}; expected a finite float32", path=path)
+        if not isinstance(value, int | np.integer) or not 0 <= value <= highest:
+            raise FieldError(f"{name} is {value!r}; expected a whole number from 0 to {highest}", path=path)
+    try:
+        fits = math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX
+    except (TypeError, OverflowError):  # no number, or one that no float holds
+        fits = False
+    if not fits:
+        raise FieldError(f"elapsed_s is {meta.elapsed_s!r}; expected a finite float32", path=path)
+    engine: object = meta.engine
+    if engine is not None and not (isinstance(engine, str) and is_utf8(engine)):
+        raise FieldError(f"engine is {engine!r}; expected text, or None", path=path)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -169,6 +169,15 @@ class TestConversion:
 
 
 class TestAppend:
+    def test_what_is_no_run(self, tmp_path: Path) -> None:
+        pack = DataPack.build(runs_of())
+        before = pack.to_bytes()
+        runs: Any
+        for runs in (runs_of()[0], [*runs_of(), str(tmp_path)], [5]):  # a run is a sequence of its rows
+            with pytest.raises(TypeError, match="expected a Run; append_from_directory takes run files"):
+                pack.append(runs)
+        assert pack.to_bytes() == before
+
     def test_ids_and_rows_go_on(self, tmp_path: Path) -> None:
         pack = DataPack.build(runs_of())
         before = pack.records(np.arange(len(pack)))
