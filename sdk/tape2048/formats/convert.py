@@ -303,7 +303,7 @@ def _run_files(where: Path, flow: _Flow) -> int:
         with Staging(where) as staging:
             for count, (name, run) in enumerate(flow.named(), start=1):
                 stem = Path(name).stem if flow.source.kind == "runs" else f"{count - 1:06d}"
-                if stem in taken:
+                while stem in taken:
                     stem = f"{stem}-{count - 1:06d}"
                 taken.add(stem)
                 _write_run(flow.kind, staging.path / f"{stem}{suffix}", run)

@@ -346,6 +346,17 @@ class TestFiles:
         assert sorted(tree(tmp_path / "out")) == ["000.a2run2", "001.a2run2", "002.a2run2"]
         assert tree(tmp_path / "out")["000.a2run2"] == tree(runs)["000.a2run2"]
 
+    def test_names_that_come_twice_get_a_number_that_is_free(self, tmp_path: Path) -> None:
+        # The third, "a" again, would be called what the first one is.
+        names = ("d1/a-000002", "d1/a", "d2/a")
+        for name in names:
+            (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "runs" / f"{name}.a2run").write_bytes(a2t1_bytes(game(len(name), steps_max=9)))
+        assert convert(tmp_path / "runs", tmp_path / "out", "a2run2").runs == 3
+        assert sorted(tree(tmp_path / "out")) == [
+            "a-000002-000002.a2run2", "a-000002.a2run2", "a.a2run2",
+        ]  # fmt: skip
+
     @pytest.mark.parametrize("kind", ["session", "a2run2"])
     def test_all_that_is_written_is_flushed_and_then_gets_its_name(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
