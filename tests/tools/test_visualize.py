@@ -116,6 +116,9 @@ def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
     assert tape("visualize", path, "--index", "1", "--json").json["steps"] == 12
     for flags in ([], ["--index", "2"]):
         assert tape("visualize", path, *flags).code == 2
+    assert "2; there are runs 0 to 1" in tape("visualize", path, "--index", "2").err
+    (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
+    assert "0; there is no run" in tape("visualize", tmp_path / "none.a2pack", "--index", "0").err
     (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
     assert tape("visualize", tmp_path / "run", "--index", "0").code == 2
 

@@ -130,7 +130,8 @@ def _of_session(path: Path, index: int) -> Run:
 
 def _checked(index: int, count: int) -> int:
     if index >= count:
-        raise click.BadParameter(f"{index}; there are runs 0 to {count - 1}", param_hint="--index")
+        there = f"there are runs 0 to {count - 1}" if count else "there is no run"
+        raise click.BadParameter(f"{index}; {there}", param_hint="--index")
     return index
 
 
