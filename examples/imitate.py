@@ -95,12 +95,12 @@ class Policy(torch.nn.Module):
 
 
 def policy(width: int = 8, hidden: int = 64) -> Policy:
-    """The network, with weights of chance: what ``module=examples/imitate.py:policy`` names."""
+    """The network, with random weights: what ``module=examples/imitate.py:policy`` names."""
     return Policy(width, hidden)
 
 
 def masked(logits: torch.Tensor, legal: torch.Tensor) -> torch.Tensor:
-    """Logits with illegal moves out of the question; ``legal`` has bit m for move m."""
+    """Logits with illegal moves masked out; ``legal`` has bit m for move m."""
     allowed = legal.unsqueeze(1).bitwise_right_shift(torch.arange(4)).bitwise_and(1).bool()
     return logits.masked_fill(~allowed, -1e9)
 
@@ -135,7 +135,7 @@ def train(
     begin, done = time.monotonic(), 0
     while done < batches:
         for batch in loader:
-            optimizer.param_groups[0]["lr"] = rate * (1 - done / batches)  # to nothing in a straight line
+            optimizer.param_groups[0]["lr"] = rate * (1 - done / batches)  # linearly to 0
             logits = masked(net(batch["tokens"].long()), batch["legal"])
             loss = torch.nn.functional.cross_entropy(logits, batch["action"].long())
             optimizer.zero_grad()

@@ -114,7 +114,7 @@ def _step_ranges(phase: Phase, runs: NDArray[np.void]) -> tuple[NDArray[np.int64
 
 
 def _sample_rate(session: Session) -> int:
-    """Every how manieth step is a row; 0 where only the rows can say."""
+    """N, where every N-th step is a row; 0 where only the rows can say."""
     rate = session.meta.get("sample_rate")
     ours = session.blocks is not None and session.contiguous
     if not ours or not isinstance(rate, int) or not 1 <= rate <= SAMPLE_RATE_MAX:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_THRESHOLDS", "Rows", "Session", "check_thresholds", "sessions"]
 
-#: Tiles that a critic predicts, unless told otherwise: the thresholds of the seed.
+#: Tiles that a critic predicts, unless told otherwise.
 DEFAULT_THRESHOLDS = (8192, 16384, 32768)
 
 #: A choice of rows: a slice, row numbers, or a mask of all rows.
@@ -89,7 +89,7 @@ class Session(RowView):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], load: Load = "mmap") -> Session:
-        """Open a session directory: ours, or one with the seed's columns alone.
+        """Open a session directory: ours, or one with the columns of the original design alone.
 
         What is checked costs time in proportion to the runs: sizes, types, and that the runs tile
         the rows. Checksums and the rows themselves are for :func:`tape2048.validate_session`. Where

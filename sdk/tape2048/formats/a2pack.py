@@ -253,7 +253,7 @@ class PackReader:
     def iter_batches(
         self,
         batch_size: int,
-        shuffle: bool = False,  # noqa: FBT001, FBT002 - the seed's signature
+        shuffle: bool = False,  # noqa: FBT001, FBT002 - the original design's signature
         seed: int | None = None,
         workers: int | None = None,
     ) -> Iterator[list[RunV2]]:
@@ -298,7 +298,7 @@ class PackReader:
     def to_jsonl(
         self,
         path: str | os.PathLike[str],
-        parallel: bool = True,  # noqa: FBT001, FBT002 - the seed's signature
+        parallel: bool = True,  # noqa: FBT001, FBT002 - the original design's signature
         workers: int | None = None,
         *,
         by_step: bool = False,

@@ -4,7 +4,7 @@ The tables are those of :data:`tape2048.formats.session.SCHEMA`. What NumPy hold
 holds in signed 64 bits: ``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in
 SQLite), all else is a count that has to be >= 0.
 
-Files written by others may have the seed's columns alone (no ``first_row``, no ``rows``), no
+Files written by others may have the original design's columns alone (no ``first_row``, no ``rows``), no
 ``blocks`` and no ``session``. They are read without trusting them: read-only, the schema first, only
 real tables and real columns, no locks waited for, and an end to the work they can cause.
 """
