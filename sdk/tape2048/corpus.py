@@ -63,7 +63,8 @@ class Corpus:
     A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views share the
     rows. Pickling sends paths and the choice of runs, and opens them again there, held as they are here:
     with ``"ram"`` and ``"packed"`` each process that unpickles one reads, and keeps, a copy of its own (as
-    spawned workers do; forked ones share). For many workers, ``load="mmap"``.
+    spawned workers do; forked ones share). For many workers, ``load="mmap"``. A copy (of a loader,
+    too) shares the rows.
 
     Attributes:
         store: what all views of these sessions share.
@@ -236,6 +237,13 @@ class Corpus:
     def __repr__(self) -> str:
         named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
         return f"<Corpus: {named}>"
+
+    # Nothing of it changes; by pickling, a copy of a loader would read all rows into memory again.
+    def __copy__(self) -> Corpus:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Corpus:
+        return self
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
         paths = [str(session.path) for session in self.sessions]

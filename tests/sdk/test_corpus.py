@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import shutil
@@ -177,6 +178,20 @@ class TestOpen:
         np.testing.assert_array_equal(again[:], view[:])
         assert (again.load, again.identity) == (view.load, view.identity)
         assert len(pickle.dumps(corpus)) < 5000
+
+    @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+    def test_copies_share_the_rows(self, corpus: Corpus, make: Any) -> None:
+        view = corpus.where(min_steps=2).phase(steps=(1, None))
+        assert make(view).store is corpus.store
+        np.testing.assert_array_equal(make(view)[:], view[:])
+        batches = view.batches(10, seed=3)
+        next(iter(batches))
+        again = make(batches)
+        assert again.corpus.store is corpus.store
+        assert again.state_dict() == batches.state_dict()
+        again.next_epoch()
+        assert batches.epoch == 0
+        assert make(view.capped(2)).corpus.store is corpus.store
 
     def test_pickled_and_then_changed(self, tmp_path: Path) -> None:
         build(tmp_path, theirs=False)
