@@ -114,6 +114,9 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: Layout) -> None:
         if set(arrays) != set(layout.fields):
             raise ValueError(f"buffers for {sorted(arrays)}; expected {sorted(layout.fields)}")
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or not array.ndim:
+                raise ValueError(f"the buffer for {name} is {array!r:.80}; expected an array of NumPy's")
         self.capacity = min(len(array) for array in arrays.values())
         for name, array in arrays.items():
             dtype, shape = layout.type_of(name)

@@ -133,6 +133,10 @@ class TestEpoch:
         for arrays in bad:
             with pytest.raises(ValueError, match="buffer"):
                 batches.buffer(arrays)
+        no_array: Any
+        for no_array in ([[0] * 16] * 64, None, 5, np.array(0, np.uint8)):
+            with pytest.raises(ValueError, match=r"for tokens is .*; expected an array of NumPy's"):
+                batches.buffer({"tokens": no_array, "labels": np.zeros((64, 3), np.float32)})
 
     @pytest.mark.parametrize("count", [3, 8, 9])
     @pytest.mark.parametrize("size", [9, 300])

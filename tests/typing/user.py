@@ -29,6 +29,7 @@ def rows(path: str) -> None:
     assert_type(session[3:9], NDArray[np.void])
     assert_type(session[np.array([7, 3, 3])], NDArray[np.void])
     assert_type(session[[7, 3, 3]], NDArray[np.void])
+    assert_type(session[torch.tensor([7, 3, 3])], NDArray[np.void])
     assert_type(session.tokens([7, 3, 3]), NDArray[np.uint8])
     assert_type(session.labels((512, 1024)), NDArray[np.bool_])
     corpus = Corpus.open([path, *sessions(path)], "steps >= 100", model=["a", "b"], progress=counts)

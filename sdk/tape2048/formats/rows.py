@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload, runtim
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers", "run_ordinal"]
@@ -84,11 +82,11 @@ class RowView(ABC):
             TypeError: not integers of one dimension.
         """
 
-    @overload
+    @overload  # an integer is also like an array: the first that fits counts
     def __getitem__(self, rows: int | np.integer[Any]) -> np.void: ...
 
     @overload
-    def __getitem__(self, rows: slice | NDArray[Any] | Sequence[int]) -> NDArray[np.void]: ...
+    def __getitem__(self, rows: slice | ArrayLike) -> NDArray[np.void]: ...
 
     def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> np.void | NDArray[np.void]:
         """One row as a record, or several as an array; see :meth:`get_batch`. Slices are Python's."""
