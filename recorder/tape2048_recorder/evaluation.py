@@ -93,12 +93,15 @@ def evaluate(
         player: a player's ``NamedTuple``.
         games: how many, at least 1.
         seed: decides the games.
-        threads: how many play at once.
+        threads: how many play at once, at least 1.
         progress: told ``(done, games)`` from time to time, and at the end.
 
     Raises:
         ConfigError: more games than there is memory for.
+        ValueError: fewer than one game or thread.
     """
+    if games < 1 or threads < 1:
+        raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
     _check_memory(games)
     seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
     scores = np.zeros(games, dtype=np.uint64)

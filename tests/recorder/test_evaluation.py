@@ -69,6 +69,12 @@ def test_a_player_with_a_cache_gives_each_thread_its_own() -> None:
     assert results[0].reach[2048].share > 0
 
 
+@pytest.mark.parametrize(("games", "threads"), [(0, 1), (-1, 1), (1, 0)])
+def test_no_games_and_no_threads_are_refused(games: int, threads: int) -> None:
+    with pytest.raises(ValueError, match=f"games={games}, threads={threads}; expected at least 1"):
+        of_random(games, threads=threads)
+
+
 def test_one_game_has_no_interval() -> None:
     result = of_random(1)
     assert result.games == 1
