@@ -18,6 +18,7 @@ from tape2048._fields import Batch, Layout, check_label_dtype
 from tape2048._filters import NamedFilters
 from tape2048._reading import reading
 from tape2048.errors import CorpusError, EmptyCorpusError, OutDirError, TapeError
+from tape2048.formats.rows import unchecked_numbers
 from tape2048.formats.session import METADATA_DB
 from tape2048.session import Session, sessions
 
@@ -188,19 +189,8 @@ def row_numbers(corpus: Corpus, rows: slice | ArrayLike) -> NDArray[np.int64]:
     """Row numbers of a slice, a mask, or numbers, which the gather checks against the corpus."""
     if isinstance(rows, slice):
         return np.arange(*rows.indices(len(corpus)))
-    numbers = np.asarray(rows)
-    if numbers.ndim == 1 and numbers.size == 0 and numbers.dtype != np.bool_:
-        return np.empty(0, np.int64)  # NumPy takes [] for floats
-    if numbers.ndim != 1 or numbers.dtype.kind not in "biu":
-        raise TypeError(
-            f"expected a slice, row numbers or a mask; got {numbers.dtype} of shape {numbers.shape}"
-        )
-    if numbers.dtype == np.bool_:
-        if len(numbers) != len(corpus):
-            raise IndexError(f"a mask of {len(numbers)} rows; the corpus has {len(corpus)}")
-        return np.flatnonzero(numbers)
     # A u64 beyond 2**63 becomes negative, which the gather refuses as it does any other wrong one.
-    return np.ascontiguousarray(numbers, np.int64)
+    return np.ascontiguousarray(unchecked_numbers(rows, len(corpus)), np.int64)
 
 
 def records(corpus: Corpus, numbers: NDArray[np.int64]) -> NDArray[np.void]:

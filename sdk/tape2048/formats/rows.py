@@ -29,7 +29,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers", "run_ordinal"]
+__all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers", "run_ordinal", "unchecked_numbers"]
 
 #: One row, packed. ``board`` is at the front, so that a batch's boards are a plain strided view.
 ROW_DTYPE = np.dtype(
@@ -130,6 +130,16 @@ def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
         IndexError: a number outside [0, count), or a mask of another length.
         TypeError: not integers of one dimension.
     """
+    numbers = unchecked_numbers(rows, count)
+    if len(numbers):
+        lowest, highest = int(numbers.min()), int(numbers.max())
+        if lowest < 0 or highest >= count:
+            raise IndexError(f"row {lowest if lowest < 0 else highest}; expected 0 <= row < {count}")
+    return numbers.astype(np.int64, copy=False)
+
+
+def unchecked_numbers(rows: ArrayLike, count: int) -> NDArray[np.integer[Any]]:
+    """As :func:`row_numbers`, of any integer type, and not compared with the number of rows."""
     numbers = np.asarray(rows)
     if numbers.ndim == 1 and numbers.size == 0 and numbers.dtype != np.bool_:
         return np.empty(0, np.int64)  # NumPy takes [] for floats
@@ -139,7 +149,4 @@ def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
         if len(numbers) != count:
             raise IndexError(f"a mask of {len(numbers)} rows; the source has {count}")
         return np.flatnonzero(numbers)
-    lowest, highest = int(numbers.min()), int(numbers.max())
-    if lowest < 0 or highest >= count:
-        raise IndexError(f"row {lowest if lowest < 0 else highest}; expected 0 <= row < {count}")
-    return numbers.astype(np.int64, copy=False)
+    return numbers
