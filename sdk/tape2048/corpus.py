@@ -236,7 +236,8 @@ class Corpus:
 
     def __repr__(self) -> str:
         named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
-        return f"<Corpus: {named}>"
+        part = "" if self.game_phase == ALL else f"; {self.game_phase}"
+        return f"<Corpus: {named}{part}>"
 
     # Nothing of it changes; by pickling, a copy of a loader would read all rows into memory again.
     def __copy__(self) -> Corpus:

@@ -107,6 +107,7 @@ class TestOpen:
         assert corpus.dtype == STEP_DTYPE
         assert not corpus.runs.flags.writeable
         assert repr(corpus) == f"<Corpus: {len(built.rows):,} rows, 43 runs, 4 sessions, {load}>"
+        assert repr(corpus.phase(steps=(1, 9))).endswith(f", 4 sessions, {load}; 1 <= steps < 9>")
 
     def test_everything_is_what_the_sessions_say(self, corpus: Corpus) -> None:
         first = 0
