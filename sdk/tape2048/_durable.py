@@ -258,8 +258,9 @@ def _libc() -> ctypes.CDLL:
 def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], flags: int) -> int:
     """Rename; returns 0, or the refusal's ``errno`` (``ENOSYS`` where the C library has no such call)."""
     names = os.fsencode(source), os.fsencode(target)
-    if any(b"\0" in name for name in names):  # where C would end the name: another file would get it
-        raise ValueError(f"embedded null byte in {source!r} or {target!r}")
+    for name in names:
+        if b"\0" in name:  # where C would end the name: another file would get it
+            raise ValueError(f"embedded null byte in the name {os.fsdecode(name)!r}")
     renameat2 = getattr(_libc(), "renameat2", None)
     if renameat2 is None:
         return errno.ENOSYS
