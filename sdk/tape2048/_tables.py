@@ -76,7 +76,6 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
 
     Raises:
         TypeError: no corpus.
-        TypeError: no corpus.
         ValueError: another name, or thresholds that are no tiles.
     """
     check_corpus(corpus)
