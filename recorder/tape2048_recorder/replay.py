@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048._cores import available_cores
 from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
 from tape2048.session import Session
 from tape2048.validation import Finding
-from tape2048_recorder._cores import available_cores
 from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.players import make_player, own, player_sha256
 from tape2048_recorder.players.batch import is_batched

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from tape2048._cores import available_cores
 from tape2048._numbers import whole
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def worker_count(workers: int | None) -> int:
         ValueError: less than one, or no whole number.
     """
     if workers is None:
-        return len(os.sched_getaffinity(0))
+        return available_cores()
     workers = whole("workers", workers)
     if workers < 1:
         raise ValueError(f"workers={workers}; expected at least 1")

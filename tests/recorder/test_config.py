@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tape2048._cores import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
-from tape2048_recorder import _cores, config_checks
+from tape2048_recorder import config_checks
 from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder.config import (
     STOP_TIMEOUT_ENV,
@@ -535,50 +536,8 @@ A_THEN_B = [("a", 1), ("b", 2)]
 
 
 def test_workers_zero_means_the_cores_of_this_process() -> None:
-    assert RecorderConfig().worker_count == _cores.available_cores()
+    assert RecorderConfig().worker_count == available_cores()
     assert RecorderConfig(workers=3).worker_count == 3
-
-
-# --- cores
-
-
-@pytest.mark.parametrize(
-    ("cpu_max", "cores"),
-    [
-        ("max 100000", 8),
-        ("150000 100000", 1),
-        ("250000 100000", 2),
-        ("10000 100000", 1),
-        ("junk", 8),
-        ("1 0", 8),
-    ],
-)
-def test_cores_follow_the_quota_of_version_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu_max: str, cores: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    (tmp_path / "fs/a/b").mkdir(parents=True)
-    write(tmp_path / "fs/a/cpu.max", cpu_max)
-    write(tmp_path / "fs/a/b/cpu.max", "max 100000")
-    own = write(tmp_path / "cgroup", "0::/a/b\n")
-    assert _cores.available_cores(tmp_path / "fs", own) == cores
-
-
-@pytest.mark.parametrize(("quota", "cores"), [("-1", 4), ("200000", 2), ("900000", 4)])
-def test_cores_follow_the_quota_of_version_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, cores: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    group = tmp_path / "fs/cpu,cpuacct/box"
-    group.mkdir(parents=True)
-    write(group / "cpu.cfs_quota_us", f"{quota}\n")
-    write(group / "cpu.cfs_period_us", "100000\n")
-    own = write(tmp_path / "cgroup", "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n")
-    assert _cores.available_cores(tmp_path / "fs", own) == cores
-
-
-def test_cores_without_control_groups_are_those_of_the_affinity(tmp_path: Path) -> None:
-    assert _cores.available_cores(tmp_path, tmp_path / "missing") == len(os.sched_getaffinity(0))
 
 
 # --- what the service manager says

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._cgroups import own_groups
+from tape2048._cores import available_cores
 from tape2048._ram import ram_available
-from tape2048_recorder._cores import available_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ import random
 import pytest
 from tests import reference
 
+from tape2048._cores import available_cores
 from tape2048.errors import ConfigError
 from tape2048_recorder import players
-from tape2048_recorder._cores import available_cores
 from tape2048_recorder.evaluation import Evaluation, evaluate
 from tape2048_recorder.ntuple.arguments import SHIPPED, network_path
 from tape2048_recorder.ntuple.files import file_facts, load_network
