@@ -447,13 +447,12 @@ class Daemon:
     def _on_outcome(self, outcome: Outcome) -> None:
         self.gauges.on_outcome(outcome)
         self._rotations.on_outcome(outcome)
-        if outcome.published is not None:
-            published = outcome.published
+        if (published := outcome.published) is not None:
             if published.path is not None:
                 self.sessions.append(published.path.name)
                 self._reporter.event("info", f"published {published.path.name}: {published.contents}")
             if published.rows_lost:
-                lost = f"{published.rows_lost:,} rows of it did not match their checksums"
+                lost = f"{counted(published.rows_lost, 'row')} of it did not match checksums"
                 self._reporter.event("error", lost)
         elif isinstance(outcome.error, DiskFullError) and not outcome.final:
             self._pause(str(outcome.error))
@@ -496,5 +495,6 @@ class Daemon:
             ending=self._phase != "recording",
             why=self._paused or (self.reason or None),
             sessions=len(self.sessions),
+            games_dropped=self.games_dropped,
             rotation=self._rotations.state,
         )

@@ -104,6 +104,7 @@ class Gauges:
         ending: bool,
         why: str | None,
         sessions: int,
+        games_dropped: int,
         rotation: Rotation,
     ) -> Status:
         """How things stand.
@@ -114,6 +115,7 @@ class Gauges:
             ending: whether it has begun to end.
             why: for what reason, if there is one.
             sessions: how many were published.
+            games_dropped: how many workers had when they were ended.
             rotation: what became of requests to rotate.
         """
         workers = self._supervisor.workers
@@ -160,6 +162,7 @@ class Gauges:
                 workers_silent=self._watch.ended,
                 reloads=self.reloads,
             ),
+            games_dropped=games_dropped,
             rotation=rotation,
         )
 

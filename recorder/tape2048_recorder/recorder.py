@@ -351,9 +351,8 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
             what = f"recovered {published.path.name}: {published.contents}, of a recorder that was killed"
             reporter.event("warning", what)
         if published.rows_lost:
-            reporter.event(
-                "error", f"{partial.name}: {published.rows_lost:,} rows did not match their checksums"
-            )
+            lost = counted(published.rows_lost, "row")
+            reporter.event("error", f"{partial.name}: {lost} did not match checksums")
     return found
 
 

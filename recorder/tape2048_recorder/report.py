@@ -132,6 +132,8 @@ class Status(msgspec.Struct, frozen=True):
     that are not replaced yet; the inference process counts as one. ``rows_waiting`` and
     ``sessions_pending`` are what the disk is behind. ``disk_full_s``: when ``min_free_mb`` is reached at the
     rate of now. ``model_share``: of the workers' time, the share in a batched player; None for the others.
+    ``games``: finished ones, of which ``by_highest_tile`` counts the recorded ones. ``games_dropped``: those
+    that workers had when it ended, not begun, in play, or finished and not yet written.
     ``error``: what it ended with, in words; None while it runs, and where nothing went wrong.
     """
 
@@ -160,7 +162,13 @@ class Status(msgspec.Struct, frozen=True):
     counts: Counts = Counts()
     rotation: Rotation = Rotation()
     model_share: float | None = None
+    games_dropped: int = 0
     error: str | None = None
+
+    @property
+    def recorded_games(self) -> int:
+        """Games that stand in confirmed blocks."""
+        return sum(self.by_highest_tile.values())
 
 
 class Summary(msgspec.Struct, frozen=True):

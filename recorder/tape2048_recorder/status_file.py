@@ -47,6 +47,7 @@ STALE_S = 10.0
 #: A file that is read while it is exchanged twice shows a half of each; the next look is whole.
 _LOOKS = 5
 _FILE_BYTES_MAX = 1 << 20
+_NAMES_SHOWN = 16
 _BLOCK_BYTES = 4096
 _SUFFIX = ".status.json"
 _DIRECTORY = ".recorder"
@@ -189,7 +190,8 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
             raise NotRunningError(
                 f"no recorder has written its status here as instance {instance!r}",
                 path=out_dir,
-                hint="name the directory that `tape2048 record` writes to (out_dir), and its --instance",
+                hint=_who_else(out_dir)
+                or "name the directory that `tape2048 record` writes to (out_dir), and its --instance",
             ) from None
         except OSError as error:
             raise storage_error(error, path, "reading the status") from error
@@ -204,6 +206,16 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
                 ) from error
         time.sleep(0.05)
     raise AssertionError  # the last look returns or raises
+
+
+def _who_else(out_dir: Path) -> str | None:
+    """The instances that did write one here, as a hint; None where there are none."""
+    try:
+        names = instances(out_dir)
+    except StorageError:
+        return None
+    more = ", ..." if len(names) > _NAMES_SHOWN else ""
+    return f"--instance is one of {', '.join(names[:_NAMES_SHOWN])}{more} here" if names else None
 
 
 def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.root
 OF_SESSION = {1: (0, 1, 3), 2: (4, 5)}
 
 #: What may be said of what a power failure has taken.
-MAY_BE_SAID = "rows did not match their checksums"
+MAY_BE_SAID = "rows did not match checksums"
 
 
 class Powered:

@@ -135,7 +135,7 @@ def test_moved_twice(root: Path, blocks: list[Prepared]) -> None:
     corrupt(session.steps_path, 103 + blocks[smallest[0]].rows)  # nobody looks there any more
     found, listener = recover(root)
     assert len(found) == 1
-    assert "rows did not match their checksums" in listener.messages("error")[0]
+    assert "rows did not match checksums" in listener.messages("error")[0]
     assert_recovers(root, blocks, smallest[1:])
 
 
@@ -158,7 +158,7 @@ def assert_a_bad_block_is_left_out(root: Path, blocks: list[Prepared]) -> None:
     found, listener = recover(root)
     assert len(found) == 1
     (error,) = listener.messages("error")
-    assert error == f"{session.path.name}: {blocks[1].rows:,} rows did not match their checksums"
+    assert error == f"{session.path.name}: {blocks[1].rows:,} rows did not match checksums"
     assert_recovers(root, blocks, [0, 2, 3])
 
 
@@ -198,7 +198,7 @@ def test_nothing_intact(root: Path, blocks: list[Prepared], is_removed: bool) ->
     found, listener = recover(root)
     assert found == []
     assert listener.messages("error") == [
-        f"{session.path.name}: {blocks[0].rows + blocks[1].rows:,} rows did not match their checksums"
+        f"{session.path.name}: {blocks[0].rows + blocks[1].rows:,} rows did not match checksums"
     ]
     assert_recovers(root, blocks, [])
 

@@ -216,8 +216,11 @@ def test_stop_now_waits_for_no_game(recorders: Recorders, root: Path) -> None:
         kill(recorder.pid, signal.SIGCONT)
         running.stop(drain=False)
         assert running.wait(PATIENCE_S)
+        last = running.snapshot().status
     assert recorder.end() == 0
     assert recorder.summary["reason"] == "SIGUSR2 was received"
+    assert last.games_dropped == recorder.summary["games_dropped"] > 0
+    assert last.recorded_games == recorder.summary["games"]
     assert recorder.events("warning") == ["SIGUSR2: ending the workers, publishing what is confirmed"]
 
 

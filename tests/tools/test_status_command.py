@@ -86,16 +86,17 @@ def test_the_facts_are_there_in_words(tape: Tape, tmp_path: Path) -> None:
     counts = Counts(
         sessions=1, session_bytes=280_000_000, pauses={"disk_full": 2}, paused_s=61, worker_restarts=3
     )
-    write(tmp_path, counts=counts, rows_waiting=262_144)
+    write(tmp_path, counts=counts, rows_waiting=262_144, by_highest_tile={1024: 400, 2048: 5500})
     out = tape("status", str(tmp_path)).out
     for text in (
-        "1,500,000 steps/s", "6,000, 15,000,000 steps, mean score 52,000", "2048 92%",
-        "80 GB free, full in 2:00:00",
+        "1,500,000 steps/s", "6,000 finished, 5,900 recorded, 15,000,000 steps, mean score 52,000",
+        "2048 92%", "80 GB free, full in 2:00:00",
         "disk_full 2 (1:01 in all)", "3 workers (0 silent)", "262,144 rows, 0 sessions",
         "1 published (280 MB)",
     ):  # fmt: skip
         assert text in out
     assert "in the model" not in out
+    assert "dropped" not in out
     write(tmp_path, model_share=0.934)
     assert "1,500,000 steps/s, 93% of the time in the model" in tape("status", str(tmp_path)).out
 
@@ -114,6 +115,19 @@ def test_where_nobody_ever_recorded(tape: Tape, tmp_path: Path, command: str) ->
     assert done.code == errors.NotRunningError.exit_code
     assert "no recorder" in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize("command", ["status", "rotate", "stop"])
+def test_an_instance_that_is_not_there_is_told_which_are(tape: Tape, tmp_path: Path, command: str) -> None:
+    write(tmp_path, "gpu0")
+    write(tmp_path, "gpu1", state="stopped")
+    done = tape(command, str(tmp_path), "--instance", "gpu2")
+    assert done.code == errors.NotRunningError.exit_code
+    assert "as instance 'gpu2'" in done.err
+    assert "--instance is one of gpu0, gpu1 here" in done.err
+    for number in range(30):
+        write(tmp_path, f"many{number}")
+    assert tape(command, str(tmp_path), "--instance", "gpu2").err.count("many") == 14
 
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
@@ -159,6 +173,25 @@ def test_stop_tells_of_one_that_ended_with_an_error(
     )
     write(tmp_path)
     assert tape("stop", str(tmp_path), *flags).code == 0
+
+
+def test_what_was_dropped_is_told_apart_from_what_was_recorded(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"by_highest_tile": {1024: 1, 2048: 4000}, "recorded_rows": 9_000_000}
+
+    def stop(running: control.Running, *, drain: bool) -> None:
+        write(tmp_path, state="stopped", why="SIGUSR2", games_dropped=2001, **kept)
+
+    monkeypatch.setattr(control.Running, "stop", stop)
+    monkeypatch.setattr(control.Running, "wait", lambda *_: True)
+    write(tmp_path)
+    dropped = "2,001 games that workers had: not begun, in play, or finished and not yet written"
+    said = tape("stop", str(tmp_path), "--now").out
+    assert said == f"stopped (SIGUSR2): 1 session, 4,001 games, 9,000,000 rows; dropped: {dropped}\n"
+    shown = tape("status", str(tmp_path)).out
+    assert "6,000 finished, 4,001 recorded, " in shown
+    assert dropped in " ".join(shown.split())
 
 
 def test_one_that_ends_is_not_asked_to_rotate(tape: Tape, tmp_path: Path) -> None:

@@ -249,6 +249,11 @@ def in_model(model_share: float | None) -> str:
     return "" if model_share is None else f", {share(model_share)} of the time in the model"
 
 
+def dropped_words(games: int) -> str:
+    """So many games that workers had and that were not recorded, and what these may have been."""
+    return f"{counted(games, 'game')} that workers had: not begun, in play, or finished and not yet written"
+
+
 def summary_parts(summary: Summary) -> list[RenderableType]:
     """What was recorded, where, and what to try next."""
     if not summary.games:
@@ -272,8 +277,7 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     if summary.recovered:
         facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a recorder that was killed"
     if summary.games_dropped:
-        games = counted(summary.games_dropped, "game")
-        facts["dropped"] = f"{games} that workers had: not begun, in play, or finished and not yet written"
+        facts["dropped"] = dropped_words(summary.games_dropped)
     shown = summary.sessions[-_SESSIONS_SHOWN:]
     names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
     if len(shown) < len(summary.sessions):

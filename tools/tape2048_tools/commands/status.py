@@ -118,17 +118,17 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     from tape2048._words import counted
-    from tape2048_tools.recording_view import duration, in_model
+    from tape2048_tools.recording_view import dropped_words, duration, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     workers = counted(status.workers, "worker")
-    games = f"{number(status.games)}, {counted(status.steps, 'step')}, mean score {number(status.mean_score)}"
+    games = f"{number(status.games)} finished, {number(status.recorded_games)} recorded"
     facts: dict[str, object] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",
         "plays": f"{snapshot.config['player']} with {status.workers_ready} of {workers}",
-        "games": games,
+        "games": f"{games}, {counted(status.steps, 'step')}, mean score {number(status.mean_score)}",
         "reach": "   ".join(f"{tile} {share(value)}" for tile, value in status.reach.items()) or "-",
         "session": f"{number(status.session_rows)} of {number(status.rotate_steps)} rows, "
         f"{counts.sessions} published ({size(counts.session_bytes)})",
@@ -140,6 +140,8 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     if status.rows_waiting or status.sessions_pending:
         rows, sessions = counted(status.rows_waiting, "row"), counted(status.sessions_pending, "session")
         facts["waiting"] = f"{rows}, {sessions}"
+    if status.games_dropped:
+        facts["dropped"] = dropped_words(status.games_dropped)
     if counts.pauses:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.pauses.items()))
         facts["pauses"] = f"{kinds} ({duration(counts.paused_s)} in all)"

@@ -48,6 +48,7 @@ def command(
     from tape2048._words import counted
     from tape2048.errors import ControlError, RecorderError
     from tape2048_recorder.control import Running
+    from tape2048_tools.recording_view import dropped_words
 
     with Running(directory, instance) as recorder:
         recorder.stop(drain=drain)
@@ -73,7 +74,8 @@ def command(
         print_json(msgspec.to_builtins(last, str_keys=True))
     else:
         status = last.status
+        dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""
         print_human(
             f"stopped ({printable(status.why)}): {counted(status.sessions, 'session')}, "
-            f"{counted(status.recorded_rows, 'row')}"
+            f"{counted(status.recorded_games, 'game')}, {counted(status.recorded_rows, 'row')}{dropped}"
         )
