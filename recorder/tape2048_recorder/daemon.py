@@ -240,8 +240,9 @@ class Daemon:
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
-        error = error_of(message)
-        if message.starting:
+        first = message.starting and not worker.has_recorded
+        error = error_of(message, first=first)
+        if first:
             self._give_up(error)
         elif error is not None:  # the games of the other workers are as good as ever: let them end
             self._fatal = self._fatal or error
@@ -326,8 +327,7 @@ class Daemon:
             then += f", another starts in {delay_s:.1f} s"
             self._reporter.event("warning", f"worker {worker.index} {what}{then}")
             return
-        deaths = self._supervisor.deaths_in_a_row
-        said = f"{deaths} workers died without recording, the last one {what}"
+        said = f"{self._supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
         hint = "its standard error is above; too little memory shows as SIGKILL"
         self._give_up(WorkersDiedError(said, hint=hint))
 

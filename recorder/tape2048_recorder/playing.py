@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["Playing", "error_of"]
 
 
-def error_of(message: Crashed) -> TapeError | None:
+def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     """The error that ends the recorder, or None where another worker may do better.
 
     A player of the user's own that raises or answers nonsense would do so again: the recorder ends, with what
-    was played published. Of a worker that never got ready, any error is final.
+    was played published. Of a worker that never got ready, any error is final, if it is the ``first`` one in
+    its place; one that follows another may lack what that one had (memory), and find it in a while.
     """
     kind = getattr(errors, message.kind, None)
     if isinstance(kind, type) and issubclass(kind, PlayerError):
         return kind(message.error, hint=message.hint)
-    return WorkerStartError(f"a worker could not start: {message.error}") if message.starting else None
+    return WorkerStartError(f"a worker could not start: {message.error}") if first else None
 
 
 class Playing:

@@ -48,6 +48,8 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: Channel | None = None
         self.ready = False
+        #: Whether a block of this place was ever confirmed: what cannot start here now could before.
+        self.has_recorded = False
         self.said_bye = False
         self.start_at = 0.0
         self.backoff_s = BACKOFF_FIRST_S
@@ -217,6 +219,7 @@ class Supervisor:
     def note_progress(self, worker: Worker) -> None:
         """A block of this worker was confirmed: whatever killed others is not everywhere."""
         self.deaths_in_a_row = 0
+        worker.has_recorded = True
         worker.backoff_s = BACKOFF_FIRST_S
 
     def command(self, command: int) -> None:

@@ -367,6 +367,58 @@ def test_a_worker_that_goes_wrong_is_replaced_and_nothing_shows(
     assert {run.outcome: run.data for run in runs} == undisturbed
 
 
+#: What a worker runs before anything else: the second one in a place whose first one was killed finds too
+#: little memory.
+POOR_WORKER = """
+import os
+import sys
+from tape2048_recorder import protocol, worker
+
+send = protocol.Channel.send
+blocks = 0
+
+def once(name):
+    try:
+        os.close(os.open({flag!r} + name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+def mortal_send(channel, *messages):
+    global blocks
+    if isinstance(messages[0], protocol.Written):
+        blocks += 1
+        if blocks == 3 and once("killed"):
+            os.kill(os.getpid(), 9)
+    send(channel, *messages)
+
+def poor_class(name):
+    if os.path.exists({flag!r} + "killed") and once("failed"):
+        raise MemoryError("for a while")
+    return rich_class(name)
+
+protocol.Channel.send = mortal_send
+rich_class, worker._worker_class = worker._worker_class, poor_class
+if sys.orig_argv[-3:-1] == ["-m", "tape2048_recorder.worker"]:  # that is this module, once more
+    sys.exit(worker.main(sys.orig_argv[-1]))
+"""
+
+
+def test_a_worker_in_another_s_place_that_cannot_start_is_tried_again(
+    recorders: Recorders, root: Path, tmp_path: Path, undisturbed: dict[tuple[int, ...], bytes]
+) -> None:
+    code = POOR_WORKER.format(flag=f"{tmp_path}/flag-")
+    recorder = recorders.run(
+        workers=2, seed=SEED, max_games=GAMES, hooks=only_workers_see(tmp_path, "sitecustomize", code)
+    )
+    assert recorder.process.returncode == 0
+    killed, failed = recorder.events("warning")
+    assert "killed by SIGKILL" in killed
+    assert "MemoryError: for a while" in failed
+    assert "another starts in" in failed
+    assert {run.outcome: run.data for run in published_runs(root)} == undisturbed
+
+
 def only_workers_see(directory: Path, module: str, code: str) -> dict[str, str]:
     """Hooks with which workers, and not the daemon, import this code as that module."""
     (directory / f"{module}.py").write_text(code)
