@@ -20,9 +20,9 @@ from tape2048.errors import (
     DiskFullError,
     FormatError,
     OutDirError,
+    RecorderError,
     StorageError,
     TapeError,
-    WorkerStartError,
 )
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.validation import Finding
@@ -131,7 +131,7 @@ def _run(
     try:
         supervisor = Supervisor(_worker_spec(config, seed, player_args), config)
     except OSError as error:
-        raise WorkerStartError(
+        raise RecorderError(
             f"no memory to share with workers could be made: {error.strerror or error}",
             hint="see what memory and how many open files it may have: `tape2048 doctor`",
         ) from error
@@ -154,7 +154,10 @@ def _run(
     except OSError as error:
         supervisor.close()
         playing.close()
-        raise WorkerStartError(f"no process could be made: {error.strerror or error}") from error
+        raise RecorderError(
+            f"no process could be made: {error.strerror or error}",
+            hint="see what memory and how many tasks it may have: `tape2048 doctor`",
+        ) from error
     except BaseException:
         supervisor.close()
         playing.close()

@@ -180,7 +180,7 @@ def test_each_call_of_a_real_recorder_fails(fast_dir: Path, undisturbed: Undistu
             assert len(published_runs(root)) == GAMES
             assert outcomes(root) == undisturbed.outcomes
         else:
-            kinds = (errors.StorageError, errors.WorkerStartError)  # a file, or the memory that is shared
+            kinds = (errors.StorageError, errors.RecorderError)  # a file, or the memory that is shared
             assert issubclass(getattr(errors, said["error"]), kinds), said
         if root.exists():
             assert_recovers_all_that_was_confirmed(root)

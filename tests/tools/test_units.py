@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tape2048 import errors
 from tape2048_recorder.config import STOP_TIMEOUT_ENV, RecorderConfig, load_config
-from tape2048_tools.units import MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
+from tape2048_tools.units import FINAL, MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +113,6 @@ def test_the_recorder_s_unit_says_what_it_has_to() -> None:
         "NotifyAccess=main",
         "KillMode=mixed",
         "Restart=on-failure",
-        "RestartPreventExitStatus=2 42 60 78",
         "OOMPolicy=continue",
         "CapabilityBoundingSet=",
         "PrivateNetwork=yes",
@@ -126,6 +126,33 @@ def test_the_recorder_s_unit_says_what_it_has_to() -> None:
     for name in ("WatchdogSec", "MemoryMax", "TasksMax", "Nice", "CPUWeight", "IOWeight", "StartLimitBurst"):
         assert any(line.startswith(f"{name}=") for line in found), name
     assert not any(line.startswith("MemoryDenyWriteExecute") for line in found), "the JIT needs it"
+
+
+#: What a recorder may end with, and what another start may find otherwise: room, memory, a free directory, a
+#: checkpoint. Most of a player's errors are its code's, and yet may depend on the game or on the device.
+CURABLE = {
+    errors.StorageError, errors.OutDirError, errors.DiskFullError, errors.NameTakenError,
+    errors.RecorderError, errors.AlreadyRunningError, errors.WorkersDiedError,
+    errors.PlayerError, errors.PlayerRaisedError, errors.PlayerAnswerError, errors.WeightsError,
+    errors.ModelDirError, errors.InferenceError,
+}  # fmt: skip
+
+#: What only the commands beside a recorder end with.
+OF_OTHERS = {errors.NotRunningError, errors.ControlError, errors.UnitsError}
+
+
+def test_exit_codes_that_another_start_would_not_change_keep_it_down() -> None:
+    found = lines_of(by_name(units(HERE))["tape2048-recorder@.service"])
+    assert "RestartPreventExitStatus=2 42 60 78 81" in found
+    readme = " ".join((CHECKOUT / "README.md").read_text().split())
+    assert f"where it would change nothing (exit codes {', '.join(map(str, FINAL))})" in readme
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    of_recorders = {
+        kind for kind in kinds if issubclass(kind, errors.StorageError | errors.RecorderError)
+    } | {errors.ConfigError, errors.UnknownKeyError, errors.MissingPackageError}
+    final = {kind for kind in of_recorders if kind.exit_code in FINAL}
+    assert of_recorders == CURABLE | OF_OTHERS | final
+    assert not final & (CURABLE | OF_OTHERS)
 
 
 def test_the_stop_timeout_is_told_and_leaves_room_for_the_drain() -> None:

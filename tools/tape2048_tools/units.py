@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tape2048.errors import ConfigError, MissingPackageError, PlayerImportError, WorkerStartError
+
 if TYPE_CHECKING:
     from tape2048_recorder.config import RecorderConfig
 
-__all__ = ["MARKER", "STOP_TIMEOUT_S", "Layout", "Unit", "drop_in", "units"]
+__all__ = ["FINAL", "MARKER", "STOP_TIMEOUT_S", "Layout", "Unit", "drop_in", "units"]
 
 #: The first line of each file that we write, by which we know it again.
 MARKER = "# Written by `tape2048 service install`; it may be replaced. Changes belong into `systemctl edit`."
 
 #: ``TimeoutStopSec``: the default drain (60 s), publishing, and room.
 STOP_TIMEOUT_S = 180
+
+#: Exit codes of a recorder that another start would end with, too; 2 is click's, for wrong usage.
+FINAL = (
+    2,
+    *sorted(e.exit_code for e in (ConfigError, MissingPackageError, PlayerImportError, WorkerStartError)),
+)
 
 #: From here on systemd can wait longer before each further restart.
 _BACK_OFF_SINCE = 254
@@ -138,10 +146,10 @@ ExecStart={program} record --config {config} --instance %i
 ExecReload=/bin/kill -HUP $MAINPID
 
 # Exit codes that another try would not change: usage, a player that cannot start, a missing package,
-# configuration.
+# configuration, a player that cannot be imported.
 Restart=on-failure
 RestartSec=10s
-{back_off}RestartPreventExitStatus=2 42 60 78
+{back_off}RestartPreventExitStatus={final}
 # Compiling, and publishing what a crash left; more time is asked for meanwhile.
 TimeoutStartSec=15min
 # Longer than drain_timeout_s, which the recorder checks as it starts: change both lines together.
@@ -236,6 +244,7 @@ def units(layout: Layout) -> list[Unit]:
         "hardening": hardening.format(protect_home="read-only" if in_home else "yes"),
         # Not DynamicUser=: what that writes lies below a directory that no other user can enter.
         "user": "" if layout.user else "User=tape2048\nGroup=tape2048\n",
+        "final": " ".join(map(str, FINAL)),
         "back_off": "RestartSteps=6\nRestartMaxDelaySec=5min\n"
         if layout.systemd_version >= _BACK_OFF_SINCE
         else "",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import InferenceError, WorkerStartError
+from tape2048.errors import InferenceError
 from tape2048_recorder.models.slots import LOADING, MOVES, SLOTS_PER_WORKER
 from tape2048_recorder.watch import START_S, Silence
 from tape2048_recorder.weights import LOADERS_MAX
@@ -46,7 +46,7 @@ class InferenceProcess:
         reporter: told when it dies.
 
     Raises:
-        WorkerStartError: no process could be made.
+        InferenceError: no process could be made.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class InferenceProcess:
             self._start()
         except OSError as error:
             self.close()
-            raise WorkerStartError(_not_made(error), hint=_HINT_NOT_MADE) from error
+            raise InferenceError(_not_made(error), hint=_HINT_NOT_MADE) from error
 
     @property
     def fds(self) -> tuple[int, ...]:

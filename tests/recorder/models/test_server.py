@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError, WorkerStartError
+from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError
 from tape2048.rules import boards_to_exps
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.models import inference, server
@@ -304,7 +304,7 @@ def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
 def test_where_the_first_process_cannot_be_made_nothing_stays(sleeper: Sleeper) -> None:
     sleeper.refuse = True
     before = descriptors()
-    with pytest.raises(WorkerStartError, match="no inference process could be made: Resource temporarily"):
+    with pytest.raises(InferenceError, match="no inference process could be made: Resource temporarily"):
         InferenceProcess(CONFIG, {}, Listener())
     assert descriptors() == before
 
