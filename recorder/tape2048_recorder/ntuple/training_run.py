@@ -71,7 +71,8 @@ def run_training(
     Goes on from the directory's checkpoint if it has one. Stopped or done, it has written one with all that
     it learned, and the network; where it learned nothing (``moves`` of the trainer is 0), neither. A disk
     that is full while it learns is said once, and costs lines of metrics: the next checkpoint is written when
-    there is room. One that is full at the end ends it with an error.
+    there is room. One that is full at the end ends it with an error. Metrics that cannot be written for
+    another reason are said once, too, and cost their lines alone.
 
     ``hurry`` is asked while the network is compressed at the end: True leaves that one unwritten.
 
@@ -160,6 +161,7 @@ class _Metrics:
         self._path = path
         self._view = view
         self._next = time.monotonic() + METRICS_INTERVAL_S
+        self._fails = False  # whether it was said that lines cannot be written
         self._noted = self._forget_after(trainer.moves)  # the moves of the last line
 
     def tick(self) -> None:
@@ -178,10 +180,13 @@ class _Metrics:
             _append(self._path, msgspec.json.encode(line) + b"\n")
         except OSError as error:
             refused = storage_error(error, self._path, "writing metrics")
-            if not isinstance(refused, DiskFullError):
-                raise refused from error
-            self._full.met(refused)
+            if isinstance(refused, DiskFullError):
+                self._full.met(refused)
+            elif not self._fails:  # no log is worth hours of learning; the next checkpoint says more
+                self._fails = True
+                self._view.event(f"{refused}: learning goes on, and the next lines are tried again")
             return
+        self._fails = False
         self._noted = line["moves"]
 
     def _forget_after(self, moves: int) -> float:

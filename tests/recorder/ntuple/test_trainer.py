@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import signal
 import subprocess
@@ -679,6 +680,34 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     lines = [json.loads(line)["moves"] for line in (tmp_path / METRICS).read_text().splitlines()]
     assert lines == written
     assert [due <= training_run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
+def test_metrics_that_cannot_be_written_cost_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    append, lost = training_run._append, []
+
+    def fail_three_times(path: Path, line: bytes) -> None:
+        if len(lost) < 3:
+            lost.append(json.loads(line)["moves"])
+            raise OSError(number, os.strerror(number))
+        append(path, line)
+
+    def learn_a_tenth(trainer: Trainer, due: float, _: threading.Event, metrics: Any) -> None:
+        trainer.learn(10_000)
+        metrics.tick()
+
+    monkeypatch.setattr(training_run, "_append", fail_three_times)
+    monkeypatch.setattr(training_run, "_learn_until", learn_a_tenth)
+    view = Seen()
+    trainer = run_training(small(), tmp_path, view, threading.Event())
+    assert trainer.done
+    (said,) = [event for event in view.events if os.strerror(number) in event]
+    assert said.startswith(f"{tmp_path / METRICS}: writing metrics")
+    checkpoints = [event for event in view.events if event.startswith("checkpoint")]
+    lines = [json.loads(line)["moves"] for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert checkpoints == [f"checkpoint at {moves:,} moves" for moves in (*lost, *lines)]
 
 
 def test_compressing_can_be_interrupted_and_the_same_training_goes_on(tmp_path: Path) -> None:
