@@ -120,6 +120,9 @@ class TestValidate:
     def test_sound(self, a2pack: A2pack, packfile: Path) -> None:
         done = a2pack("validate", "--packfile", packfile)
         assert (done.code, done.out, done.err) == (0, f"OK: {packfile} (4 runs)\n", "")
+        done = a2pack("validate", "--packfile", packfile, "--json")
+        assert (done.code, done.err) == (0, "")
+        assert done.json == {"ok": True, "path": str(packfile), "runs": 4, "findings": []}
 
     def test_not_sound(self, a2pack: A2pack, packfile: Path) -> None:
         data = bytearray(packfile.read_bytes())
@@ -128,6 +131,12 @@ class TestValidate:
         done = a2pack("validate", "--packfile", packfile)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith(f"INVALID: {packfile} (ChecksumError: CRC-32C of entry 2 is ")
+        done = a2pack("validate", "--packfile", packfile, "--json")
+        assert (done.code, done.err) == (2, "")
+        assert (done.json["ok"], done.json["runs"]) == (False, None)
+        (found,) = done.json["findings"]
+        assert found["error"] == "ChecksumError"
+        assert found["message"].startswith("CRC-32C of entry 2 is ")
         packfile.write_bytes(data[:100])
         assert a2pack("validate", "--packfile", packfile).err.startswith("INVALID: ")
 
@@ -153,6 +162,9 @@ def test_to_jsonl(a2pack: A2pack, packfile: Path, tmp_path: Path, flags: list[st
     found = [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()]
     assert len(found) == lines
     assert ("step_idx" in found[0]) == (lines == 46)
+    other = tmp_path / "z.jsonl"
+    done = a2pack("to-jsonl", "--packfile", packfile, "--output", other, "--json", *flags)
+    assert done.json == {"path": str(other), "runs": 4, "bytes": other.stat().st_size}
     again = a2pack("to-jsonl", "--packfile", packfile, "--output", tmp_path / "y.jsonl", *flags)
     assert again.code == errors.NameTakenError.exit_code
 
@@ -166,11 +178,20 @@ class TestExtract:
             f"{tmp_path}/out/run_000000.a2run",
         ]
         assert (tmp_path / "out/run_000003.a2run2").read_bytes() == PAYLOADS[3]
+        done = a2pack(
+            "extract", "--packfile", packfile, "--indices", "3,0", "--output", tmp_path / "out2", "--json"
+        )
+        assert done.json == {
+            "runs": [
+                {"index": 3, "path": f"{tmp_path}/out2/run_000003.a2run2"},
+                {"index": 0, "path": f"{tmp_path}/out2/run_000000.a2run"},
+            ]
+        }
         done = a2pack("extract", "--packfile", packfile, "--indices", "0,1", "--output", tmp_path / "out")
         assert done.code == errors.NameTakenError.exit_code
         assert len(os.listdir(tmp_path / "out")) == 2  # noqa: PTH208 - only counted
 
-    @pytest.mark.parametrize("indices", ["", "a", "-1", "4", "0,0", "1,,2", "0-3", "٣"])
+    @pytest.mark.parametrize("indices", ["", "a", "-1", "4", "0,0", "1,,2", "0-3", "٣", "9" * 5000])
     def test_numbers_that_name_no_run(
         self, a2pack: A2pack, packfile: Path, tmp_path: Path, indices: str
     ) -> None:

@@ -205,6 +205,9 @@ def test_quantise_writes_int16(tape: Tape, exact: Path, tmp_path: Path, network:
     assert np.array_equal(written.table * np.float32(0.5), network.table)
     assert target.stat().st_size < exact.stat().st_size
     assert written.facts == {**network.facts, "quantised_step": 0.5}
+    done = tape("player", "quantise", exact, target, "--step", "0.5", "--force", "--json")
+    bytes_ = target.stat().st_size
+    assert done.json == {"path": str(target), "bytes": bytes_, "step": 0.5, "step_max": 0.5}
 
 
 def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, network: Network) -> None:

@@ -25,7 +25,10 @@ from tape2048_recorder.report import Status, Summary
 from tape2048_tools.recording_view import LiveView, LogView, duration, rate, reach_text, summary_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from conftest import Outcome
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
 
@@ -236,6 +239,15 @@ def test_nothing_recorded_is_said_in_a_line() -> None:
     assert summary_parts(late) == ["Nothing was recorded (SIGTERM was received)."]
     (said,) = summary_parts(NOTHING)
     assert str(said).startswith("Nothing was recorded (SIGTERM was received). No move was made yet: ")
+
+
+def test_the_summary_as_json(tape: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    some = msgspec.structs.replace(NOTHING, games=2, sessions=["x/one"], reach={2048: 0.5})
+    monkeypatch.setattr("faulthandler.enable", lambda: None)  # there is no standard error to write to
+    monkeypatch.setattr("tape2048_recorder.recorder.run", lambda *_, **__: some)
+    done = tape("record", "--player", "random", "--json")
+    assert done.code == 0
+    assert done.json == msgspec.to_builtins(some, str_keys=True)
 
 
 def test_what_was_recorded_is_played_again_only_where_that_runs_no_code_of_a_user() -> None:

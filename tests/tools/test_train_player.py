@@ -70,6 +70,9 @@ def test_a_training_says_what_it_left_and_what_comes_next(tape: Tape, config: Pa
     assert found["score"].startswith("mean ")
     assert "tape2048 player eval ntuple:weights=runs/mine/network.ntuple" in done.out
     assert "tape2048 record --player ntuple:weights=runs/mine/network.ntuple" in done.out
+    again = tape("train-player", "--config", config, "--out", "runs/mine", "--json").json
+    assert (again["done"], again["network"]) == (True, "runs/mine/network.ntuple")
+    assert (again["curve"], again["moves"] >= 60_000) == ("runs/mine/curve.svg", True)
     assert re.search(
         r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ info checkpoint at [6-9]\d,\d{3} moves$", done.err, re.MULTILINE
     )

@@ -24,6 +24,8 @@ _PACKFILE = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 _QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 _ENGINES_SHOWN = 3
+#: More digits than any number of runs has; Python refuses to read some thousand.
+_DIGITS_MAX = 100
 _WORKERS = click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
 )
@@ -137,11 +139,15 @@ def pack(
 
 @command.command(
     short_help="Read a pack completely, and check all of it.",
-    examples=["tape2048 pack validate --packfile runs.a2pack && echo sound"],
+    examples=[
+        "tape2048 pack validate --packfile runs.a2pack && echo sound",
+        "tape2048 pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
+    ],
 )
 @_PACKFILE
+@_JSON
 @_QUIET
-def validate(*, packfile: Path, quiet: bool) -> None:
+def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """Read a pack completely: every checksum, every run, padding and statistics.
 
     A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
@@ -155,9 +161,16 @@ def validate(*, packfile: Path, quiet: bool) -> None:
         with progress_bar(f"reading {packfile.name}", quiet=quiet) as progress:
             reader.validate(progress)
     except FormatError as error:
+        if as_json:
+            found = {"error": type(error).__name__, "message": error.message, "offset": error.offset}
+            print_json({"ok": False, "path": str(packfile), "runs": None, "findings": [found]})
+            raise click.exceptions.Exit(EXIT_INVALID) from None
         at = "" if error.offset is None else f" at byte {error.offset}"
         complain(f"INVALID: {printable(packfile)} ({type(error).__name__}: {printable(error.message)}{at})")
         raise click.exceptions.Exit(EXIT_INVALID) from None
+    if as_json:
+        print_json({"ok": True, "path": str(packfile), "runs": len(reader), "findings": []})
+        return
     print_human(f"OK: {printable(packfile)} ({counted(len(reader), 'run')})")
 
 
@@ -204,9 +217,17 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 @click.option(
     "--steps/--runs-only", "by_step", default=False, help="One line a step, or (default) one a run."
 )
+@_JSON
 @_QUIET
 def to_jsonl(
-    *, packfile: Path, output: Path, parallel: bool, workers: int | None, by_step: bool, quiet: bool
+    *,
+    packfile: Path,
+    output: Path,
+    parallel: bool,
+    workers: int | None,
+    by_step: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write every run as JSON lines."""
     from tape2048._words import counted
@@ -215,7 +236,10 @@ def to_jsonl(
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}", quiet=quiet) as progress:
         written = reader.to_jsonl(output, parallel, workers, by_step=by_step, progress=progress)
-    print_human(f"{printable(output)}: {counted(len(reader), 'run')}, {written:,} bytes")
+    if as_json:
+        print_json({"path": str(output), "runs": len(reader), "bytes": written})
+    else:
+        print_human(f"{printable(output)}: {counted(len(reader), 'run')}, {written:,} bytes")
 
 
 @command.command(
@@ -227,10 +251,17 @@ def to_jsonl(
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the files go."
 )
-def extract(*, packfile: Path, indices: str, output: Path) -> None:
+@_JSON
+def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> None:
     """Write runs to files of their own, byte for byte as they were packed; nothing is replaced."""
     reader = _open(packfile)
-    for path in reader.extract(_numbers(indices, len(reader)), output):
+    numbers = _numbers(indices, len(reader))
+    written = reader.extract(numbers, output)
+    if as_json:
+        runs = [{"index": i, "path": str(path)} for i, path in zip(numbers, written, strict=True)]
+        print_json({"runs": runs})
+        return
+    for path in written:
         print_human(printable(path))
 
 
@@ -273,7 +304,7 @@ def _numbers(text: str, count: int) -> list[int]:
     numbers = []
     for part in text.split(","):
         word = part.strip()
-        if not (word.isascii() and word.isdecimal() and int(word) < count):
+        if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX and int(word) < count):
             raise click.BadParameter(
                 f"{word!r} is not the number of one of {counted(count, 'run')} (from 0)",
                 param_hint="--indices",

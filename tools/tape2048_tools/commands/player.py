@@ -181,7 +181,8 @@ def _table(found: dict[str, Evaluation]) -> Any:
     "--step", type=float, default=16.0, show_default=True, help="Points of score that a step of int16 counts."
 )
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
-def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
     import numpy as np
 
@@ -198,6 +199,9 @@ def quantise(*, source: str, target: Path, step: float, force: bool) -> None:
     network = load_network(source).quantised(step)
     written = save_network(network, target)
     largest = float(network.scales.max())
+    if as_json:
+        print_json({"path": str(target), "bytes": written, "step": step, "step_max": largest})
+        return
     coarser = (
         f" (up to {largest:.3g} where a table's range asks for it)" if largest > np.float32(step) else ""
     )

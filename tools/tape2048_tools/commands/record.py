@@ -26,11 +26,13 @@ __all__ = ["command"]
         "tape2048 record",
         "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
         "tape2048 record --config recorder.toml --rotate-s 1h --max-disk-mb 200GB",
+        "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
         "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
     ],
 )
 @setting_options
-def command(*, config_path: Path | None, **flags: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end: what was recorded.")
+def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
     Finished sessions appear under --out-dir, whole or not at all. The first SIGTERM or Ctrl-C finishes the
@@ -40,9 +42,11 @@ def command(*, config_path: Path | None, **flags: Any) -> None:
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
     loaded = load_from_command_line(config_path, flags)
+    import msgspec
+
     from tape2048.errors import StorageError
     from tape2048_recorder.recorder import run
-    from tape2048_tools.output import complain, print_human, printable
+    from tape2048_tools.output import complain, print_human, print_json, printable
     from tape2048_tools.recording_view import open_view, summary_parts
 
     faulthandler.enable()  # the service manager ends what hangs by SIGABRT: its log then has the stack
@@ -50,7 +54,10 @@ def command(*, config_path: Path | None, **flags: Any) -> None:
     with open_view(loaded.config) as view:
         summary = run(loaded.config, view, load=load, changed=view.changed)
     try:
-        print_human(*summary_parts(summary))
+        if as_json:
+            print_json(msgspec.to_builtins(summary, str_keys=True))
+        else:
+            print_human(*summary_parts(summary))
     except click.exceptions.Exit:
         pass  # nobody reads it any more; everything is published, and the exit code says so
     except StorageError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools._click import Command
-from tape2048_tools.output import print_human
+from tape2048_tools.output import print_human, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,8 +48,15 @@ _SECOND_SIGNAL_S = 0.25
 @click.option("--threads", metavar="N", help="Threads (presets have 1, strong 2); 0: one for each core.")
 @click.option("--seed", metavar="N", help="Decides the games of a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end.")
 def command(
-    *, config_path: Path | None, preset: str | None, out: Path | None, print_config: bool, **flags: Any
+    *,
+    config_path: Path | None,
+    preset: str | None,
+    out: Path | None,
+    print_config: bool,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Train an n-tuple network by temporal differences.
 
@@ -79,6 +86,10 @@ def command(
         trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
+    if as_json:
+        files = {"network": network and str(network), "curve": curve and str(curve)}
+        print_json({**trainer.progress()._asdict(), "done": trainer.done, **files})
+        return
     print_human(*training_summary(trainer.progress(), done=trainer.done, network=network, curve=curve))
 
 
