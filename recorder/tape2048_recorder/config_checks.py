@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tape2048._words import counted
 from tape2048.errors import ConfigError
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.sampling import read_sampling
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.config import RecorderConfig
 
-__all__ = ["STOP_TIMEOUT_ENV", "check_together"]
+__all__ = ["STOP_TIMEOUT_ENV", "buffer_mb", "check_together"]
 
 #: The environment variable in which a unit says its ``TimeoutStopSec``, in seconds.
 STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
@@ -45,13 +46,19 @@ def check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: M
     _check_stop_timeout(config, origins, env)
 
 
+def buffer_mb(config: RecorderConfig) -> float:
+    """What waits in a worker's buffer at most, megabytes: boards; rows where it plays in lanes."""
+    row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
+    return config.block_rows * row_bytes / 1e6
+
+
 def _check_memory(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
     if config.max_ram_mb is None:
         return
-    row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
-    buffers_mb = config.worker_count * config.block_rows * row_bytes / 1e6
+    buffers_mb = config.worker_count * buffer_mb(config)
     if buffers_mb > config.max_ram_mb:
-        why = f"{config.worker_count} workers buffer {config.block_rows} rows each ({origins['block_rows']})"
+        workers, rows = counted(config.worker_count, "worker"), counted(config.block_rows, "row")
+        why = f"the buffers of {workers} take {rows} each ({origins['block_rows']})"
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
         hint = "raise max_ram_mb, or lower workers or block_rows"
         refuse(problem, "max_ram_mb", origins["max_ram_mb"], hint=hint)

@@ -155,6 +155,24 @@ def test_a_session_has_the_bytes_of_its_rows(tmp_path: Path, record_action: str,
     assert enough.status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("settings", "buffers_mb", "beside"),
+    [
+        ("block_rows = 10_000_000", 90, ""),  # boards, and not rows of 28 bytes
+        (
+            'player = "python:x.py:f"\nlanes = 500_000\nblock_rows = 10_000_000',
+            290 + 4000,
+            " beside the model",
+        ),
+    ],
+)
+def test_memory_is_counted_as_workers_hold_it(
+    tmp_path: Path, settings: str, buffers_mb: int, beside: str
+) -> None:
+    said = found(tmp_path, f"workers = 3\n{settings}\n", memory_mb=99_000.0)["memory"]
+    assert said.found == f"99,000 MB are free; up to {250 + 3 * (250 + buffers_mb):,} are used{beside}"
+
+
 def test_cores_are_those_of_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
     monkeypatch.setattr(

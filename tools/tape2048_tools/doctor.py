@@ -21,6 +21,8 @@ import msgspec
 from tape2048._words import counted
 from tape2048.errors import TapeError
 from tape2048_recorder.config import RecorderConfig, load_config
+from tape2048_recorder.config_checks import buffer_mb
+from tape2048_recorder.players.batch import is_batched
 from tape2048_tools.machine import MEGABYTE, Machine
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ LAYERED = {"overlay", "aufs"}
 #: What a worker and the daemon hold, at the most that was seen, beside the block buffer.
 DAEMON_MB = 250
 WORKER_MB = 250
+
+#: A lane's state and the moves of a game in play, a byte each in pieces of a kilobyte.
+LANE_MB = 0.008
 
 #: Files that a daemon has open for each worker, and beside them.
 FILES_EACH, FILES_BESIDE = 4, 64
@@ -254,25 +259,26 @@ def _limits(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
     if tasks is not None and tasks < 2 * workers + 4:
         found = f"{tasks}; {2 * workers + 4} are needed for {counted(workers, 'worker')}"
         yield Check("fail", "tasks", found, "raise TasksMax")
-    buffers = config.block_rows * _row_bytes(config) / MEGABYTE
-    wanted = DAEMON_MB + workers * (WORKER_MB + buffers)
+    lanes = config.lanes if is_batched(config.player) else 0
+    wanted = DAEMON_MB + workers * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
+    beside = " beside the model" if lanes else ""
     memory = machine.memory_mb()
     if memory < wanted / 2:
         yield Check(
             "fail",
             "memory",
-            f"{memory:,.0f} MB are free; {wanted:,.0f} are needed",
+            f"{memory:,.0f} MB are free; {wanted:,.0f} are needed{beside}",
             "fewer workers, or raise it",
         )
     elif memory < wanted:
         yield Check(
             "warn",
             "memory",
-            f"{memory:,.0f} MB are free; up to {wanted:,.0f} are used",
+            f"{memory:,.0f} MB are free; up to {wanted:,.0f} are used{beside}",
             "fewer workers, or raise it",
         )
     else:
-        yield Check("ok", "memory", f"{memory:,.0f} MB are free; up to {wanted:,.0f} are used")
+        yield Check("ok", "memory", f"{memory:,.0f} MB are free; up to {wanted:,.0f} are used{beside}")
 
 
 #: What an ending recorder takes beside the drain: killing what did not end, and publishing.
