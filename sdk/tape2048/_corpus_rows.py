@@ -17,6 +17,7 @@ import numpy as np
 from tape2048._fields import Batch, Layout, check_label_dtype
 from tape2048._filters import NamedFilters
 from tape2048._reading import reading
+from tape2048._words import counted
 from tape2048.errors import CorpusError, EmptyCorpusError, OutDirError, TapeError
 from tape2048.formats.rows import unchecked_numbers
 from tape2048.formats.session import METADATA_DB
@@ -81,7 +82,8 @@ def open_sessions(
                 raise
             skipped.append((path, error))
     if not opened:
-        raise EmptyCorpusError(f"all {len(skipped)} sessions are damaged; the first: {skipped[0][1]}")
+        found = counted(len(skipped), "session")
+        raise EmptyCorpusError(f"none of {found} is whole; the first: {skipped[0][1]}")
     return tuple(opened), skipped
 
 
@@ -112,8 +114,8 @@ def check_some(
     left = int(counts[chosen].sum())
     if left == 0:
         raise EmptyCorpusError(
-            f"{what} leaves {np.count_nonzero(chosen):,} of {len(runs):,} runs and "
-            f"{left} of {int(counts.sum()):,} rows"
+            f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(runs), 'run')} and "
+            f"{left} of {counted(int(counts.sum()), 'row')}"
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tape2048._manifest import read_manifest_file
 from tape2048._reading import open_regular, reading
+from tape2048._words import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (
@@ -95,7 +96,8 @@ def find_steps(directory: Path) -> list[Path]:
     names = list_names(directory)
     if METADATA_DB not in names:
         within = sorted(name for name in names if SESSION_NAME.fullmatch(name))
-        hint = f"a directory of {len(within)} sessions? name one of them: {within[-1]}" if within else None
+        sessions = counted(len(within), "session")
+        hint = f"a directory of {sessions}? name one of them: {within[-1]}" if within else None
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
     numbered = ((name, SHARD_NAME.fullmatch(name)) for name in names)
     shards = {int(match[1]): directory / name for name, match in numbered if match}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 
 from tape2048._plan import Outputs, address_of
+from tape2048._words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -188,7 +189,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         return len(self._arrays)
 
     def __repr__(self) -> str:
-        return f"<Batch of {self.rows:,} rows: {', '.join(self._arrays)}>"
+        return f"<Batch of {counted(self.rows, 'row')}: {', '.join(self._arrays)}>"
 
 
 def _restore(arrays: Mapping[str, NDArray[Any]], layout: Layout, rows: int) -> Batch:

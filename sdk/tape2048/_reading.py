@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tape2048._words import counted
 from tape2048.errors import StorageError, TruncatedError
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
             count = os.preadv(fd, [view[done : done + READ_BYTES_MAX]], offset + done)
         if count == 0:
             raise TruncatedError(
-                f"the file ended {len(view) - done} bytes early while it was read",
+                f"the file ended {counted(len(view) - done, 'byte')} early while it was read",
                 path=path,
                 offset=offset + done,
                 hint="something writes to it",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048._owners import from_run_table
+from tape2048._words import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
 from tape2048.formats.session import SAMPLE_RATE_MAX
 
@@ -185,12 +186,14 @@ class RowChecks:
         if self._has_rows:
             table = runs["rows"]
             yield from first(
-                table != counts, lambda at: f"has {counts[at]} rows, the run table says {table[at]}"
+                table != counts,
+                lambda at: f"has {counted(counts[at], 'row')}, the run table says {table[at]}",
             )
         yield from first(
             counts != due,
             lambda at: (
-                f"has {counts[at]} rows for {steps[at]} steps at sample rate {rate}, expected {due[at]}"
+                f"has {counted(counts[at], 'row')} for {counted(steps[at], 'step')} at sample rate {rate}, "
+                f"expected {due[at]}"
             ),
         )
         yield from first(not_a_tile, lambda at: f"has highest_tile {tile[at]}, expected a power of two")

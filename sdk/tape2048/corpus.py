@@ -24,6 +24,7 @@ from tape2048._filters import choose_runs
 from tape2048._phase import ALL, Phase, cut, make_phase
 from tape2048._rowmap import RowMap
 from tape2048._store import check_corpus_load, gather_runs, open_store
+from tape2048._words import counted
 from tape2048.capping import Capped
 from tape2048.errors import EmptyCorpusError
 from tape2048.formats.rows import run_ordinal
@@ -132,7 +133,8 @@ class Corpus:
             chosen = choose_runs(where, named, runs, opened)
             corpus_rows.check_some(runs, chosen, "the filter")
         elif not len(runs) or not runs["rows"].any():
-            raise EmptyCorpusError(f"{len(opened)} sessions, {len(runs)} runs, and not one row")
+            found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
+            raise EmptyCorpusError(f"{found}, and not one row")
         with corpus_rows.progress_bar(progress) as report:
             store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
         return cls(store, skipped=tuple(Skipped(*pair) for pair in damage))

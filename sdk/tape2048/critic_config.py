@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tape2048._words import counted
 from tape2048.errors import ConfigError
 from tape2048.session import check_thresholds
 
@@ -309,7 +310,7 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ):
             raise ConfigError(
                 f"pos_weight: found {self.pos_weight!r}, "
-                f"expected a positive number for each of {len(self.tiles)} thresholds"
+                f"expected a positive number for each of {counted(len(self.tiles), 'threshold')}"
             )
 
     def deciding(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tape2048._critic_rows import CriticLike, Sample, take_sample
 from tape2048._critic_stages import ALL, UNDECIDED, StageRows, StagesBy, check_by, stages_of
 from tape2048._numbers import whole
 from tape2048._parallel import map_ordered, worker_count
+from tape2048._words import counted
 from tape2048.critic_baselines import calibrate, highest_tile, nothing
 from tape2048.critic_metrics import (
     RunBootstrap,
@@ -179,8 +180,8 @@ def _predictors(
     found = {CRITIC: _sorted(sample.probabilities, sample.probabilities)}
     if sample.probabilities.shape != (len(sample.runs), len(tiles)):
         raise ValueError(
-            f"the critic gave {sample.probabilities.shape} for {len(sample.runs)} boards and "
-            f"{len(tiles)} thresholds"
+            f"the critic gave {sample.probabilities.shape} for {counted(len(sample.runs), 'board')} and "
+            f"{counted(len(tiles), 'threshold')}"
         )
     for name, scores in sample.baselines.items():
         found[name] = _sorted(scores[:, None], None if calibrated is None else calibrated[name])

@@ -72,7 +72,7 @@ def test_what_leaves_by_sys_exit_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "left.py").write_text("import sys\ndef make():\n    sys.exit(3)\n")
     with pytest.raises(PlayerRaisedError, match="the factory raised SystemExit: 3"):
         make_batch_player(f"python:{tmp_path}/left.py:make", {})
-    with pytest.raises(PlayerRaisedError, match="the player raised SystemExit for 1 boards"):
+    with pytest.raises(PlayerRaisedError, match="the player raised SystemExit for 1 board,"):
         asked(lambda *_: sys.exit())
 
 
@@ -84,7 +84,7 @@ def test_an_error_that_cannot_say_what_it_is_is_named_by_its_class() -> None:
     def play(*_: object) -> None:
         raise DumbError
 
-    with pytest.raises(PlayerRaisedError, match="the player raised DumbError for 1 boards"):
+    with pytest.raises(PlayerRaisedError, match="the player raised DumbError for 1 board,"):
         asked(play)
 
 

@@ -303,7 +303,7 @@ class TestWriter:
         with pytest.raises(errors.NoRunsError, match=r"\*\.a2run"):
             pack_directory(tmp_path / "runs", tmp_path / "x")
         (tmp_path / "runs/a.a2run").write_bytes(b"A2T1")
-        with pytest.raises(errors.NoRunsError, match="none of 1 files is a whole run"):
+        with pytest.raises(errors.NoRunsError, match="none of 1 file is a whole run"):
             pack_directory(tmp_path / "runs", tmp_path / "x")
         assert names(tmp_path) == ["runs"]
 

@@ -272,7 +272,7 @@ class TestBadInput:
 
     def test_trailing_bytes(self) -> None:
         data = build.a2run2_bytes(GAME)
-        with pytest.raises(errors.TrailingBytesError, match="1 bytes") as caught:
+        with pytest.raises(errors.TrailingBytesError, match="found 1 byte behind") as caught:
             RunV2.from_bytes(data + b"\0")
         assert caught.value.offset == len(data)
 

@@ -162,7 +162,7 @@ class TestBadInput:
         assert caught.value.offset is not None
 
     def test_bytes_between_moves_and_checksum(self) -> None:
-        with pytest.raises(errors.TrailingBytesError, match="1 more"):
+        with pytest.raises(errors.TrailingBytesError, match="the file has 1 byte more"):
             parse(build.seal_a2t1(build.a2t1_bytes(GAME)[:-4] + b"\0"))
 
     def test_a_checksum_that_does_not_fit(self) -> None:

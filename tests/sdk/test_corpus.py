@@ -225,7 +225,7 @@ class TestBadInput:
 
     def test_no_rows(self, tmp_path: Path) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[]))
-        with pytest.raises(errors.EmptyCorpusError, match="1 sessions, 0 runs"):
+        with pytest.raises(errors.EmptyCorpusError, match="1 session, 0 runs"):
             Corpus.open(tmp_path)
 
     def test_session_named_twice(self, built: Built, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ class TestBadInput:
         np.testing.assert_array_equal(corpus[:], built.of_runs(np.array(built.session) != 1))
         for name in (OURS[0], OURS[2], THEIRS):
             shutil.rmtree(tmp_path / name)
-        with pytest.raises(errors.EmptyCorpusError, match="all 1 sessions are damaged"):
+        with pytest.raises(errors.EmptyCorpusError, match="none of 1 session is whole"):
             Corpus.open(tmp_path, damaged="skip")
 
     @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tape2048._words import counted
 from tape2048.errors import (
     FormatError,
     NpyDtypeError,
@@ -280,7 +281,7 @@ class TestOpenRows:
     def test_trailing_bytes(self, file: Path, extra: int) -> None:
         whole = file.read_bytes()
         file.write_bytes(whole + bytes(extra))
-        with pytest.raises(TrailingBytesError, match=f"{extra} more bytes") as caught:
+        with pytest.raises(TrailingBytesError, match=f"the file has {counted(extra, 'byte')} more") as caught:
             open_rows(file, DTYPES)
         assert caught.value.offset == len(whole)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tape2048._words import counted
 from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, WeightsError
 
 try:
@@ -129,7 +130,7 @@ class OnnxPlayer:
         scores: npt.NDArray[np.float32] = self._session.run(None, {self._name: self._input})[0]
         if scores.shape != (self._batch, 4) or scores.dtype != np.float32:
             raise PlayerAnswerError(
-                f"the model gave {scores.dtype}{list(scores.shape)} for {self._batch} boards, "
+                f"the model gave {scores.dtype}{list(scores.shape)} for {counted(self._batch, 'board')}, "
                 f"expected float32[{self._batch}, 4]"
             )
         return scores

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048._words import counted
 from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, TapeError, WeightsError
 from tape2048_recorder.players.batch import make_batch_player
 
@@ -251,7 +252,8 @@ class TorchPlayer:
         if not isinstance(scores, torch.Tensor) or scores.shape != (self._batch, 4):
             found = f"{tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
             raise PlayerAnswerError(
-                f"the model gave {found} for {self._batch} boards, expected a tensor ({self._batch}, 4)"
+                f"the model gave {found} for {counted(self._batch, 'board')}, "
+                f"expected a tensor ({self._batch}, 4)"
             )
         return scores
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from tape2048._words import counted
 from tape2048.errors import ChecksumError, FormatError, TrailingBytesError, TruncatedError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
         at = end
     if at != len(body):
         raise TrailingBytesError(
-            f"the file goes on for {len(body) - at:,} bytes behind its last array",
+            f"the file goes on for {counted(len(body) - at, 'byte')} behind its last array",
             path=path,
             offset=begin + at,
         )

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048._durable import publishing_file
+from tape2048._words import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.arguments import network_path
@@ -78,8 +79,9 @@ def _expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
     except lzma.LZMAError as error:
         raise ChecksumError(f"the compressed network is damaged: {error}", path=path) from error
     if decompressor.unused_data:
+        rest = counted(len(decompressor.unused_data), "byte")
         raise TrailingBytesError(
-            f"the file goes on for {len(decompressor.unused_data):,} bytes behind its compressed network",
+            f"the file goes on for {rest} behind its compressed network",
             path=path,
         )
     if not decompressor.eof and len(expanded) < EXPANDED_BYTES_MAX:

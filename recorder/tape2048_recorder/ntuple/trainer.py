@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from tape2048 import _ram
 from tape2048._durable import publishing_file, storage_error
+from tape2048._words import counted
 from tape2048.errors import ConfigError, NetworkError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
@@ -411,7 +412,8 @@ class Trainer:
                 hint = "it is no whole checkpoint: go on from a copy of it, or train into another directory"
                 if name == "lanes" and array is not None and array.shape[1:] == shape[1:]:
                     hint = (
-                        f"the checkpoint was made with {len(array)} threads; go on with as many (--threads)"
+                        f"the checkpoint was made with {counted(len(array), 'thread')}; "
+                        "go on with as many (--threads)"
                     )
                 raise NetworkError(
                     f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint

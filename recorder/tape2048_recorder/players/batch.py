@@ -43,6 +43,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tape2048._words import counted
 from tape2048.errors import (
     ConfigError,
     PlayerAnswerError,
@@ -306,7 +307,7 @@ class Caller:
             batch = (
                 ""
                 if views is None
-                else f" for {len(views[0])} boards, the first of them {show_board(views[0][0])}"
+                else f" for {counted(len(views[0]), 'board')}, the first of them {show_board(views[0][0])}"
             )
             raise PlayerRaisedError(
                 f"{self.name}: {what} raised {_said(error)}{batch}", hint=_where(error)
@@ -327,7 +328,8 @@ class Caller:
         if isinstance(answer, np.ndarray):
             found = f"{answer.dtype}{list(answer.shape)}"
         raise PlayerAnswerError(
-            f"{self.name}: found {found} for {n} boards, the first of them {show_board(views[0][0])}; "
+            f"{self.name}: found {found} for {counted(n, 'board')}, "
+            f"the first of them {show_board(views[0][0])}; "
             f"expected moves uint8[{n}] or scores float32[{n}, 4]",
             hint="a NumPy array: tensor.numpy(), array.astype(numpy.float32)",
         )

@@ -16,6 +16,7 @@ import numpy as np
 from tape2048._manifest import read_manifest_file
 from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
+from tape2048._words import counted
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
@@ -119,7 +120,7 @@ def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) 
     if skipped:
         first = skipped[0]
         raise EmptyCorpusError(
-            f"0 of {len(skipped):,} runs can be written here; nothing was; the first: "
+            f"0 of {counted(len(skipped), 'run')} can be written here; nothing was; the first: "
             f"{first.run}: {first.error}: {first.message}",
             path=path,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tape2048._words import counted
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -164,7 +165,7 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
         at = tail_at + _RUN_TAIL.size
     if at != len(content):
         raise TrailingBytesError(
-            f"{len(content) - at} bytes stand between the last run and the checksum",
+            f"found {counted(len(content) - at, 'byte')} between the last run and the checksum",
             path=path,
             offset=header.metadata_offset + at,
         )

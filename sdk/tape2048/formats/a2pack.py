@@ -39,6 +39,7 @@ from tape2048._durable import new_file, storage_error, write_all
 from tape2048._numbers import whole
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
+from tape2048._words import counted
 from tape2048.errors import ChecksumError, CompressionError, FormatError, NameTakenError, VersionError
 from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
 from tape2048.formats._a2pack_stats import PackStats, StatsCounter, parse_stats
@@ -147,7 +148,7 @@ class PackReader:
         return len(self._index)
 
     def __repr__(self) -> str:
-        return f"<PackReader {self.path.name}: {len(self):,} runs>"
+        return f"<PackReader {self.path.name}: {counted(len(self), 'run')}>"
 
     def __reduce__(self) -> tuple[Callable[..., PackReader], tuple[str, bool]]:
         return _reopen, (str(self.path), self._verify)

@@ -33,6 +33,7 @@ import numpy as np
 
 from tape2048._durable import new_file, write_all
 from tape2048._reading import load_path
+from tape2048._words import counted
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
 from tape2048.formats.branches import normalize
 from tape2048.formats.run import Run, RunMeta, check_meta
@@ -159,7 +160,7 @@ class RunV2(Run):
         meta, steps, at = _fast_head(cursor) or _slow_head(cursor)
         if steps != meta.steps:
             raise FieldError(
-                f"the list has {steps} steps; the metadata says {meta.steps}", path=path, offset=at
+                f"the list has {counted(steps, 'step')}; the metadata says {meta.steps}", path=path, offset=at
             )
         if steps * _STEP_BYTES_MIN > cursor.left:
             raise TruncatedError(
@@ -183,7 +184,7 @@ class RunV2(Run):
         run.states[steps] = cursor.varint(64)
         if cursor.left:
             raise TrailingBytesError(
-                f"{cursor.left} bytes follow the final board", path=path, offset=cursor.at
+                f"found {counted(cursor.left, 'byte')} behind the final board", path=path, offset=cursor.at
             )
         return run
 

@@ -35,6 +35,7 @@ from crc32c import crc32c
 
 from tape2048._durable import fsync_dir, new_file, storage_error, write_all
 from tape2048._reading import load_path, map_path, read_path
+from tape2048._words import counted
 from tape2048.errors import (
     ChecksumError,
     FieldError,
@@ -262,7 +263,8 @@ def _length_error(
     claim = f"the header claims {claim} ({expected} bytes)"
     if found < expected:
         return TruncatedError(f"{claim}; the file has {found}", path=path, offset=found)
-    return TrailingBytesError(f"{claim}; {found - expected} more bytes follow", path=path, offset=expected)
+    more = counted(found - expected, "byte")
+    return TrailingBytesError(f"{claim}; the file has {more} more", path=path, offset=expected)
 
 
 def _check_crc(data: NDArray[np.uint8], path: str | os.PathLike[str] | None) -> None:

@@ -49,6 +49,7 @@ import msgspec
 import numpy as np
 
 from tape2048._reading import map_file, reading
+from tape2048._words import counted
 from tape2048.formats._dataset_files import (
     FORMAT_VERSION,
     HEADER_BYTES,
@@ -173,7 +174,7 @@ class Dataset(TableRows):
     def __repr__(self) -> str:
         names = ", ".join(path.name for path in self.paths)
         kind = f"{self.load}, a view" if self.is_view else self.load
-        return f"<Dataset {names}: {len(self):,} rows, {len(self.runs):,} runs, {kind}>"
+        return f"<Dataset {names}: {counted(len(self), 'row')}, {counted(len(self.runs), 'run')}, {kind}>"
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         chosen = self.runs["id"] if self.is_view else None

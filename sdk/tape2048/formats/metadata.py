@@ -23,6 +23,7 @@ import numpy as np
 
 from tape2048._json import json_bytes
 from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
+from tape2048._words import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
 
@@ -199,7 +200,7 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
     elif (wrong := np.flatnonzero(packed != runs)).size:
         what = (
             f"runs_packed has {packed[wrong[0]]} where the table runs has {runs[wrong[0]]}; "
-            f"{wrong.size} of {len(runs)} runs differ"
+            f"{wrong.size} of {counted(len(runs), 'run')} differ"
         )
     else:
         return None

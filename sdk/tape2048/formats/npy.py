@@ -31,6 +31,7 @@ import numpy as np
 
 from tape2048._ram import Stretch, read_into
 from tape2048._reading import map_file, open_regular, reading
+from tape2048._words import counted
 from tape2048.errors import (
     NpyDtypeError,
     NpyHeaderError,
@@ -225,7 +226,7 @@ def check_header(
     if bytes_found > header.end_offset:
         msg = (
             f"the header claims {header.rows} rows ({header.end_offset} bytes); "
-            f"{bytes_found - header.end_offset} more bytes follow"
+            f"the file has {counted(bytes_found - header.end_offset, 'byte')} more"
         )
         raise TrailingBytesError(msg, path=path, offset=header.end_offset)
     return header

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload, runtim
 
 import numpy as np
 
+from tape2048._words import counted
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -147,6 +149,6 @@ def unchecked_numbers(rows: ArrayLike, count: int) -> NDArray[np.integer[Any]]:
         raise TypeError(f"expected row numbers or a mask; got {numbers.dtype} of shape {numbers.shape}")
     if numbers.dtype == np.bool_:
         if len(numbers) != count:
-            raise IndexError(f"a mask of {len(numbers)} rows; the source has {count}")
+            raise IndexError(f"a mask of {counted(len(numbers), 'row')}; the source has {count}")
         return np.flatnonzero(numbers)
     return numbers

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tape2048._json import is_utf8
+from tape2048._words import counted
 from tape2048.errors import FieldError
 from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 
@@ -159,7 +160,7 @@ class Run(RowView):
     def __repr__(self) -> str:
         meta = self.meta
         return (
-            f"<{type(self).__name__}: {meta.steps:,} steps, score {meta.max_score:,}, "
+            f"<{type(self).__name__}: {counted(meta.steps, 'step')}, score {meta.max_score:,}, "
             f"highest tile {meta.highest_tile}>"
         )
 
@@ -228,7 +229,7 @@ class RunRows(RowView):
         return int(self.first_rows[-1])
 
     def __repr__(self) -> str:
-        return f"<RunRows: {len(self):,} rows, {len(self.runs):,} runs>"
+        return f"<RunRows: {counted(len(self), 'row')}, {counted(len(self.runs), 'run')}>"
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """The rows with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`.

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from tape2048._embedding_draft import Draft, Plan
 from tape2048._embeddings import EMBEDDINGS_JSON, open_embeddings
 from tape2048._reading import map_path
+from tape2048._words import counted
 from tape2048.errors import ChecksumError, CriticError, EmbeddingsError, FieldError
 from tape2048.formats.session import STEPS_NPY
 
@@ -225,7 +226,7 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
         found = tower.module(moved)
     if found.ndim != 2 or len(found) != len(tokens):
         raise CriticError(
-            f"the tower gave shape {list(found.shape)} for {len(tokens)} boards, expected [B, D]"
+            f"the tower gave shape {list(found.shape)} for {counted(len(tokens), 'board')}, expected [B, D]"
         )
     return found  # type: ignore[no-any-return]
 

@@ -177,8 +177,8 @@ def test_a_compressed_file_that_is_cut_off_anywhere_is_refused(compressed: bytes
 
 
 def test_a_file_that_goes_on_is_refused(plain: bytes, compressed: bytes) -> None:
-    refused(plain + b"\0", TrailingBytesError, "goes on for 1 bytes")
-    refused(compressed + b"\0", TrailingBytesError, "goes on for 1 bytes")
+    refused(plain + b"\0", TrailingBytesError, "goes on for 1 byte behind")
+    refused(compressed + b"\0", TrailingBytesError, "goes on for 1 byte behind")
     refused(compressed + compressed, TrailingBytesError)
 
 

@@ -376,7 +376,7 @@ class TestFiles:
         for name in ("a.a2run", "b.a2run"):
             (tmp_path / "runs" / name).write_bytes(b"A2T1")
         for source in (tmp_path / "runs", tmp_path / "runs/a.a2run"):
-            with pytest.raises(EmptyCorpusError, match=r"0 of [12] runs .*a\.a2run: TruncatedError"):
+            with pytest.raises(EmptyCorpusError, match=r"0 of (1 run|2 runs) .*a\.a2run: TruncatedError"):
                 convert(source, tmp_path / NAMES[kind], kind)
         assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
 
