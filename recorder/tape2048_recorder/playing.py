@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tape2048 import errors
-from tape2048.errors import PlayerError, TapeError, WorkerStartError
+from tape2048.errors import PlayerError, RecorderError, TapeError, WorkerStartError
 from tape2048_recorder.protocol import FromWorker, WantWeights, WeightsRefused, WeightsTaken
 from tape2048_recorder.shared import LOADS
 from tape2048_recorder.weights import LOADERS_MAX
@@ -53,7 +53,7 @@ class Playing:
         self._died: Counter[int] = Counter()  # by generation, workers that ended while they loaded it
         self.player_sha256: str | None = None
 
-    def on_ready(self, index: int, message: Ready) -> WorkerStartError | None:
+    def on_ready(self, index: int, message: Ready) -> RecorderError | None:
         """Note what a worker plays; an error where it is not what the others do."""
         if self._live is not None:
             self.player_sha256 = message.player_sha256
@@ -67,7 +67,7 @@ class Playing:
             "the player changed while the recorder ran"
         )
 
-    def hear(self, worker: Worker, message: FromWorker) -> WorkerStartError | None:
+    def hear(self, worker: Worker, message: FromWorker) -> RecorderError | None:
         """Answer what a worker says about weights; an error as :meth:`on_ready`."""
         assert self._live is not None, "no weights were offered"
         if isinstance(message, WeightsTaken | WeightsRefused):
@@ -118,5 +118,6 @@ class Playing:
             self._live.close()
 
 
-def _conflict(text: str | None) -> WorkerStartError | None:
-    return None if text is None else WorkerStartError(text)
+def _conflict(text: str | None) -> RecorderError | None:
+    # Not WorkerStartError, with which a service stays down: all that start again play the same.
+    return None if text is None else RecorderError(text, hint="start it again: all then play what is there")
