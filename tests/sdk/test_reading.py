@@ -87,7 +87,7 @@ def test_file_that_shrinks_while_it_is_read(file: Path) -> None:
     into = np.zeros(16384, np.uint8)
     with open_regular(file) as fd:
         os.truncate(file, 1000)
-        with pytest.raises(TruncatedError, match="15384 bytes early") as caught:
+        with pytest.raises(TruncatedError, match="15,384 bytes early") as caught:
             read_exactly(fd, into, 0, file)
     assert caught.value.offset == 1000
 
