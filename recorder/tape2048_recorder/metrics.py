@@ -7,13 +7,15 @@ prometheus-client (extra ``metrics``) is imported only where a configuration wan
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
+import socket
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
 
-from tape2048.errors import ConfigError, MissingPackageError
+from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.report import State
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ __all__ = ["Metrics", "Samples", "families", "open_metrics"]
 
 #: Between two writings of the textfile: as often as Prometheus usually looks.
 TEXTFILE_INTERVAL_S = 15.0
+
+#: What another start may find otherwise: the port is taken, or (at boot) the address is not there yet,
+#: nor who resolves it. With the exit code of a wrong setting, a service would stay down.
+_PASSING = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 Samples = list[tuple[dict[str, str], float]]
 
@@ -239,6 +245,7 @@ def open_metrics(config: RecorderConfig, warn: Callable[[str], None]) -> Metrics
     Raises:
         MissingPackageError: prometheus-client is not installed, and metrics are wanted.
         ConfigError: nobody can listen where they are wanted.
+        RecorderError: nobody can at this moment.
     """
     if config.metrics_listen is None and config.metrics_textfile is None:
         return _Off()
@@ -274,7 +281,8 @@ class _Served:
         try:
             self._server, self._thread = start_http_server(int(port), host.strip("[]"), self._registry)
         except (OSError, OverflowError) as error:
-            raise ConfigError(
+            passing = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _PASSING
+            raise (RecorderError if passing else ConfigError)(
                 f"metrics_listen: found {address!r}, where nobody can listen "
                 f"({getattr(error, 'strerror', None) or error})",
                 hint='name a free port of an address of this machine, or set it to "off"',

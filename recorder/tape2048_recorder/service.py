@@ -49,6 +49,7 @@ class Service:
     Raises:
         MissingPackageError: metrics are wanted, and their package is not there.
         ConfigError: metrics cannot be served where they are wanted, or no manager can be where it should be.
+        RecorderError: metrics cannot be served there at this moment.
     """
 
     def __init__(self, view: Reporter, config: RecorderConfig, path: Path, env: Mapping[str, str]) -> None:
