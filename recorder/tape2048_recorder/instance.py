@@ -101,8 +101,12 @@ class Instance:
 
         Raises:
             ConfigError: the file is not one of ours.
+            StorageError: it cannot be read.
         """
-        self._known = self._read()
+        try:
+            self._known = self._read()
+        except OSError as error:
+            raise storage_error(error, self.state_path, "reading how far a seed's games went") from error
         return next((state for state in self._known if state.seed == seed), GameState(seed))
 
     def _read(self) -> list[GameState]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError
+from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError, StorageError
 from tape2048_recorder import instance
 from tape2048_recorder.instance import GameState, Instance, Memory
 
@@ -173,6 +173,13 @@ def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, co
         mine.load_state(1)
     assert caught.value.path == str(state_file(root))
     assert caught.value.hint
+
+
+def test_a_memory_that_the_device_would_not_give_is_an_error(root: Path, mine: Instance) -> None:
+    state_file(root).mkdir()
+    with pytest.raises(StorageError, match="reading how far a seed's games went failed") as caught:
+        mine.load_state(1)
+    assert caught.value.path == str(state_file(root))
 
 
 class TestMemory:
