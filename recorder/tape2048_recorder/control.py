@@ -28,6 +28,9 @@ __all__ = ["Running"]
 #: Between two looks at the status; the recorder writes it as soon as a request is done.
 LOOK_S = 0.1
 
+#: poll(2) takes milliseconds in an int: 24 days.
+_PATIENCE_S_MAX = 2e6
+
 
 class Running:
     """A recorder at work, held by a descriptor of its process, so that no signal can reach another one.
@@ -146,10 +149,11 @@ class Running:
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
     def wait(self, patience_s: float | None) -> bool:
-        """Wait for its end; returns whether it has ended."""
+        """Wait for its end; returns whether it has ended. None, or above three weeks: as long as it takes."""
+        ms = patience_s * 1000 if patience_s is not None and patience_s <= _PATIENCE_S_MAX else None
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(None if patience_s is None else patience_s * 1000))
+        return bool(poll.poll(ms))
 
     def _signal(self, number: signal.Signals) -> None:
         try:
