@@ -209,13 +209,18 @@ def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
         root / ".20260101T000000Z_model=a.0123456789abcdef.partial"
     )  # what `convert` writes at this moment
     theirs.mkdir()
-    assert tape("recover", root, "--instance", "other").code == 0
+    done = tape("recover", root, "--instance", "other")
+    assert (done.code, done.err) == (
+        0,
+        f"{root}: nobody recorded here as instance 'other'; those that did: default\n",
+    )
     assert partial.is_dir()
     done = tape("recover", root)
     assert done.code == 0
     assert "nothing to recover" in done.out
     assert not partial.exists()
     assert theirs.is_dir()
+    assert tape("recover", root, "--instance", "default").err == ""
     assert tape("recover", root, "--json").json == {"root": str(root), "recovered": [], "events": []}
     partial.mkdir()
     (partial / "session").mkdir()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tape2048_tools._click import Command
-from tape2048_tools.output import cell, print_human, print_json
+from tape2048_tools.output import cell, complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,6 +62,11 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     from tape2048_recorder.recorder import recover_all
 
     directory = (root or Path(load_config({}, os.environ).config.out_dir)).absolute()
+    known = _locked_ever(directory)
+    for instance in instances:
+        if instance not in known:
+            there = f"; those that did: {', '.join(known)}" if known else ""
+            complain(f"{printable(directory)}: nobody recorded here as instance {instance!r}{there}")
     collected = _Collected()
     found: list[Path] = []
     for instance in _instances(directory):
@@ -92,6 +97,19 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
         )
     if errors:
         raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+def _locked_ever(root: Path) -> list[str]:
+    """The instances of which there is a lock file: those that ever recorded in a directory."""
+    from tape2048._holds import LOCKS_DIRECTORY, READERS_LOCK
+
+    try:
+        names = [entry.name for entry in (root / LOCKS_DIRECTORY).iterdir()]
+    except OSError:
+        return []
+    return sorted(
+        name.removesuffix(".lock") for name in names if name.endswith(".lock") and name != READERS_LOCK
+    )
 
 
 def _instances(root: Path) -> list[str]:
