@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tape2048._holds import READERS_LOCK
 from tape2048._words import counted
 from tape2048.errors import ConfigError
 from tape2048_recorder.players.batch import is_batched
@@ -41,9 +42,17 @@ def check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: M
     Raises:
         ConfigError: which two do not go together, and what would.
     """
+    _check_instance(config, origins)
     _check_batched(config, origins)
     _check_memory(config, origins)
     _check_stop_timeout(config, origins, env)
+
+
+def _check_instance(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    """Refuse the name whose lock file would be the readers' own."""
+    if f"{config.instance}.lock" == READERS_LOCK:
+        problem = f"found {config.instance!r}, expected another name: {READERS_LOCK} is what readers lock"
+        refuse(problem, "instance", origins["instance"], hint=f"{config.instance}-1, for instance")
 
 
 def buffer_mb(config: RecorderConfig) -> float:

@@ -478,6 +478,11 @@ def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
     assert load_config({"max_ram_mb": "61", **lanes}, {}).config.max_ram_mb == 61
 
 
+def test_an_instance_whose_lock_would_be_the_readers_is_refused() -> None:
+    assert "--instance: found 'readers', expected another name" in str(refused({"instance": "readers"}))
+    assert load_config({"instance": "reader"}, {}).config.instance == "reader"
+
+
 def test_checkpoints_for_a_player_that_takes_none_are_refused() -> None:
     assert "--model-dir: found it with player = 'greedy'" in str(
         refused({"player": "greedy", "model_dir": "models"})
