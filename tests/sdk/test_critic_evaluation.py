@@ -210,7 +210,7 @@ def test_wrong_arguments_and_critics_are_refused(corpus: Corpus) -> None:
     wrong.say = lambda exps: exps.max(axis=1) / 15
     broken: Any = wrong
     broken.__class__ = type("Broken", (Fake,), {"__call__": lambda _, boards: np.zeros((len(boards), 2))})
-    with pytest.raises(ValueError, match=r"2\) for .* boards and 1 thresholds"):
+    with pytest.raises(ValueError, match=r"2\) for .* boards and 1 threshold$"):
         evaluate(broken, corpus, replicates=0)
 
 
