@@ -11,7 +11,17 @@ from tests import reference
 
 from tape2048 import Corpus
 from tape2048.critic_baselines import calibrate, highest_tile, nothing, score_so_far
-from tape2048.critic_evaluation import ALL, CRITIC, PREVALENCE, TILE, UNDECIDED, Evaluation, evaluate
+from tape2048.critic_evaluation import (
+    ALL,
+    CRITIC,
+    INTERVAL_RUNS_MIN,
+    PREVALENCE,
+    TILE,
+    UNDECIDED,
+    Evaluation,
+    evaluate,
+)
+from tape2048.critic_metrics import calibration_error, reliability
 from tape2048.rules import boards_to_exps
 
 from .critics import TILES, make_games
@@ -111,6 +121,70 @@ def test_values_are_those_of_scikit_learn(corpus: Corpus) -> None:
         assert cell.scores[TILE].brier is None  # no training part to calibrate it on
 
 
+def test_each_threshold_has_its_own_scores_labels_and_calibration(corpus: Corpus) -> None:
+    """By definition, the values of baselines, and of a critic that says another thing for each one."""
+    from sklearn.metrics import roc_auc_score
+
+    parts = corpus.split(train=0.5, val=0.5)
+
+    def say(exps: NDArray[np.uint8]) -> NDArray[np.float64]:
+        return (exps.max(axis=1)[:, None] + exps[:, :3] * np.array([0.0, 0.5, 2.0])) / 40
+
+    def cells_filled(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
+        assert len(boards) == len(steps)
+        return (boards_to_exps(boards) > 8).sum(axis=1)
+
+    critic: Any = Fake(say)
+    critic.__class__ = type("Each", (Fake,), {"__call__": lambda self, b: self.say(boards_to_exps(b))})
+    done: list[tuple[str, int, int]] = []
+    found = evaluate(
+        critic, parts["val"], train=parts["train"], baselines={"filled": cells_filled}, per_run=None,
+        replicates=0, progress=lambda *what: done.append(what),
+    )  # fmt: skip
+    assert list(found.predictors) == [CRITIC, PREVALENCE, TILE, "filled"]
+    read = {name: len(parts[part]) for name, part in (("rows", "val"), ("training rows", "train"))}
+    assert {what: (last, total) for what, last, total in done} == {
+        **{name: (rows, rows) for name, rows in read.items()}, "bootstrap": (len(found.cells),) * 2
+    }  # fmt: skip
+    fields = ("tokens", "labels", "run")
+    train, val = (parts[part].fetch(slice(None), fields, thresholds=TILES) for part in ("train", "val"))
+    once = np.ones((len(parts["val"].runs), 1), np.float32)
+    said = say(val["tokens"]).astype(np.float32)
+    for at, tile in enumerate(TILES):
+        y = val["labels"][:, at]
+        for stage in (ALL, UNDECIDED):
+            part = (2 ** val["tokens"].max(axis=1).astype(int) < tile) | (stage == ALL)
+            cell = found.cell(stage, tile)
+            for name, scored in (
+                (CRITIC, None),
+                (TILE, lambda exps: exps.max(axis=1)),
+                ("filled", lambda exps: (exps > 8).sum(axis=1)),
+            ):
+                if scored is None:
+                    scores = p = said[:, at]
+                else:
+                    scores = scored(val["tokens"])
+                    p = calibrate(scored(train["tokens"]), train["labels"][:, at], scores)
+                of = cell.scores[name]
+                assert of.auroc is not None
+                assert of.brier is not None
+                assert of.ece is not None
+                assert of.auroc.value == pytest.approx(roc_auc_score(y[part], scores[part]))
+                assert of.brier.value == pytest.approx(((p - y) ** 2)[part].mean())
+                bins = reliability(p[part], y[part], val["run"][part].astype(int), once)
+                assert of.ece.value == pytest.approx(calibration_error(bins)[0])
+        curve = found.reliability[at].bins
+        assert sum(one.rows * one.observed.value for one in curve) == pytest.approx(y.sum())
+        assert sum(one.rows * one.predicted for one in curve) == pytest.approx(said[:, at].sum(), rel=1e-5)
+
+
+def test_runs_without_rows_in_the_view_are_not_counted(corpus: Corpus) -> None:
+    view = corpus.phase(empties=(6, None))
+    of_runs = np.unique(view.fetch(slice(None), ("run",))["run"])
+    assert 0 < len(of_runs) < len(view.runs)
+    assert evaluate(tile_critic(), view, replicates=0).runs == len(of_runs)
+
+
 def test_a_critic_that_knows_is_perfect_and_one_that_guesses_is_not(corpus: Corpus) -> None:
     highest = corpus.runs["highest_tile"]
     runs = iter(corpus.fetch(slice(None), ("run",))["run"])
@@ -154,16 +228,24 @@ def test_one_class_says_so(corpus: Corpus) -> None:
     assert nowhere.cell(UNDECIDED, 16384).note is not None
 
 
-def test_few_runs_of_a_kind_have_no_interval(corpus: Corpus) -> None:
-    reached = corpus.runs["highest_tile"] >= 8192
-    chosen = ~reached
-    chosen[np.flatnonzero(reached)[:3]] = True
+@pytest.mark.parametrize("positive", [True, False])
+@pytest.mark.parametrize("few", [3, INTERVAL_RUNS_MIN - 1, INTERVAL_RUNS_MIN])
+def test_few_runs_of_a_kind_have_no_interval(corpus: Corpus, few: int, positive: bool) -> None:
+    rare = (corpus.runs["highest_tile"] >= 8192) == positive
+    chosen = ~rare
+    chosen[np.flatnonzero(rare)[:few]] = True
     cell = evaluate(tile_critic(), corpus.where(chosen), replicates=30).cell(ALL, 8192)
-    assert cell.note is not None
-    assert cell.note.startswith("3 positive runs of ")
+    assert cell.runs_positive == (few if positive else cell.runs - few)
     auroc = cell.scores[CRITIC].auroc
     assert auroc is not None
-    assert auroc.low is None
+    if few < INTERVAL_RUNS_MIN:
+        assert cell.note == (
+            f"{cell.runs_positive} positive runs of {cell.runs}: too few of a kind for an interval"
+        )
+        assert auroc.low is None
+    else:
+        assert cell.note is None
+        assert auroc.low is not None
     assert cell.scores[CRITIC].brier is not None
     assert cell.scores[CRITIC].brier.low is not None
 
@@ -174,6 +256,12 @@ def test_the_same_seed_gives_the_same_and_workers_do_not_matter(corpus: Corpus) 
         evaluate(tile_critic(), corpus, per_run=5, replicates=20, seed=4, workers=3)
     )
     assert one.cells != evaluate(tile_critic(), corpus, per_run=5, replicates=20, seed=5).cells
+    # Of all rows, the seed decides which runs are drawn anew.
+    all_rows = [
+        evaluate(tile_critic(), corpus, per_run=None, replicates=20, seed=seed).cell(ALL, 8192).scores[CRITIC]
+        for seed in (4, 5)
+    ]
+    assert all_rows[0].auroc != all_rows[1].auroc
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import Corpus, Session
+from tape2048 import Corpus, Session, critic_scores
 from tape2048.critic_scores import open_scores, write_scores
-from tape2048.errors import NameTakenError, ScoresError
+from tape2048.errors import EmbeddingsError, NameTakenError, ScoresError
 from tape2048.formats.a2pack import pack_directory
 from tape2048.formats.dataset import Dataset
 from tape2048.formats.dataset_build import build_dataset
@@ -110,6 +110,50 @@ def test_every_other_source(kind: str, runs: Path, tmp_path: Path) -> None:
     assert [one.first_row for one in info.runs] == [0, *ends[:-1].tolist()]
 
 
+@pytest.mark.parametrize("piece_rows", [1, 100, 10**6])
+def test_pieces_of_any_size_make_the_same_file(
+    piece_rows: int, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are asked about some at a time: of a table as many as are said, of runs whole ones."""
+    corpora.build(tmp_path / "root")
+    build_dataset(tmp_path / "ds", [runs])
+    steps = [len(one.run) for one in open_source(runs).runs() if one.run is not None]
+    monkeypatch.setattr(critic_scores, "BATCH_ROWS", piece_rows if piece_rows != 100 else steps[0])
+    for source in (tmp_path / "root", tmp_path / "root" / corpora.THEIRS, tmp_path / "ds", runs):
+        asked: list[int] = []
+
+        class Counting(Hashing):
+            def __call__(self, boards: NDArray[np.uint64], asked: list[int] = asked) -> NDArray[np.float32]:
+                asked.append(len(boards))
+                return super().__call__(boards)
+
+        done: list[tuple[int, int]] = []
+        out = tmp_path / "out.npy"
+        info = write_scores(
+            out, Counting(), source, replace=True, progress=lambda *a, done=done: done.append(a)
+        )
+        np.testing.assert_array_equal(open_scores(out).values, _all_at_once(source))
+        assert sum(asked) == info.rows
+        if source == runs:
+            assert asked[0] == (info.rows if piece_rows == 10**6 else steps[0])
+            assert all(rows >= critic_scores.BATCH_ROWS for rows in asked[:-1])
+            assert done == [(k, len(steps)) for k in range(1, len(steps) + 1)]
+        else:
+            assert max(asked) <= critic_scores.BATCH_ROWS
+            assert done[-1] == (info.rows, info.rows)
+
+
+def _all_at_once(source: Path) -> NDArray[np.float32]:
+    if source.name == "root":
+        return expected(exps_to_boards(Corpus.open(source).tokens(slice(None))))
+    if source.name == corpora.THEIRS:
+        return expected(exps_to_boards(Session.open(source).steps["exps"]))
+    if source.name == "ds":
+        return expected(Dataset.open(source)[:]["board"])
+    decoded = [one.run for one in open_source(source).runs() if one.run is not None]
+    return expected(np.concatenate([run.boards for run in decoded]))
+
+
 def test_a_run_that_cannot_be_read_costs_itself(runs: Path, tmp_path: Path) -> None:
     for path in runs.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -181,3 +225,55 @@ def test_a_critic_of_embeddings_needs_a_source_that_has_them(runs: Path, tmp_pat
     critic.needs_embeddings = True
     with pytest.raises(ScoresError, match="kind runs has none"):
         write_scores(tmp_path / "out.npy", critic, runs)
+
+
+@pytest.mark.parametrize("piece_rows", [64, 10**6])
+def test_embeddings_are_those_of_the_rows(
+    piece_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session's are in its file's order, also where runs take turns; a directory's in its corpus's."""
+    root = tmp_path / "root"
+    corpora.build(root)
+    names = (*corpora.OURS, corpora.THEIRS)
+    for number, name in enumerate(names):
+        session = Session.open(root / name)
+        values = np.arange(len(session))[:, None] + np.array([1000 * number, 7])
+        np.save(session.path / "embeddings.bf16.npy", values.astype("<u2"))
+        steps = session.manifest.files["steps.npy"].crc32c if session.manifest else 0
+        facts = {
+            "model_sha": "f" * 64, "pooling": "mean", "D": 2, "dtype": "bf16", "dtype_bits": "bf16",
+            "rows": len(session), "steps_crc32c": steps,
+        }  # fmt: skip
+        (session.path / "embeddings.json").write_text(json.dumps(facts))
+    monkeypatch.setattr(critic_scores, "BATCH_ROWS", piece_rows)
+    critic, out = Hashing(), tmp_path / "out.npy"
+    critic.needs_embeddings = True
+    with pytest.raises(EmbeddingsError, match="the critic learned from those of eeeeeeeeeeeeeeee"):
+        write_scores(out, critic, root, tower_sha256="e" * 64)
+    assert not out.exists()
+    for name in names:
+        write_scores(out, critic, root / name, tower_sha256="f" * 64, replace=True)
+        values = np.load(root / name / "embeddings.bf16.npy")
+        np.testing.assert_array_equal(open_scores(out).values, values)
+    write_scores(out, critic, root, tower_sha256="f" * 64, replace=True)
+    values = Corpus.open(root).fetch(slice(None), ("embeddings",))["embeddings"]
+    np.testing.assert_array_equal(open_scores(out).values, values)
+
+
+def test_a_critic_that_gives_other_shapes_is_refused(runs: Path, tmp_path: Path) -> None:
+    class Short(Hashing):
+        def __call__(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+            return super().__call__(boards)[1:]
+
+    with pytest.raises(ValueError, match=r"the critic gave \(\d+, 2\) for \d+ boards and 2 thresholds"):
+        write_scores(tmp_path / "out.npy", Short(), runs)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_sidecar_of_any_name(runs: Path, tmp_path: Path) -> None:
+    write_scores(tmp_path / "out.f32", Hashing(), runs)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.f32", "out.f32.json"]
+    (tmp_path / "out.f32").write_bytes((tmp_path / "out.f32").read_bytes()[:-1] + b"x")
+    with pytest.raises(ScoresError, match="checksum"):
+        open_scores(tmp_path / "out.f32")
+    open_scores(tmp_path / "out.f32", verify=False)
