@@ -1,4 +1,4 @@
-"""Watches that what gets a name has been flushed before, and that the name is flushed after."""
+"""Watches that what gets a name has been flushed before, and the name after, before the next one is given."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Naming:
         monkeypatch.setattr(_durable, "_libc", lambda: self)
         for name in ("rename", "replace"):
             monkeypatch.setattr(os, name, self._watched(getattr(os, name)))
+        monkeypatch.setattr(os, "unlink", self._watched_unlink(os.unlink))
         self._fsync = os.fsync
         monkeypatch.setattr(os, "fsync", self._note_flush)
 
@@ -50,9 +51,18 @@ class Naming:
 
         return watched
 
+    def _watched_unlink(self, unlink: Any) -> Any:
+        def watched(path: Any, **where: Any) -> None:
+            unlink(path, **where)
+            if not where and self._is_name(path):
+                self._unflushed.add(Path(path).parent)
+
+        return watched
+
     def _check(self, source: Any, target: Any) -> None:
         if not self._is_name(target):
             return
+        assert Path(target).parent not in self._unflushed, f"{target} before a change beside it was flushed"
         for path in (Path(source), *Path(source).rglob("*")):
             found = self._flushed.get(_inode(path.stat()))
             assert found == _state(path), f"{path} gets a name, and {found} of it was flushed"

@@ -26,6 +26,7 @@ from tape2048._embeddings import open_embeddings  # noqa: E402
 from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_session  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 
+from .builders import Spec, write_foreign  # noqa: E402
 from .critics import make_games  # noqa: E402
 from .naming import Naming  # noqa: E402
 
@@ -189,6 +190,24 @@ def test_many_processes_share_it(session: Session, towers: list[Path]) -> None:
     check(session, tower)
 
 
+def test_whoever_is_last_publishes_and_the_others_know(session: Session, towers: list[Path]) -> None:
+    tower = open_tower(towers[0])
+    # The last chunk is another's: the file has its length all the same.
+    assert embed_session(session, tower, chunk_rows=CHUNK, share=(1, 2)).status == "waiting"
+    tokens = session.tokens(slice(None))
+    plan = Plan(
+        model_sha=tower.sha256, pooling=tower.pooling, width=8, rows=ROWS,
+        steps_crc32c=session.manifest.files["steps.npy"].crc32c, chunk_rows=CHUNK,
+    )  # fmt: skip
+    with Draft(session.path, plan, (0, 2)) as last, Draft(session.path, plan, (1, 2)) as other:
+        for chunk in (0, 2, 4):
+            rows = plan.rows_of(chunk)
+            last.write(chunk, embed_rows(tower, tokens[rows.start : rows.stop], CPU))
+        assert last.publish() is None
+        assert other.publish() is None
+    check(session, tower)
+
+
 def test_a_share_is_one_process_s(session: Session, towers: list[Path]) -> None:
     tower = open_tower(towers[0])
 
@@ -239,7 +258,9 @@ def test_a_crash_between_the_two_files(
     check(session, tower)
 
 
-def test_embeddings_of_another_tower_are_named(session: Session, towers: list[Path]) -> None:
+def test_embeddings_of_another_tower_are_named(
+    session: Session, towers: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = map(open_tower, towers)
     embed_session(session, first)
     with pytest.raises(errors.EmbeddingsError) as caught:
@@ -258,7 +279,10 @@ def test_embeddings_of_another_tower_are_named(session: Session, towers: list[Pa
     with pytest.raises(CrashError):
         embed_session(session, second, force=True, chunk_rows=CHUNK, progress=crash)
     check(session, first)
+    # Power may fail at any time: never do the old facts stand beside the new values.
+    naming = Naming(session.path, monkeypatch)
     assert embed_session(session, second, force=True, chunk_rows=CHUNK).rows_made == ROWS - 2 * CHUNK
+    naming.assert_flushed("embeddings.bf16.npy", "embeddings.json")
     check(session, second)
 
 
@@ -297,6 +321,32 @@ def test_embeddings_of_other_rows_are_refused(session: Session, towers: list[Pat
     assert embed_session(other, tower, force=True).rows == 61 * 40
 
 
+@pytest.mark.parametrize("shard_rows", [None, 70])
+def test_a_session_of_others(towers: list[Path], tmp_path: Path, shard_rows: int | None) -> None:
+    """Without a manifest nothing says what rows are to be; a tile that the tower does not know is refused."""
+    tower = open_tower(towers[0])
+    session = Session.open(write_foreign(tmp_path / "theirs", shard_rows=shard_rows))
+    assert embed_session(session, tower, chunk_rows=CHUNK).status == "made"
+    check(session, tower)
+
+    def change(rows: Any) -> None:
+        rows["exps"][1, 3] = 15
+        rows["exps"][2, 5] = 16
+
+    wrong = Session.open(write_foreign(tmp_path / "wrong", Spec(change_rows=change), shard_rows=shard_rows))
+    with pytest.raises(errors.FieldError, match="row 2: found the exponent 16, expected at most 15"):
+        embed_session(wrong, tower)
+
+
+@pytest.mark.parametrize("shape", [(8,), (99, 8), (100, 8, 1)])
+def test_a_tower_that_gives_other_shapes(
+    session: Session, towers: list[Path], shape: tuple[int, ...]
+) -> None:
+    tower = open_tower(towers[0])._replace(module=lambda _: torch.zeros(shape))
+    with pytest.raises(errors.CriticError, match=r"gave shape .* for 100 boards, expected \[B, D\]"):
+        embed_rows(tower, session.tokens(slice(0, 100)), CPU)
+
+
 def test_numbers_that_are_not_finite_are_refused(session: Session, towers: list[Path]) -> None:
     tower = open_tower(towers[0])
     with torch.no_grad():
@@ -323,8 +373,19 @@ def test_without_room_nothing_is_begun(
         full = shutil._ntuple_diskusage(10**6, 10**6, 1000)
         patch.setattr(_embedding_draft.shutil, "disk_usage", lambda _: full)
         with pytest.raises(errors.DiskFullError, match="1,000 bytes are free"):
-            embed_session(session, tower)
-    assert embed_session(session, tower).rows_made == ROWS
+            embed_session(session, tower, chunk_rows=CHUNK)
+
+    # What a job that goes on has written is not asked for again.
+    def crash(done: int, _: int) -> None:
+        if done >= 4 * CHUNK:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        embed_session(session, tower, chunk_rows=CHUNK, progress=crash)
+    values = (session.path / PARTIAL / "values.npy").stat()
+    full = shutil._ntuple_diskusage(10**6, 10**6, max(0, values.st_size - 512 * values.st_blocks))
+    monkeypatch.setattr(_embedding_draft.shutil, "disk_usage", lambda _: full)
+    assert embed_session(session, tower).rows_made == ROWS - 4 * CHUNK
 
 
 def test_a_session_without_rows(tmp_path: Path) -> None:
