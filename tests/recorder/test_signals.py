@@ -48,3 +48,45 @@ def test_a_hangup_is_the_same_request_only_where_it_is_one(heard: Signals) -> No
 def test_other_requests_are_heard_each_time(heard: Signals) -> None:
     send(signal.SIGTERM, ROTATE, STOP_NOW, ROTATE)
     assert heard.take() == ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGUSR1"]
+
+
+@pytest.mark.parametrize("reloads", [False, True])
+def test_a_hangup_that_whoever_started_it_had_ignored(reloads: bool) -> None:
+    """``nohup`` wants no end by it; settings are read again all the same."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        heard = Signals(reloads=reloads)
+        try:
+            send(signal.SIGHUP)
+            assert heard.take() == (["SIGHUP"] if reloads else [])
+        finally:
+            heard.close()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_closed_it_leaves_what_was_there_and_a_late_request_kills_nobody() -> None:
+    def mine(*_: object) -> None:
+        raise AssertionError
+
+    numbers = (ROTATE, STOP_NOW, signal.SIGTERM, signal.SIGHUP)
+    handlers = (signal.SIG_DFL, mine, signal.SIG_DFL, signal.SIG_DFL)
+    before = [signal.signal(*one) for one in zip(numbers, handlers, strict=True)]
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    wakeup = signal.set_wakeup_fd(writing)
+    try:
+        heard = Signals()
+        fds = heard.fd, heard._write_fd
+        heard.close()
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN, *handlers[1:]]
+        assert signal.set_wakeup_fd(-1) == writing
+        for fd in fds:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(fd)
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        os.close(reading)
+        os.close(writing)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

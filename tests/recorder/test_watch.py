@@ -142,6 +142,31 @@ def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
     assert world.signals == [signal.SIGABRT, signal.SIGCONT]
 
 
+def test_each_part_of_a_start_and_of_a_block_has_its_own_patience() -> None:
+    world = World()
+    world.place.ready = False
+    world.pass_time(START_S - 5)  # it compiles
+    world.place.ready = True
+    world.pass_time(START_S - 5)  # its first slice
+    assert world.signals == []
+    world.beat()
+    world.place.range = Range(1, "x", 0)
+    world.pass_time(SILENCE_S * WRITING_FACTOR - 1)
+    world.place.range = None  # the block is confirmed, and the end of the next slice is not noted yet
+    world.pass_time(SILENCE_S - 1)
+    assert world.signals == []
+    world.pass_time(2)
+    assert world.signals == [signal.SIGABRT, signal.SIGCONT]
+
+
+def test_a_start_has_the_patience_of_a_slice_where_that_is_longer() -> None:
+    world = World()
+    for _ in range(round(2 * START_S) - 1):
+        world.now += 1
+        world.watch.look(world.now, 2 * START_S)
+    assert world.signals == []
+
+
 def test_a_model_that_is_loaded_takes_longer_and_not_for_ever(world: World) -> None:
     world.slots["busy"] = LOADS
     world.pass_time(START_S - 5)
