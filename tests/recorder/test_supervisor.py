@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from tests.sdk.builders import open_files
 
 from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.protocol import Channel, Range, Weights
 from tape2048_recorder.recorder import _worker_spec
-from tape2048_recorder.shared import LOADS
-from tape2048_recorder.supervisor import Supervisor
+from tape2048_recorder.shared import DRAIN, LOADS, PLAY
+from tape2048_recorder.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Exit, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,11 +62,85 @@ def test_blocks_are_no_larger_than_sessions_and_no_later(
     assert (slots["block_rows"].tolist(), slots["flush_s"].tolist()) == ([5_000] * 2, [9.0] * 2)
 
 
-def test_a_worker_does_not_begin_with_what_the_one_before_it_was_busy_with(
+def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
+    supervise: Callable[[RecorderConfig], Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have its patience, drain, write at once, or be waited for as one that has said goodbye."""
+    popen = subprocess.Popen
+    how: dict[str, Any] = {}
+
+    def sleep(args: list[str], **options: Any) -> Any:
+        how.update(options, spec=msgspec.json.decode(args[-1]))
+        return popen(["sleep", "600"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", sleep)
+    supervisor = supervise(RecorderConfig(workers=2, player="greedy"))
+    worker = supervisor.workers[1]
+    slots = supervisor.shared.slots
+    supervisor.command(DRAIN)
+    supervisor.set_weights(Weights(generation=4, path="x", sha256="y"))
+    slots["busy"], slots["heartbeat_ns"], slots["flush"], slots["oldest"] = LOADS, 1, 3, 2
+    worker.ready, worker.range, worker.waiting_rows = True, Range(1, "x", 0), 5
+    worker.said_bye, worker.last_error = True, "x"
+    before, begun = open_files(), time.monotonic_ns()
+    supervisor.start(worker)
+    assert {name: slots[name].tolist() for name in ("busy", "command", "flushed", "oldest")} == {
+        "busy": [LOADS, 0], "command": [DRAIN, PLAY], "flushed": [0, 3], "oldest": [2, 4],
+    }  # fmt: skip
+    assert slots["heartbeat_ns"][0] == 1
+    assert slots["heartbeat_ns"][1] >= begun
+    assert (worker.ready, worker.range, worker.waiting_rows) == (False, None, None)
+    assert (worker.said_bye, worker.last_error) == (False, None)
+    assert worker.process is not None
+    assert worker.alive
+    assert supervisor.pids == [worker.process.pid]
+    assert (how["spec"]["index"], how["spec"]["daemon_pid"]) == (1, os.getpid())
+    assert how["pass_fds"] == (how["spec"]["socket_fd"], how["spec"]["shared_fd"])
+    assert how["env"]["OMP_NUM_THREADS"] == "1"
+    supervisor.kill_all()
+    worker.ready, worker.range, worker.waiting_rows = True, Range(1, "x", 0), 5
+    assert str(supervisor.bury(worker)) == "killed by SIGKILL"
+    assert (worker.ready, worker.range, worker.waiting_rows) == (False, None, None)
+    assert (worker.alive, worker.channel, supervisor.pids) == (False, None, [])
+    assert open_files() == before
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no process")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match="no process"):
+        supervisor.start(worker)
+    assert open_files() == before
+
+
+def test_how_a_process_ended_in_words() -> None:
+    assert [str(Exit(code)) for code in (0, 70, -signal.SIGABRT)] == [
+        "exit status 0", "exit status 70", "killed by SIGABRT",
+    ]  # fmt: skip
+
+
+def test_an_answer_to_a_worker_that_has_died_is_no_error(
     supervise: Callable[[RecorderConfig], Supervisor],
 ) -> None:
-    """It would have its patience."""
-    supervisor = supervise(RecorderConfig(workers=1, player="greedy"))
-    supervisor.shared.slots["busy"] = LOADS
-    supervisor.start(supervisor.workers[0])
-    assert supervisor.shared.slots["busy"].tolist() == [0]
+    worker = supervise(RecorderConfig(workers=1)).workers[0]
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    worker.channel = Channel(ours)
+    worker.answer(Range(1, "x", 0))
+    ours.close()
+
+
+def test_each_death_doubles_the_wait_for_the_next_start_up_to_a_limit(
+    supervise: Callable[[RecorderConfig], Supervisor],
+) -> None:
+    supervisor = supervise(RecorderConfig(workers=2))
+    worker, other = supervisor.workers
+    waits = []
+    for _ in range(12):
+        supervisor.schedule_restart(worker, now=100.0)
+        waits.append(worker.start_at - 100.0)
+    assert waits == pytest.approx([min(BACKOFF_FIRST_S * 2**k, BACKOFF_MAX_S) for k in range(12)])
+    assert other.backoff_s == BACKOFF_FIRST_S
+    supervisor.note_progress(worker)
+    supervisor.schedule_restart(worker, now=100.0)
+    assert worker.start_at - 100.0 == pytest.approx(BACKOFF_FIRST_S)

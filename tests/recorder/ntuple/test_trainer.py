@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from tests.recorder.disks import files_end_at, unsaid
 from tests.recorder.processes import PATIENCE_S, environment
+from tests.sdk.builders import open_files
 
 from tape2048 import _ram
 from tape2048.errors import (
@@ -241,6 +243,9 @@ def test_it_ends_at_the_configured_number_of_moves() -> None:
     before = state_of(trainer)
     trainer.learn(10**9)
     assert state_of(trainer) == before
+    exactly = Trainer(small(moves=trainer.moves))
+    exactly._counts.moves = trainer.moves
+    assert exactly.done
 
 
 def test_the_same_seed_learns_the_same_and_another_one_does_not() -> None:
@@ -611,6 +616,44 @@ def test_going_on_without_a_move_says_nothing_twice(tmp_path: Path) -> None:
     metrics.note()
     metrics.note()
     assert len((tmp_path / METRICS).read_bytes().splitlines()) == len(before.splitlines()) + 1
+
+
+def test_metrics_are_noted_every_ten_seconds_of_learning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=lambda: now))
+    trainer, view = Trainer(small()), Seen()
+    metrics = training_run._Metrics(trainer, tmp_path / METRICS, view, training_run._FullDisk(view))
+    before, lines = open_files(), []
+    for _ in range(200):
+        now += 0.5
+        trainer._counts.moves += 1
+        metrics.tick()
+        lines.append(len((tmp_path / METRICS).read_bytes().splitlines()) if now >= 1010 else 0)
+    assert lines == [k // 20 for k in range(1, 201)]
+    assert len(view.seen) == 200
+    assert open_files() == before
+
+
+def test_a_disk_that_is_full_when_it_is_stopped_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what was learned would be lost without a word, where there is room for a network alone."""
+    stop = threading.Event()
+
+    def learn_and_stop(trainer: Trainer, *_: object) -> None:
+        trainer.learn(1000)
+        stop.set()
+
+    def refuse(_: Trainer, path: Path) -> None:
+        raise DiskFullError("no room", path=path)
+
+    monkeypatch.setattr(training_run, "_learn_until", learn_and_stop)
+    monkeypatch.setattr(Trainer, "save_checkpoint", refuse)
+    with pytest.raises(DiskFullError, match="no room"):
+        run_training(small(), tmp_path, Seen(), stop)
+    assert not (tmp_path / NETWORK).exists()
 
 
 def test_a_second_training_in_a_directory_is_refused(tmp_path: Path) -> None:
