@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tape2048_recorder import signals
-from tape2048_recorder.signals import ROTATE, STOP_NOW, Signals
+from tape2048_recorder.signals import ROTATE, SAME_S, STOP_NOW, Signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,12 @@ def heard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     signals_heard = Signals(reloads=request.param)
     yield signals_heard
     signals_heard.close()
+
+
+@pytest.fixture
+def reloads(request: pytest.FixtureRequest) -> bool:
+    """What ``heard`` was told."""
+    return bool(request.node.callspec.params["heard"])
 
 
 def send(*numbers: signal.Signals) -> None:
@@ -39,9 +46,38 @@ def test_a_request_to_end_that_is_sent_twice_is_one(heard: Signals, monkeypatch:
     assert heard.take() == ["SIGTERM"]
 
 
-def test_a_hangup_is_the_same_request_only_where_it_is_one(heard: Signals) -> None:
+def test_each_request_to_end_is_compared_with_the_last_one_that_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or who repeats it five times a second would never be heard again."""
+    now = 1000.0
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now))
+    heard = Signals()
+    try:
+        found = []
+        for _ in range(8):
+            send(signal.SIGTERM)
+            found.append(len(heard.take()))
+            now += SAME_S / 2
+        assert found == [1, 0] * 4
+    finally:
+        heard.close()
+
+
+def test_signals_of_others_are_none_of_its_requests() -> None:
+    """Python writes to the descriptor whatever it has a handler for."""
+    before = signal.signal(signal.SIGWINCH, lambda *_: None)
+    heard = Signals()
+    try:
+        send(signal.SIGWINCH, ROTATE)
+        assert heard.take() == ["SIGUSR1"]
+    finally:
+        heard.close()
+        signal.signal(signal.SIGWINCH, before)
+
+
+def test_a_hangup_is_the_same_request_only_where_it_is_one(heard: Signals, reloads: bool) -> None:
     send(signal.SIGTERM, signal.SIGHUP, signal.SIGHUP)
-    reloads = heard._ends == {signal.SIGTERM, signal.SIGINT}
     assert heard.take() == (["SIGTERM", "SIGHUP", "SIGHUP"] if reloads else ["SIGTERM"])
 
 
