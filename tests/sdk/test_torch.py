@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tape2048.corpus import Corpus
-from tape2048.errors import DeviceError, LoaderStateError, RankError
+from tape2048.errors import DeviceError, LoaderStateError, RankError, RowsGoneError
 
 from .builders import Game, Spec, write_ours
 
@@ -453,6 +453,22 @@ def test_workers_do_not_copy_to_a_device(corpus: Corpus) -> None:
         next(iter(DataLoader(loader, batch_size=None, num_workers=1)))
 
 
+@forks
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_that_have_gone_end_the_next_epoch_and_not_the_process(tmp_path: Path, workers: int) -> None:
+    """Who reads a page that its file has lost gets SIGBUS, which torch takes for too little shared memory."""
+    path = write_ours(
+        tmp_path / "20250102T030405Z_model=a", Spec(games=[Game(i, 100) for i in range(1, 101)])
+    )
+    loader = loader_of(Corpus.open(tmp_path, load="mmap"), threads=0, fields=("row", "step"))
+    data_loader = DataLoader(loader, batch_size=None, num_workers=workers)
+    assert len(list(data_loader)) == len(loader)
+    with (path / "steps.npy").open("r+b") as file:
+        file.truncate(8192)
+    with pytest.raises(RowsGoneError, match="has 8192 bytes"):
+        next(iter(data_loader))
+
+
 # --- devices
 
 
@@ -559,6 +575,8 @@ def test_torchs_own_collation_works_too(corpus: Corpus) -> None:
     batch = next(iter(DataLoader(data_set, batch_size=10)))  # type: ignore[arg-type]
     assert torch.equal(batch["tokens"], torch.from_numpy(corpus.tokens(slice(0, 10))))
     assert batch["labels"].dtype == torch.float32
+    rows = data_set.__getitems__(range(10))
+    assert collate(rows) is rows.tensors, "what was taken together is not taken apart"
 
 
 def test_rows_of_several_corpora_one_by_one(corpus: Corpus) -> None:

@@ -145,6 +145,7 @@ class CriticLoader(IterableDataset[Tensors]):
 
     Raises:
         DeviceError: no such device.
+        RowsGoneError: where an iteration begins, mapped rows were truncated since the corpus was opened.
         ValueError: a wrong argument; else as for :class:`tape2048.batches.Batches`.
     """
 
@@ -278,6 +279,7 @@ class CriticLoader(IterableDataset[Tensors]):
             raise ValueError("device: a worker process leaves batches in memory; copy them where they arrive")
         self._listen(reader)
         batches = self.batches
+        batches.check_files()
         for index in range(batches.position + worker, len(batches), workers):
             # Each in memory of its own: torch moves what it sends into shared memory, and leaves it there.
             slot = _Slot(batches, pin_memory=False)
