@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tape2048.errors import ConfigError, PlayerImportError, PlayerRaisedError
+from tape2048.errors import ConfigError, PlayerAnswerError, PlayerImportError, PlayerRaisedError
 from tape2048.rules import boards_to_exps, legal_masks
 from tape2048_recorder.players import check_player, make_player
-from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player, show_board
+from tape2048_recorder.players.batch import (
+    TOLD_BYTES_MAX,
+    Caller,
+    batch_sha256,
+    make_batch_player,
+    place_of,
+    show_board,
+    told_by,
+)
 from tape2048_recorder.sampling import Sampling
 
 from .lanes import batched
@@ -117,6 +127,98 @@ def test_a_batch_that_could_not_be_submitted_is_not_under_way() -> None:
         with pytest.raises(PlayerRaisedError) if n == 2 else contextlib.nullcontext():
             caller.submit((boards, legal_masks(boards), boards_to_exps(boards)))
     assert caller.collect().shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (np.zeros(3, np.uint8), None),
+        (np.zeros((3, 4), np.float32), None),
+        (np.zeros((4, 3), np.float32).T, None),  # a view of other strides is copied
+        (np.zeros(2, np.uint8), "uint8[2]"),
+        (np.zeros((3, 4), np.uint8), "uint8[3, 4]"),
+        (np.zeros((3, 1), np.uint8), "uint8[3, 1]"),
+        (np.zeros(3, np.float32), "float32[3]"),
+        (np.zeros((3, 5), np.float32), "float32[3, 5]"),
+        (np.zeros((2, 4), np.float32), "float32[2, 4]"),
+        (np.zeros((3, 4), np.float64), "float64[3, 4]"),
+        (np.zeros(3, np.int64), "int64[3]"),
+        ([0, 0, 0], "a list"),
+        (None, "a NoneType"),
+    ],
+)
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_an_answer_is_held_to_the_contract(answer: Any, found: str | None, overlaps: bool) -> None:
+    boards = np.array([0x1100000000000000, 1, 2], np.uint64)
+    views = boards, legal_masks(boards), boards_to_exps(boards)
+    heard: list[int] = []
+
+    class Overlapping:
+        def warm_up(self, lanes: int) -> None:
+            heard.append(lanes)
+
+        def submit(self, *given: Any) -> None:
+            heard.append(len(given))
+
+        def collect(self) -> Any:
+            return answer
+
+    caller = Caller(Overlapping() if overlaps else lambda *_: answer, "m:f")
+    caller.warm_up(64)
+    for _ in range(2):
+        caller.submit(views)
+    assert heard == ([64, 3, 3] if overlaps else [])
+    assert caller.calls == 0
+    if found is None:
+        taken = caller.collect()
+        assert taken.flags.c_contiguous
+        np.testing.assert_array_equal(taken, answer)
+        caller.drain()
+        assert caller.calls == 2
+        assert 0 < caller.model_ns < 60 * 10**9
+    else:
+        with pytest.raises(PlayerAnswerError) as caught:
+            caller.collect()
+        assert f"m:f: found {found} for 3 boards, the first of them 0x1100000000000000" in str(caught.value)
+        assert "expected moves uint8[3] or scores float32[3, 4]" in str(caught.value)
+
+
+def test_half_of_submit_and_collect_is_no_overlap() -> None:
+    class Half:
+        submit = None
+
+        def collect(self) -> None:
+            raise AssertionError
+
+        def __call__(self, boards: Any, *_: Any) -> Any:
+            return np.zeros(len(boards), np.uint8)
+
+    boards = np.array([1], np.uint64)
+    caller = Caller(Half(), "m:f")
+    caller.submit((boards, legal_masks(boards), boards_to_exps(boards)))
+    assert caller.collect().tolist() == [0]
+
+
+def test_the_place_of_a_bad_answer_names_the_legal_moves() -> None:
+    boards = np.array([1, 0x1100000000000000], np.uint64)  # the first one's tile stands in the last cell
+    views = boards, legal_masks(boards), boards_to_exps(boards)
+    assert [place_of("m:f", at, views).rpartition(", ")[2] for at in (0, 1)] == ["legal UL", "legal DLR"]
+    assert place_of("m:f", 1, views).startswith("m:f: board 1 of 2, 0x1100000000000000 (rows 1100 ")
+
+
+def test_what_a_player_says_of_itself_or_its_source_does() -> None:
+    def says(text: Any) -> str:
+        return told_by(SimpleNamespace(sha256=text), f"{FILE}:make")
+
+    long = "\udc80" + "x" * TOLD_BYTES_MAX
+    fits = "\u00e9" * (TOLD_BYTES_MAX // 2)
+    assert (says("abc"), says(fits)) == ("abc", fits)
+    assert says(fits + "x") == hashlib.sha256((fits + "x").encode()).hexdigest()
+    assert says(long) == hashlib.sha256(long.encode("utf-8", "backslashreplace")).hexdigest()
+    source = hashlib.sha256(Path(batched.__file__).read_bytes()).hexdigest()
+    assert says(None) == says(b"abc") == source
+    assert told_by(object(), f"python:{batched.__name__}:make") == source
+    assert told_by(object(), "python:sys:exit") == "", "no file"
 
 
 def test_what_a_module_or_factory_of_ours_says_is_passed_on_with_its_hint(tmp_path: Path) -> None:
