@@ -1,8 +1,9 @@
-"""What a training does where its validation has no loss."""
+"""What a validation measures, against slow definitions; what a training does where it has no loss."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048.session import Session  # noqa: E402 - after the skip
+from tape2048.torch import CriticLoader  # noqa: E402
+from tape2048.torch._validation import auroc, validate  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 from tape2048.torch.training import train_critic  # noqa: E402
@@ -51,3 +54,48 @@ def test_numbers_that_are_none_are_found_in_validation_too(tmp_path: Path) -> No
     values[int(run["first_row"]) + 5, 3] = 0
     values.flush()
     assert train_critic(made).ended == "all steps are made"
+
+
+def by_pairs(scores: Any, labels: Any) -> float | None:
+    true, false = scores[labels], scores[~labels]
+    if not len(true) or not len(false):
+        return None
+    wins = (true[:, None] > false).sum() + (true[:, None] == false).sum() / 2
+    return float(wins / (len(true) * len(false)))
+
+
+def test_no_number_has_no_rank() -> None:
+    assert auroc(np.array([0.0, np.nan, 1.0]), np.array([True, False, False])) is None
+
+
+def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
+    corpus = Corpus.open(make_games(tmp_path / "selfplay", sessions=1))
+    tiles, shift = (4096, 8192), torch.tensor([0.5, -1.0])
+    loader = CriticLoader(corpus, 700, thresholds=tiles, label_dtype="float32", threads=0, keep=1)
+    next(iter(loader))  # wherever it was
+    bad = 2
+
+    def logits_of(batch: dict[str, Any]) -> Any:
+        exponents = batch["tokens"].float()
+        found = torch.stack([exponents[:, 0] - 4, exponents[:, 5] * exponents[:, 7] / 9 - 3], dim=1)
+        if len(seen) >= bad:
+            found[3, 1] = np.inf
+        seen.append(len(batch["tokens"]))
+        return found
+
+    ranks: Any = SimpleNamespace(gather=lambda tensor: [tensor])
+    seen: list[int] = [-1] * (bad + 100)
+    assert validate(logits_of, loader, tiles, shift, ranks).bad_batch == 0
+    seen = []
+    assert validate(logits_of, loader, tiles, shift, ranks).bad_batch == bad
+    bad, seen = 10**9, []
+    found = validate(logits_of, loader, tiles, shift, ranks)
+    assert (found.rows, sum(seen), found.bad_batch) == (len(corpus), len(corpus), None)
+    assert loader.epoch == 1, "of a cap the rows of epoch 0 each time"
+    rows = corpus.fetch(slice(None), ("tokens", "labels"), thresholds=tiles)
+    logits = (logits_of({"tokens": torch.from_numpy(rows["tokens"])}) - shift).numpy().astype(np.float64)
+    losses = np.logaddexp(0, logits) - logits * rows["labels"]
+    assert found.loss == pytest.approx(losses.mean())
+    assert found.auroc == pytest.approx(
+        {str(tile): by_pairs(logits[:, i], rows["labels"][:, i]) for i, tile in enumerate(tiles)}
+    )
