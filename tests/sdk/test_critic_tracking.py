@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
 
-from tape2048.critic_config import CriticConfig
-from tape2048.torch._tracking import METRICS, Tracking
+from tape2048.critic_config import CriticConfig  # noqa: E402 - after the skip
+from tape2048.torch._ranks import Ranks  # noqa: E402
+from tape2048.torch._support import read_tensors  # noqa: E402
+from tape2048.torch._tracking import METRICS, Tracking  # noqa: E402
+from tape2048.torch.training import CHECKPOINT, train_critic  # noqa: E402
+
+from .critics import config, make_games  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,3 +44,12 @@ def test_going_on_keeps_the_lines_that_count(
         length = tracking.note("train", 1, {"loss": 0.5})
     assert path.read_bytes() == stay + LINE
     assert length == len(stay + LINE)
+
+
+def test_a_checkpoint_has_the_loss_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks go on from the first one's file: its own sum would count in the place of the others'."""
+    games = make_games(tmp_path / "games")
+    monkeypatch.setattr(Ranks, "mean", lambda _self, values: torch.full_like(values, 5.0))
+    train_critic(config(games, tmp_path / "critic", log_steps=100, checkpoint_steps=2, steps_max=3))
+    state = read_tensors(tmp_path / "critic" / CHECKPOINT)["state"].numpy().tobytes()
+    assert msgspec.json.decode(state)["loss_sum"] == 5.0

@@ -43,7 +43,7 @@ class TrainingState(msgspec.Struct, kw_only=True):
         world_size: ranks.
         step: optimizer steps that were made.
         loader: state of the loader.
-        loss_sum: of the steps since the last line of metrics.
+        loss_sum: of the steps since the last line of metrics, the mean over the ranks.
         loss_steps: how many those are.
         best_loss: lowest validation loss; None before the first one.
         best_step: when it was.

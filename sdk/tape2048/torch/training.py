@@ -458,6 +458,9 @@ class _Trainer:
     def _checkpoint(self) -> None:
         """Write one, if all that it holds is finite (which the caller has looked at)."""
         generators = rng_states(self.ranks)
+        # It has one sum for all ranks, so each goes on with it, as it would from the file.
+        mean = torch.tensor(self.state.loss_sum, dtype=torch.float64)
+        self.state.loss_sum = float(self.ranks.mean(mean))
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
             path = self.directory / CHECKPOINT
