@@ -166,7 +166,11 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
         assert str(path) in str(caught.value)
         file.write_bytes(whole[file])
 
-    refused(model, whole[model][:-1] + bytes([whole[model][-1] ^ 1]), "SHA-256")
+    flipped = whole[model][:-1] + bytes([whole[model][-1] ^ 1])
+    refused(model, flipped, "SHA-256")
+    model.write_bytes(flipped)
+    with pytest.raises(errors.CriticError, match="SHA-256"):
+        open_tower(path)  # else embeddings would be made with it, under a name of their own
     refused(model, whole[model][:50], "not a safetensors file")
     refused(text, b"{}", "malformed")
     refused(text, whole[text].replace(b'"version": 1', b'"version": 2'), "version 2")

@@ -36,6 +36,7 @@ from tape2048.torch.tower import (
     Pooling,
     TowerConfig,
     build_tower,
+    check_model,
     make_tower,
     open_tower,
     read_json,
@@ -338,14 +339,8 @@ def _read_info(directory: Path) -> CriticInfo:
 
 
 def _read_model(directory: Path, info: CriticInfo) -> dict[str, torch.Tensor]:
-    path = directory / MODEL
-    tensors = read_tensors(path)
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if info.model_sha256 and found != info.model_sha256:
-        raise CriticError(
-            f"SHA-256 {found}, and {CRITIC_JSON} says {info.model_sha256}: bytes changed",
-            path=path,
-        )
+    tensors = read_tensors(directory / MODEL)
+    check_model(directory, info.model_sha256)
     return tensors
 
 

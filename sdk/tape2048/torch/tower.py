@@ -40,6 +40,7 @@ __all__ = [
     "Pooling",
     "Tower",
     "TowerConfig",
+    "check_model",
     "is_factory",
     "load_tower",
     "make_tower",
@@ -290,7 +291,8 @@ def _open_directory(path: Path) -> OpenTower:
     if (path / TOWER_JSON).exists():
         config = read_json(path / TOWER_JSON, TowerConfig)
     elif (path / CRITIC_JSON).exists():
-        config = _config_in_critic(path / CRITIC_JSON)
+        config, model_sha256 = _tower_in_critic(path / CRITIC_JSON)
+        check_model(path, model_sha256)
         prefix = "tower."
         tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     else:
@@ -306,9 +308,11 @@ class _TowerOfCritic(msgspec.Struct):
 class _CriticWithTower(msgspec.Struct):
     kind: str
     tower: _TowerOfCritic | None = None
+    model_sha256: str = ""
 
 
-def _config_in_critic(path: Path) -> TowerConfig:
+def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
+    """The sizes of a critic's tower, and the SHA-256 of its model's file."""
     found = read_json(path, _CriticWithTower)
     if found.kind != "tokens" or found.tower is None or found.tower.config is None:
         raise CriticError(
@@ -316,7 +320,15 @@ def _config_in_critic(path: Path) -> TowerConfig:
             path=path,
             hint="name the tower that made its embeddings",
         )
-    return found.tower.config
+    return found.tower.config, found.model_sha256
+
+
+def check_model(directory: Path, sha256: str) -> None:
+    """Raise CriticError unless a critic's model is the file that its description names ("": any)."""
+    path = directory / MODEL
+    found = hashlib.sha256(read_path(path).data).hexdigest()
+    if sha256 and found != sha256:
+        raise CriticError(f"SHA-256 {found}, and {CRITIC_JSON} says {sha256}: bytes changed", path=path)
 
 
 def read_json(path: Path, kind: type[S]) -> S:
