@@ -1,4 +1,4 @@
-"""The lines of metrics that a training leaves, and goes on with."""
+"""What a training leaves, and goes on with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from tape2048.critic_config import CriticConfig  # noqa: E402 - after the skip
+from tape2048 import errors  # noqa: E402 - after the skip
+from tape2048.critic_config import CriticConfig  # noqa: E402
 from tape2048.torch._ranks import Ranks  # noqa: E402
 from tape2048.torch._support import read_tensors  # noqa: E402
 from tape2048.torch._tracking import METRICS, Tracking  # noqa: E402
@@ -53,3 +54,17 @@ def test_a_checkpoint_has_the_loss_of_all_ranks(tmp_path: Path, monkeypatch: pyt
     train_critic(config(games, tmp_path / "critic", log_steps=100, checkpoint_steps=2, steps_max=3))
     state = read_tensors(tmp_path / "critic" / CHECKPOINT)["state"].numpy().tobytes()
     assert msgspec.json.decode(state)["loss_sum"] == 5.0
+
+
+def test_it_goes_on_beside_sessions_that_came_later(tmp_path: Path) -> None:
+    """A recorder writes on into the same directory: a condition leaves the rows of before."""
+    games = make_games(tmp_path / "games", sessions=1)
+    train_critic(config(games, tmp_path / "critic", steps_max=2))
+    make_games(games, sessions=1, name="later")
+    with pytest.raises(errors.CheckpointError, match="has corpus = ") as caught:
+        train_critic(config(games, tmp_path / "critic", steps_max=2))
+    assert "--where" in caught.value.hint
+    same = config(games, tmp_path / "critic", steps_max=2, where="model = 'toy'")
+    assert train_critic(same).ended == "all steps are made"
+    with pytest.raises(errors.CheckpointError, match=r"where = '', not .*corpus = "):
+        train_critic(config(games, tmp_path / "critic", steps_max=2, where="id > 5"))

@@ -147,16 +147,20 @@ def _sum_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
     theirs = {**state.config, "corpus": state.corpus, "ranks": state.world_size, "version": state.version}
     mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
+    if theirs["corpus"] == mine["corpus"]:  # the same rows, whichever condition leaves them
+        mine["where"] = theirs.get("where")
     differing = [
         f"{name} = {theirs.get(name)!r}, not {mine.get(name)!r}"
         for name in {**mine, **theirs}
         if theirs.get(name) != mine.get(name)
     ]
     if differing:
+        hint = "go on with its settings and sessions, or begin anew with another --out"
+        if theirs["corpus"] != mine["corpus"]:
+            hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out sessions that came later"
         raise CheckpointError(
-            f"the training that stands here has {'; '.join(differing)}", path=path,
-            hint="go on with its settings and sessions, or begin anew with another --out",
-        )  # fmt: skip
+            f"the training that stands here has {'; '.join(differing)}", path=path, hint=hint
+        )
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
