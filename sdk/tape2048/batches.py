@@ -46,7 +46,6 @@ from tape2048._numbers import whole
 from tape2048._plan import NO_CAP, Cap, Order
 from tape2048._pool import PoolReader
 from tape2048._rowmap import make_guide
-from tape2048._words import counted
 from tape2048.capping import Capped
 from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
 from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
@@ -281,7 +280,7 @@ class Batches:
             return Batch.allocate(self.layout, self.batch_size)
         batch = Batch(arrays, self.layout)
         if batch.capacity < self.batch_size:
-            raise ValueError(f"buffers for {counted(batch.capacity, 'row')}; expected {self.batch_size}")
+            raise ValueError(f"buffers for {batch.capacity} rows; expected {self.batch_size}")
         return batch
 
     def fill(self, batch: Batch, *, epoch: int, index: int) -> int:
