@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic_config import CriticConfig
 from tape2048.torch.training import train_critic
@@ -34,6 +37,13 @@ class Paced:
         sys.stdin.readline()
 
 
+def no_models_left() -> None:
+    """Leave the group of ranks, in which no wrapped model may be alive any more."""
+    assert not any(type(each) is DistributedDataParallel for each in gc.get_objects())
+    leave()
+
+
 if __name__ == "__main__":
+    leave, dist.destroy_process_group = dist.destroy_process_group, no_models_left
     settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=CriticConfig)
     train_critic(settings, Paced() if "--paced" in sys.argv else None)

@@ -150,8 +150,8 @@ def train_critic(
     with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
         if ranks.first:
             stack.enter_context(_locked(directory))
-        trainer = _Trainer(config, directory, ranks, view or _Silent())
-        return trainer.run(stop)
+        # By no name: a wrapped model uses the group of ranks, and goes before it.
+        return _Trainer(config, directory, ranks, view or _Silent()).run(stop)
 
 
 @contextlib.contextmanager
