@@ -35,8 +35,8 @@ from tape2048._lookup import (
     CHUNK,
     Chunk,
     Wants,
-    ask_for,
     ask_for_boards,
+    ask_for_rest,
     ask_for_row,
     ask_for_rows,
     find,
@@ -69,6 +69,10 @@ _ACTION = U64(STEP_DTYPE.itemsize)
 _EXPS_LAST = _EXPS + U64(15)
 _LOW32 = U64(0xFFFFFFFF)
 _NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
+
+#: So many rows later, a row's second cache line is asked for.
+_LATER = U64(8)
+_WITHIN = U64(CHUNK - 1)
 
 _TABLE_ENTRIES = len(Tables._fields)
 _ORDER_ENTRIES = len(Order._fields)
@@ -179,12 +183,12 @@ def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -
             unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
     elif key:
         for k in range(count):
-            ask_for_row(coming, k, wants)
+            ask_for_row(coming, k, (k - _LATER) & _WITHIN, wants)
             source = word(chunk.row, k) + _EXPS
             copy_symmetry(source, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     else:
         for k in range(count):
-            ask_for_row(coming, k, wants)
+            ask_for_row(coming, k, (k - _LATER) & _WITHIN, wants)
             copy_symmetry(word(chunk.row, k) + _EXPS, target + (k << U64(4)), nothing)
 
 
@@ -395,7 +399,8 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
     for k in range(-ahead, count):
         if k + ahead < count:
             later = line + U64(numbers[k + ahead]) * row_bytes
-            ask_for(later, later + row_bytes - U64(1), target)
+            prefetch_many(later)
+            ask_for_rest(later, later + row_bytes - U64(1), target)
         if 0 <= k + near < count:
             prefetch(line + U64(numbers[k + near]) * row_bytes)
         if k >= 0:
