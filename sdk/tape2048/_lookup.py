@@ -36,7 +36,8 @@ __all__ = [
 
 U64 = np.uint64
 
-#: Rows of a chunk, a power of two: 64 took 5 to 8% more, and 256 no less; the lines of two chunks fit the L1 cache.
+#: Rows of a chunk, a power of two: 64 took 5 to 8% more, and 256 no less; the lines of two chunks fit the
+#: L1 cache.
 CHUNK = 128
 
 _LINE = U64(64)
