@@ -215,7 +215,7 @@ def _who_else(out_dir: Path) -> str | None:
     except StorageError:
         return None
     more = ", ..." if len(names) > _NAMES_SHOWN else ""
-    return f"--instance is one of {', '.join(names[:_NAMES_SHOWN])}{more} here" if names else None
+    return f"who wrote here: {', '.join(names[:_NAMES_SHOWN])}{more} (--instance)" if names else None
 
 
 def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
