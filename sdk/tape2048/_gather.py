@@ -70,7 +70,7 @@ _EXPS_LAST = _EXPS + U64(15)
 _LOW32 = U64(0xFFFFFFFF)
 _NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
 
-#: So many rows later, a row's second cache line is asked for.
+#: So many rows later, a row's second cache line is asked for; those of a chunk's last rows at its beginning.
 _LATER = U64(8)
 _WITHIN = U64(CHUNK - 1)
 

@@ -266,8 +266,8 @@ def ask_for_rest(first: Any, last: Any, near: Any) -> None:
 def ask_for_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
     """Ask for the first cache line of what is wanted of a chunk's row ``k``, and the second one of ``other``.
 
-    Whoever asks for many rows asks for the second lines some rows later, when the page of the first is
-    found: at once, it is looked for twice.
+    In a loop over a whole chunk, ``other`` is some rows behind: asked for at once, before the page of the
+    first is found, second lines made batches of tokens take 2 to 4% more.
     """
     prefetch_many(word(chunk.row, k) + wants.lead)
     row = word(chunk.row, other)

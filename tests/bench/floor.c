@@ -1,6 +1,6 @@
 /* The floor of a random batch: copy rows of a fixed size from given places, asking for each 32 rows ahead.
- * Nothing is checked and nothing is made of the rows. And what no loop can be faster than: asking alone, for
- * one line of each row. Compiled and called by floor.py. */
+ * Nothing is checked and nothing is made of the rows. And asking alone, for one line of each row, which any
+ * loop in this order has to do. Compiled and called by floor.py. */
 
 #include <stddef.h>
 #include <stdint.h>

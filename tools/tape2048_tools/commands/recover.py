@@ -69,7 +69,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
             complain(f"{printable(directory)}: nobody recorded here as instance {instance!r}{there}")
     collected = _Collected()
     found: list[Path] = []
-    for instance in _instances(directory):
+    for instance in _unfinished(directory, known):
         if instances and instance not in instances:
             continue
         lock = Instance(directory, instance)
@@ -112,15 +112,14 @@ def _locked_ever(root: Path) -> list[str]:
     )
 
 
-def _instances(root: Path) -> list[str]:
-    """The instances that left something unfinished: those of which there is a lock file.
+def _unfinished(root: Path, known: list[str]) -> list[str]:
+    """Those of the known instances that left something unfinished.
 
     Other programs' unfinished directories have such names too (``convert`` writing a session).
 
     Raises:
         OutDirError: the directory cannot be listed.
     """
-    from tape2048._holds import LOCKS_DIRECTORY
     from tape2048.errors import OutDirError
 
     try:
@@ -128,4 +127,4 @@ def _instances(root: Path) -> list[str]:
     except OSError as error:
         raise OutDirError(f"cannot be listed: {error.strerror or error}", path=root) from error
     found = {match["instance"] for name in names if (match := _PARTIAL.fullmatch(name))}
-    return sorted(name for name in found if (root / LOCKS_DIRECTORY / f"{name}.lock").exists())
+    return sorted(found.intersection(known))
