@@ -43,9 +43,9 @@ CACHE_STATES_KEPT_MAX = 4
 
 
 def _source_state() -> str:
-    """A name for the state of every module that holds or feeds kernels."""
-    here = Path(__file__).resolve().parent
-    roots = [here, here.with_name("tape2048_recorder"), here.parent.parent / "recorder/tape2048_recorder"]
+    """A name for the state of every module of the packages that hold or feed kernels."""
+    sdk = next(parent for parent in Path(__file__).resolve().parents if parent.name == "tape2048")
+    roots = [sdk, sdk.with_name("tape2048_recorder"), sdk.parent.parent / "recorder/tape2048_recorder"]
     digest = hashlib.sha256(numba.__version__.encode())
     for root in roots:
         for path in sorted(root.rglob("[!.]*.py")):

@@ -39,16 +39,17 @@ def load(path: Path) -> ModuleType:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with a few modules in two of the rooms; returns where its ``_jit.py`` is."""
+    """A checkout with a few modules in other rooms; returns where its compiler is."""
     root = tmp_path / "checkout"
     sdk, recorder = root / "sdk/tape2048", root / "recorder/tape2048_recorder"
     (recorder / "players").mkdir(parents=True)
-    sdk.mkdir(parents=True)
-    shutil.copy(_jit.__file__, sdk)
-    (sdk / "rules.py").write_text("WEIGHT = 1\n")
+    (sdk / "game").mkdir(parents=True)
+    (sdk / "jit").mkdir()
+    shutil.copy(_jit.__file__, sdk / "jit/compiler.py")
+    (sdk / "game/rules.py").write_text("WEIGHT = 1\n")
     (recorder / "engine.py").write_text("WEIGHT = 1\n")
     (recorder / "players/greedy.py").write_text("WEIGHT = 1\n")
-    return sdk / "_jit.py"
+    return sdk / "jit/compiler.py"
 
 
 @pytest.fixture
@@ -116,28 +117,28 @@ def test_a_base_that_cannot_be_written_means_no_cache(
 
 
 def change_text(checkout: Path) -> None:
-    path = checkout.with_name("rules.py")
+    path = checkout.parents[1] / "game/rules.py"
     before = path.stat()
     path.write_text("WEIGHT = 2\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # neither time nor size say that it changed
 
 
 def change_player(checkout: Path) -> None:
-    (checkout.parents[2] / "recorder/tape2048_recorder/players/greedy.py").write_text("WEIGHT = 3\n")
+    (checkout.parents[3] / "recorder/tape2048_recorder/players/greedy.py").write_text("WEIGHT = 3\n")
 
 
 def add_module(checkout: Path) -> None:
-    (checkout.parents[2] / "recorder/tape2048_recorder/players/ntuple.py").write_text("")
+    (checkout.parents[3] / "recorder/tape2048_recorder/players/ntuple.py").write_text("")
 
 
 def move_line(checkout: Path) -> None:
-    engine = checkout.parents[2] / "recorder/tape2048_recorder/engine.py"
-    checkout.with_name("rules.py").write_text("WEIGHT = 1\nWEIGHT = 1\n")
+    engine = checkout.parents[3] / "recorder/tape2048_recorder/engine.py"
+    (checkout.parents[1] / "game/rules.py").write_text("WEIGHT = 1\nWEIGHT = 1\n")
     engine.write_text("")
 
 
 def drop_module(checkout: Path) -> None:
-    checkout.with_name("rules.py").unlink()
+    (checkout.parents[1] / "game/rules.py").unlink()
 
 
 @pytest.mark.parametrize("change", [change_text, change_player, add_module, move_line, drop_module])
@@ -152,18 +153,18 @@ def test_another_state_of_the_sources_has_another_directory(
 
 def test_what_holds_no_kernels_changes_nothing(checkout: Path, cache_base: Path) -> None:
     before = load(checkout).cache_dir()
-    checkout.with_name("notes.txt").write_text("x")
-    checkout.with_name(".#rules.py").symlink_to("nobody@nowhere:1")  # an editor's lock
-    rules = checkout.with_name("rules.py")
+    (checkout.parents[1] / "game/notes.txt").write_text("x")
+    (checkout.parents[1] / "game/.#rules.py").symlink_to("nobody@nowhere:1")  # an editor's lock
+    rules = checkout.parents[1] / "game/rules.py"
     os.utime(rules, (0, 0))
     assert load(checkout).cache_dir() == before
 
 
 def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base: Path) -> None:
     packages = tmp_path / "site-packages"
-    (packages / "tape2048").mkdir(parents=True)
+    (packages / "tape2048/jit").mkdir(parents=True)
     (packages / "tape2048_recorder").mkdir()
-    installed = Path(shutil.copy(_jit.__file__, packages / "tape2048"))
+    installed = Path(shutil.copy(_jit.__file__, packages / "tape2048/jit/compiler.py"))
     before = load(installed).cache_dir()
     (packages / "tape2048_recorder/engine.py").write_text("WEIGHT = 1\n")
     assert load(installed).cache_dir() != before
@@ -224,7 +225,7 @@ import os
 import time
 
 from numba.extending import overload
-from tape2048._jit import cache_dir, kernel
+from tape2048.jit.compiler import cache_dir, kernel
 from tape2048_recorder.inner import inner
 
 
@@ -252,9 +253,10 @@ if __name__ == "__main__":
 def copy(tmp_path: Path) -> Path:
     """The SDK's kernels' machinery with a kernel of its own, which inlines another module's function."""
     root = tmp_path / "copy"
-    (root / "sdk/tape2048").mkdir(parents=True)
+    (root / "sdk/tape2048/jit").mkdir(parents=True)
     (root / "recorder/tape2048_recorder").mkdir(parents=True)
-    shutil.copy(_jit.__file__, root / "sdk/tape2048")
+    shutil.copy(_jit.__file__, root / "sdk/tape2048/jit/compiler.py")
+    (root / "sdk/tape2048/jit/__init__.py").touch()
     (root / "sdk/tape2048/__init__.py").touch()  # an installed package would win against a namespace
     (root / "recorder/tape2048_recorder/__init__.py").touch()
     (root / "recorder/tape2048_recorder/inner.py").write_text(INNER.format(1))

@@ -47,7 +47,7 @@ def report(
     Raises:
         MissingPackageError: matplotlib is not installed.
     """
-    style = resources.files("tape2048_tools").joinpath(_STYLE).read_text()
+    style = resources.files(__package__).joinpath(_STYLE).read_text()
     body = [
         "<header><h1>Examination of a critic</h1>",
         f"<p class=lead>{_LEAD}{'' if about['part'] in {'all', 'train'} else _UNSEEN}</p>",

@@ -200,7 +200,7 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
         )
     full = check_player(name, args)
     module, _, function = REGISTRY[name].make.partition(":")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), function)(**full)
+    return getattr(importlib.import_module(f"{__package__}.{module}"), function)(**full)
 
 
 def own(player: Any) -> Any:
