@@ -34,6 +34,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 HEAVY = {
     "numba": (
         "sdk/tape2048/_bits.py",
+        "sdk/tape2048/_boards.py",
         "sdk/tape2048/_gather.py",
         "sdk/tape2048/_jit.py",
         "sdk/tape2048/_lookup.py",

@@ -10,9 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba.extending import register_jitable
 
-from tape2048._bits import load64
-from tape2048._gather import board_of
+from tape2048._bits import bswap64, load64
 from tape2048._jit import kernel
 from tape2048._ram import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
 from tape2048._reading import read_exactly
@@ -26,20 +26,36 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["pack_rows", "read_boards"]
-
 U64 = np.uint64
-_EXPS = U64(EXPS_OFFSET)
+#: Where a row has its board.
+EXPS = U64(EXPS_OFFSET)
+_LOW32 = U64(0xFFFFFFFF)
+_NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
 _TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
 
 
+@register_jitable
+def _pack_half(address: Any) -> Any:
+    """Eight exponents as the low 32 bits of a board, the first one in the highest nibble."""
+    half = bswap64(load64(address)) & _NIBBLES
+    half = (half | half >> U64(4)) & U64(0x00FF00FF00FF00FF)
+    half = (half | half >> U64(8)) & U64(0x0000FFFF0000FFFF)
+    return (half | half >> U64(16)) & _LOW32
+
+
+@register_jitable
+def board_of(row: Any) -> Any:
+    """The board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
+    return _pack_half(row + EXPS) << U64(32) | _pack_half(row + EXPS + U64(8))
+
+
 @kernel
-def _pack(rows: Any, row_bytes: Any, boards: Any) -> Any:
+def _pack_rows(rows: Any, row_bytes: Any, boards: Any) -> Any:
     """Pack each row's board; returns the first row with an exponent above 15, or -1."""
     address = U64(rows.ctypes.data)
     for i in range(boards.shape[0]):
         row = address + U64(i) * row_bytes
-        if (load64(row + _EXPS) | load64(row + _EXPS + U64(8))) & _TOO_LARGE:
+        if (load64(row + EXPS) | load64(row + EXPS + U64(8))) & _TOO_LARGE:
             return i
         boards[i] = board_of(row)
     return -1
@@ -62,7 +78,7 @@ def pack_rows(
     Raises:
         CorpusError: an exponent above 15, which takes more than 4 bits.
     """
-    bad = int(_pack(rows, U64(rows.shape[1]), boards))
+    bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
         exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()
         raise CorpusError(

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 import numpy as np
 
-from tape2048.errors import FilterError
+from tape2048._words import counted
+from tape2048.errors import EmptyCorpusError, FilterError
 from tape2048.formats.metadata import INSERT_ROWS
 from tape2048.formats.session import SESSION_NAME
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.session import Session
-
-__all__ = ["FILTER_COLUMNS", "Filters", "NamedFilters", "choose_runs", "session_start", "session_tag"]
 
 #: What a condition may name: columns of the run table, then facts of the run's session.
 FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")
@@ -92,6 +91,23 @@ class Filters(TypedDict, total=False):
     until: str | dt.date | None
 
 
+def named_filters(filters: Filters) -> NamedFilters:
+    """The filters that a caller gave by name; ValueError for an unknown one or a value of a wrong type."""
+    given: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, list):
+            given[name] = tuple(value)
+        elif isinstance(value, dt.date):  # a datetime is one as well
+            given[name] = value.isoformat()
+        elif isinstance(value, np.integer):  # as columns of the run table have them
+            given[name] = int(value)
+    try:
+        return msgspec.convert(given, NamedFilters)
+    except msgspec.ValidationError as error:
+        names = ", ".join(NamedFilters.__struct_fields__)
+        raise ValueError(f"filters {filters!r}: {error}; the filters are {names}") from error
+
+
 def choose_runs(
     where: str | NDArray[np.bool_] | None,
     filters: NamedFilters,
@@ -141,6 +157,19 @@ def choose_runs(
             )
         chosen &= mask
     return chosen
+
+
+def check_some(
+    runs: NDArray[np.void], chosen: NDArray[np.bool_], what: str, rows: NDArray[np.int64] | None = None
+) -> None:
+    """Raise EmptyCorpusError, with the counts before and after, where no row is chosen."""
+    counts = runs["rows"].astype(np.int64) if rows is None else rows
+    left = int(counts[chosen].sum())
+    if left == 0:
+        raise EmptyCorpusError(
+            f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(runs), 'run')} and "
+            f"{left} of {counted(int(counts.sum()), 'row')}"
+        )
 
 
 def session_tag(session: Session) -> str:

@@ -18,7 +18,6 @@ from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048._bits import (
-    bswap64,
     copy_symmetry,
     load8,
     load32,
@@ -30,6 +29,7 @@ from tape2048._bits import (
     store64_at,
     unpack_symmetry,
 )
+from tape2048._boards import EXPS, board_of
 from tape2048._jit import kernel
 from tape2048._lookup import (
     CHUNK,
@@ -47,12 +47,10 @@ from tape2048._lookup import (
     word,
 )
 from tape2048._plan import Order, Outputs, Tables
-from tape2048.formats.session import EXPS_OFFSET, STEP_DTYPE
+from tape2048.formats.session import STEP_DTYPE
 from tape2048.moves import UNKNOWN, recover_move
 from tape2048.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.shuffle import fill_permuted
-
-__all__ = ["LISTED", "SHUFFLED", "STRAIGHT", "board_of", "copy_records", "copy_rows", "fill"]
 
 U64 = np.uint64
 
@@ -64,11 +62,8 @@ SHUFFLED = U64(1)
 LISTED = U64(2)
 
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
-_EXPS = U64(EXPS_OFFSET)
 _ACTION = U64(STEP_DTYPE.itemsize)
-_EXPS_LAST = _EXPS + U64(15)
-_LOW32 = U64(0xFFFFFFFF)
-_NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
+_EXPS_LAST = EXPS + U64(15)
 
 #: So many rows later, a row's second cache line is asked for; those of a chunk's last rows at its beginning.
 _LATER = U64(8)
@@ -112,27 +107,12 @@ def _wants(tables: Any, out: Any) -> Any:
     labels = out.flags or out.targets
     # A row's first twelve bytes are mostly not asked for, and may be in a line of their own. A move takes
     # the next row too.
-    lead = U64(0) if out.records or out.step or out.move else _EXPS
+    lead = U64(0) if out.records or out.step or out.move else EXPS
     last = _EXPS_LAST + (tables.row_bytes if out.move else U64(0))
     return Wants(segments, labels, rows, lead, last, boards)
 
 
 # ------------------------------------------------------------------------------- rows to outputs
-
-
-@register_jitable
-def _pack(address: Any) -> Any:
-    """Eight exponents as the low 32 bits of a board, the first one in the highest nibble."""
-    half = bswap64(load64(address)) & _NIBBLES
-    half = (half | half >> U64(4)) & U64(0x00FF00FF00FF00FF)
-    half = (half | half >> U64(8)) & U64(0x0000FFFF0000FFFF)
-    return (half | half >> U64(16)) & _LOW32
-
-
-@register_jitable
-def board_of(row: Any) -> Any:
-    """The board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
-    return _pack(row + _EXPS) << U64(32) | _pack(row + _EXPS + U64(8))
 
 
 @register_jitable
@@ -184,12 +164,12 @@ def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -
     elif key:
         for k in range(count):
             ask_for_row(coming, k, (k - _LATER) & _WITHIN, wants)
-            source = word(chunk.row, k) + _EXPS
+            source = word(chunk.row, k) + EXPS
             copy_symmetry(source, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     else:
         for k in range(count):
             ask_for_row(coming, k, (k - _LATER) & _WITHIN, wants)
-            copy_symmetry(word(chunk.row, k) + _EXPS, target + (k << U64(4)), nothing)
+            copy_symmetry(word(chunk.row, k) + EXPS, target + (k << U64(4)), nothing)
 
 
 @register_jitable

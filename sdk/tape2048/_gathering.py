@@ -5,15 +5,17 @@ Importing this loads numba.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tape2048 import _gather
 from tape2048._embeddings import EMBEDDINGS_NPY, open_embeddings
-from tape2048._plan import NO_CAP, NO_LABELS, NO_POOL, Order, Outputs, Plan, address_of
+from tape2048._labels import exponents_of
+from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048._ram import ram_available
 from tape2048._reading import populate
+from tape2048._rowmap import NO_LABELS
 from tape2048.errors import CorpusError, MixedRowsError
 from tape2048.formats.session import ACTION_STEP_DTYPE
 
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
 
     from tape2048._fields import Batch
     from tape2048._plan import Cap, Pool
-    from tape2048.corpus import Corpus
-
-__all__ = ["Gatherer", "exponents_of", "gather", "record_gatherer"]
+    from tape2048._view import View
 
 _NO_KEYS = np.empty(0, np.uint64)
 _NO_THRESHOLDS = np.empty(0, np.int64)
@@ -43,13 +43,14 @@ class Gatherer:
     """A view with all that the kernel needs for some fields of its rows; holds the rows alive.
 
     Args:
-        corpus: the view.
+        view: whose rows.
         fields: what will be asked for.
         thresholds: tiles, ``i64[T]``.
         cap: at most so many rows of each run.
 
     Attributes:
         plan: of the view.
+        rowmap: of the view.
         reads_rows: whether any field is read from the rows themselves, and not from packed boards.
         embedding_width: D; 0 without embeddings.
 
@@ -60,33 +61,33 @@ class Gatherer:
     """
 
     def __init__(
-        self, corpus: Corpus, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
+        self, view: View, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
     ) -> None:
-        if "action" in fields and corpus.dtype != ACTION_STEP_DTYPE:
+        if "action" in fields and view.dtype != ACTION_STEP_DTYPE:
             raise CorpusError(
                 "these rows have no action",
-                path=corpus.sessions[0].path,
+                path=view.sessions[0].path,
                 hint='record with record_action = true; the field "move" recovers moves from the boards',
             )
-        # Not the corpus: it holds this one, and memory of a cycle waits for the collector.
-        self._store = corpus.store
-        self._rows = corpus.rowmap
+        # Not the view: a corpus holds this one, and memory of a cycle waits for the collector.
+        self._store = view.store
+        self.rowmap = view.rowmap
         self._cap = cap
-        self.reads_rows = corpus.store.boards is None or bool(_OF_ROWS & set(fields))
+        self.reads_rows = view.store.boards is None or bool(_OF_ROWS & set(fields))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
-        self._exponents = exponents_of(corpus.runs["highest_tile"])
+        self._exponents = exponents_of(view.runs["highest_tile"])
         self._thresholds = exponents_of(thresholds)
-        self._labels = corpus.label_guide if "labels" in fields else NO_LABELS
+        self._labels = view.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
         self._embeddings: list[NDArray[np.uint16]] = []
         self._embedding_addresses = _NO_KEYS
         self.embedding_width = 0
         if "embeddings" in fields:
-            self._open_embeddings(corpus)
+            self._open_embeddings(view)
 
     def plan_of(self, pool: Pool) -> Plan:
         """The plan with rows that were copied out of the view."""
-        return Plan(self._rows, self._exponents, self._thresholds, self._cap, pool, labels=self._labels)
+        return Plan(self.rowmap, self._exponents, self._thresholds, self._cap, pool, labels=self._labels)
 
     def fill(
         self, order: NDArray[np.uint64], places: tuple[int, int], batch: Batch, keys: NDArray[np.uint64]
@@ -129,13 +130,13 @@ class Gatherer:
         """See ``Store.check_files``."""
         self._store.check_files()
 
-    def _open_embeddings(self, corpus: Corpus) -> None:
+    def _open_embeddings(self, view: View) -> None:
         """Embeddings of the sessions that the view has rows of, and each segment's address in them."""
-        segments = corpus.segments
+        segments = view.segments
         made: set[tuple[str, str, int]] = set()
-        addresses = np.zeros(len(corpus.sessions), np.uint64)
+        addresses = np.zeros(len(view.sessions), np.uint64)
         for owner in np.unique(segments.session).tolist():
-            session = corpus.sessions[owner]
+            session = view.sessions[owner]
             found = open_embeddings(session)
             made.add((found.model_sha, found.pooling, found.values.shape[1]))
             if len(made) > 1:
@@ -151,26 +152,24 @@ class Gatherer:
                 populate(values)
         self.embedding_width = made.pop()[2]
         row_bytes = np.uint64(2 * self.embedding_width)
-        first = self._rows.guide.starts[:-1]
+        first = self.rowmap.guide.starts[:-1]
         place = segments.place.astype(np.uint64)
         # Modulo 2**64, as for the rows: the address of the view's row 0, were it in this segment.
         self._embedding_addresses = addresses[segments.session] + (place - first) * row_bytes
 
 
 def gather(
-    corpus: Corpus,
+    gatherer: Gatherer,
     numbers: NDArray[np.int64],
     *,
     batch: Batch | None = None,
-    gatherer: Gatherer | None = None,
     records: NDArray[np.uint8] | None = None,
 ) -> None:
     """Fill a batch, or whole records, with the rows of these numbers.
 
     Raises:
-        IndexError: a number outside the corpus; the rows before it are filled.
+        IndexError: a number outside the view; the rows before it are filled.
     """
-    gatherer = gatherer or corpus.gatherer
     if batch is not None:
         order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
         done = gatherer.fill(order, (0, len(numbers)), batch, _NO_KEYS)
@@ -178,26 +177,20 @@ def gather(
         assert records is not None
         if gatherer.plan.line is not None:
             done = _gather.copy_records(*gatherer.plan.line, numbers, records)
-            _check_done(done, numbers, corpus)
+            _check_done(done, numbers, gatherer)
             return
         # Copies of words that are the same each time: three microseconds less than making them anew.
         order, target = _LISTED_WORDS.copy(), _RECORD_WORDS.copy()
         order[_LISTED], target[_RECORDS] = address_of(numbers), address_of(records)
         done = _gather.fill(gatherer.plan.words, order, (0, len(numbers)), _NO_KEYS, target)
-    _check_done(done, numbers, corpus)
+    _check_done(done, numbers, gatherer)
 
 
-def _check_done(done: int, numbers: NDArray[np.int64], corpus: Corpus) -> None:
+def _check_done(done: int, numbers: NDArray[np.int64], gatherer: Gatherer) -> None:
     if done < len(numbers):
-        raise IndexError(f"row {numbers[done]}; expected 0 <= row < {len(corpus)}")
+        raise IndexError(f"row {numbers[done]}; expected 0 <= row < {gatherer.rowmap.view_rows}")
 
 
-def record_gatherer(corpus: Corpus) -> Gatherer:
+def record_gatherer(view: View) -> Gatherer:
     """A gatherer for whole rows."""
-    return Gatherer(corpus, (), _NO_THRESHOLDS)
-
-
-def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
-    """``floor(log2(tile))`` of each tile, 0 for none; exact, since a double holds a tile's leading bit."""
-    exponents: NDArray[np.uint8] = np.maximum(np.frexp(tiles.astype(np.float64))[1] - 1, 0).astype(np.uint8)
-    return exponents
+    return Gatherer(view, (), _NO_THRESHOLDS)

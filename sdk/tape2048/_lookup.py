@@ -15,24 +15,7 @@ from numba.extending import register_jitable
 
 from tape2048._bits import high64, load8, load32, load64, popcount, prefetch_many, select_bit, store64_at
 from tape2048._mix import mix64
-from tape2048._plan import LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
-from tape2048._rowmap import BOARD_BYTES
-
-__all__ = [
-    "CHUNK",
-    "Chunk",
-    "Wants",
-    "ask_for_boards",
-    "ask_for_rest",
-    "ask_for_row",
-    "ask_for_rows",
-    "find",
-    "keep",
-    "look_up",
-    "mix",
-    "run_of",
-    "word",
-]
+from tape2048._rowmap import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 
 U64 = np.uint64
 
@@ -107,7 +90,7 @@ def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
 
 @register_jitable
 def _draw(number: Any, tables: Any, cap_key: Any) -> Any:
-    """The row that a capped number stands for in this epoch; see ``tape2048.capping.Capped``."""
+    """The row that a capped number stands for in this epoch; see ``tape2048.Capped``."""
     run = find(number, tables.cap_entries, tables.cap_starts, tables.cap_shift)
     begin = word(tables.cap_starts, run)
     slot = number - begin

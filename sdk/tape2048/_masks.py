@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tape2048._rowmap import RowMap
 
-__all__ = ["mask_empties"]
-
 U64 = np.uint64
 _EXPS = U64(EXPS_OFFSET)
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)

@@ -11,30 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._rowmap import NO_GUIDE, Guide
+from tape2048._rowmap import NO_GUIDE, NO_LABELS, Guide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048._rowmap import RowMap
-
-__all__ = [
-    "LABEL_BOUNDARY",
-    "LABEL_EXPONENT_MAX",
-    "LABEL_LATER",
-    "LABEL_WALK",
-    "NO_CAP",
-    "NO_LABELS",
-    "NO_POOL",
-    "Cap",
-    "Order",
-    "Outputs",
-    "Plan",
-    "Pool",
-    "Tables",
-    "address_of",
-    "make_label_guide",
-]
 
 
 class Cap(NamedTuple):
@@ -64,7 +46,6 @@ class Pool(NamedTuple):
 
 
 NO_CAP = Cap(NO_GUIDE, evenly=False)
-NO_LABELS = np.empty(0, np.uint32)
 NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
 
@@ -146,37 +127,6 @@ class Outputs(NamedTuple):
     symmetry: Any = 0
     segment: Any = 0
     base: Any = 0
-
-
-# The parts of a label guide's entry: from bit 0 on the exponent of the bucket's first segment, from
-# LABEL_LATER on that of the next one, at LABEL_WALK whether a walk has to follow, and from LABEL_BOUNDARY on
-# where in the bucket the next segment begins.
-LABEL_LATER, LABEL_WALK, LABEL_BOUNDARY = np.uint64(5), np.uint64(10), np.uint64(11)
-LABEL_EXPONENT_MAX = np.uint64(31)
-#: Buckets of at most ``2**20`` rows: a boundary of 21 bits.
-LABEL_SHIFT_MAX = 20
-
-
-def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """What a row's label takes, at half the size of the guide and without the segment: ``u32[G]``.
-
-    Of 200M rows, the guide is 3 MB, and a random entry of it is mostly in no cache of the core's own.
-
-    Args:
-        guide: over the segments.
-        exponents: of each segment's game, ``u8[S]``.
-
-    Returns:
-        An entry for each bucket; none where buckets are too large.
-    """
-    if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
-        return NO_LABELS
-    place = (guide.entries & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    small = np.minimum(exponents, LABEL_EXPONENT_MAX).astype(np.uint64)
-    labels = small[place] | small[np.minimum(place + 1, len(small) - 1)] << LABEL_LATER
-    labels |= guide.entries >> np.uint64(63) << LABEL_WALK
-    labels |= (guide.entries >> np.uint64(32) & np.uint64(0x7FFFFFFF)) << LABEL_BOUNDARY
-    return labels.astype(np.uint32)
 
 
 def _label_patterns(thresholds: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -39,16 +39,15 @@ import msgspec
 import numpy as np
 
 from tape2048 import _gather
-from tape2048._corpus_rows import check_corpus
 from tape2048._fields import FIELDS, Batch, Layout, check_fields, check_label_dtype
 from tape2048._gathering import Gatherer
+from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._numbers import whole
 from tape2048._plan import NO_CAP, Cap, Order
 from tape2048._pool import PoolReader
 from tape2048._rowmap import make_guide
-from tape2048.capping import Capped
+from tape2048._view import CappedView, View, check_corpus
 from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
-from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.shuffle import Permutation
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048._fields import LabelDtype
-    from tape2048.corpus import Corpus
 
 __all__ = ["FIELDS", "Batch", "Batches"]
 
@@ -160,7 +158,7 @@ class Batches:
 
     def __init__(
         self,
-        source: Corpus | Capped,
+        source: View | CappedView,
         batch_size: int = 4096,
         *,
         shuffle: bool = True,
@@ -189,7 +187,7 @@ class Batches:
             raise CorpusError("embeddings are those of the boards as they are; augment turns the boards")
         check_corpus(source, or_capped=True)
         self.source = source
-        self.corpus = source.corpus if isinstance(source, Capped) else source
+        self.corpus: View = source.corpus if isinstance(source, CappedView) else source
         self.shuffle = bool(shuffle)
         self.augment = augment
         self.drop_last = bool(drop_last)
@@ -494,7 +492,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _cap_of(source: Corpus | Capped) -> Cap:
-    if not isinstance(source, Capped):
+def _cap_of(source: View | CappedView) -> Cap:
+    if not isinstance(source, CappedView):
         return NO_CAP
     return Cap(make_guide(source.starts), evenly=source.spread == "even")

@@ -1,40 +1,32 @@
-"""Many sessions as one sequence of rows and one table of runs; filters make views of it.
-
-A **view** is which runs count and, if asked, which part of each game. It holds arrays over its runs
-and segments (see ``_rowmap``), and no row and no index of rows. Its rows are numbered run after run, each
-in step order.
-
-Parts of games work without an index of rows, too. ``steps`` and ``fraction`` select a range of each run's
-rows, which stand in step order, so that they only cut its segments. ``empties`` depends on each
-board: it reads all rows once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for
-1e9 rows, beside 28 GB); the k-th row of the view is found by counting. So every row that holds is served
-exactly once an epoch, as without the filter, and the number of batches is known beforehand.
-"""
+"""Many sessions as one sequence of rows and one table of runs; filters make views of it."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
 from tape2048 import _corpus_rows as corpus_rows
 from tape2048._fields import check_fields
-from tape2048._filters import choose_runs
-from tape2048._phase import ALL, Phase, cut, make_phase
-from tape2048._rowmap import RowMap
+from tape2048._filters import check_some, choose_runs, named_filters
+from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048._opening import open_sessions
+from tape2048._phase import ALL, Phase, make_phase
 from tape2048._store import check_corpus_load, gather_runs, open_store
+from tape2048._view import CappedView, View
 from tape2048._words import counted
-from tape2048.capping import Capped
-from tape2048.errors import EmptyCorpusError
+from tape2048.errors import CorpusError, EmptyCorpusError
 from tape2048.formats.rows import run_ordinal
-from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.splits import assign, check_parts, positive_weights, prevalence, why_empty
+from tape2048.session import Session
+from tape2048.splits import assign, check_parts, why_empty
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
     from typing import Unpack
 
     from numpy.typing import ArrayLike, NDArray
@@ -42,23 +34,13 @@ if TYPE_CHECKING:
     from tape2048._fields import BatchOptions, LabelDtype
     from tape2048._filters import Filters
     from tape2048._gathering import Gatherer
-    from tape2048._rowmap import Segments
     from tape2048._store import CorpusLoad, HeldLoad, Store
     from tape2048.batches import Batches
-    from tape2048.errors import TapeError
-    from tape2048.session import Rows, Session
-
-__all__ = ["Corpus"]
+    from tape2048.errors import Skipped
+    from tape2048.session import Rows
 
 
-class Skipped(NamedTuple):
-    """A session that was left out because it is damaged."""
-
-    path: Path
-    error: TapeError
-
-
-class Corpus:
+class Corpus(View):
     """Rows and runs of many sessions, or a part of them; see :meth:`open`.
 
     A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views share the
@@ -81,10 +63,8 @@ class Corpus:
         skipped: tuple[Skipped, ...] = (),
     ) -> None:
         """Make a view of a store: the runs with these ordinals (None: all), and these parts of them."""
-        self.store = store
-        self.game_phase = phase
+        super().__init__(store, chosen, phase)
         self.skipped = skipped
-        self._chosen = chosen
 
     @classmethod
     def open(
@@ -125,121 +105,28 @@ class Corpus:
             ValueError: a wrong argument.
         """
         check_corpus_load(load)
-        named = corpus_rows.named_filters(filters)
-        opened, damage = corpus_rows.open_sessions(root, damaged)
+        named = named_filters(filters)
+        opened, damage = open_sessions(root, damaged)
         runs = gather_runs(opened)
         chosen = None
         if where is not None or filters:
             chosen = choose_runs(where, named, runs, opened)
-            corpus_rows.check_some(runs, chosen, "the filter")
+            check_some(runs, chosen, "the filter")
         elif not len(runs) or not runs["rows"].any():
             found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
             raise EmptyCorpusError(f"{found}, and not one row")
-        with corpus_rows.progress_bar(progress) as report:
+        with _progress_bar(progress) as report:
             store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
-        return cls(store, skipped=tuple(Skipped(*pair) for pair in damage))
+        return cls(store, skipped=tuple(damage))
 
     # -------------------------------------------------------------------------------- what is in it
 
-    @property
-    def sessions(self) -> tuple[Session, ...]:
-        """All sessions that were opened, whether or not the view has runs of them."""
-        return self.store.sessions
-
-    @property
-    def load(self) -> HeldLoad:
-        """How the rows are held."""
-        return self.store.load
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of a row: ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
-        return self.store.row_dtype
-
-    @cached_property
-    def runs(self) -> NDArray[np.void]:
-        """One row for each run of the view, ``CORPUS_RUN_DTYPE[R]``, read-only.
-
-        ``session`` counts :attr:`sessions`; the other columns are the session's own, so ``first_row`` and
-        ``rows`` say where the whole run lies in its session, and :attr:`row_counts` how many rows the
-        view has of it.
-        """
-        if self._chosen is None:
-            return self.store.runs
-        runs = self.store.runs[self._chosen]
-        runs.flags.writeable = False
-        return runs
-
-    @cached_property
-    def segments(self) -> Segments:
-        """The stretches of rows of the view's runs, before ``empties``; for the kernels."""
-        segments = self.store.segments
-        if self._chosen is not None:
-            ordinal = np.full(len(self.store.runs), -1, np.int64)
-            ordinal[self._chosen] = np.arange(len(self._chosen))
-            segments = segments.take(ordinal[segments.run] >= 0)
-            segments = segments._replace(run=ordinal[segments.run])
-        return cut(segments, self.game_phase, self.runs, self.store)
-
-    @cached_property
-    def rowmap(self) -> RowMap:
-        """Where the view's rows are; for the kernels."""
-        segments = self.segments
-        boards = self.store.board_addresses(segments)
-        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards)
-        if self.game_phase.empties is not None:
-            from tape2048._masks import mask_empties
-
-            if boards is None:
-                self.store.check_files()
-            rows = mask_empties(rows, *self.game_phase.empties)
-        return rows
-
     @cached_property
     def gatherer(self) -> Gatherer:
-        """What gathers whole rows; for the kernels."""
+        """The gatherer of whole rows; for the kernels."""
         from tape2048._gathering import record_gatherer
 
         return record_gatherer(self)
-
-    @cached_property
-    def label_guide(self) -> NDArray[np.uint32]:
-        """What tells a row's label fastest; for the kernels."""
-        from tape2048._gathering import exponents_of
-        from tape2048._plan import make_label_guide
-
-        return make_label_guide(self.rowmap.guide, exponents_of(self.runs["highest_tile"])[self.rowmap.run])
-
-    @cached_property
-    def row_starts(self) -> NDArray[np.int64]:
-        """First row of each run in the view, and the number of rows: ``i8[R + 1]``, read-only."""
-        starts = self.rowmap.run_starts.astype(np.int64)
-        starts.flags.writeable = False
-        return starts
-
-    @property
-    def row_counts(self) -> NDArray[np.int64]:
-        """How many rows the view has of each run: ``i8[R]``."""
-        return np.diff(self.row_starts)
-
-    @cached_property
-    def identity(self) -> str:
-        """What the view serves, as 64 hexadecimal digits: equal if and only if rows and order are.
-
-        SHA-256 over the chosen runs, how many rows each has, the phase, and the checksums of the sessions'
-        rows. Paths and other sessions do not count. Where a session of others has no checksums, its run
-        table alone stands for its rows.
-        """
-        return corpus_rows.identity(self)
-
-    def __len__(self) -> int:
-        """Number of rows, N."""
-        return self.rowmap.view_rows
-
-    def __repr__(self) -> str:
-        named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, {self.load}"
-        part = "" if self.game_phase == ALL else f"; {self.game_phase}"
-        return f"<Corpus: {named}{part}>"
 
     # Nothing of it changes; by pickling, a copy of a loader would read all rows into memory again.
     def __copy__(self) -> Corpus:
@@ -251,7 +138,7 @@ class Corpus:
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
         paths = [str(session.path) for session in self.sessions]
         ids = self.runs[["session", "id"]]
-        return corpus_rows.reopen, (paths, self.load, ids, self.game_phase, self.identity)
+        return _reopen, (paths, self.load, ids, self.game_phase, self.identity)
 
     # ------------------------------------------------------------------------------------- filters
 
@@ -272,7 +159,7 @@ class Corpus:
             FilterError: SQL that SQLite refuses, or that would do more than read the run table.
             ValueError: an unknown filter, a date that is none, a mask of another length.
         """
-        chosen = choose_runs(where, corpus_rows.named_filters(filters), self.runs, self.sessions)
+        chosen = choose_runs(where, named_filters(filters), self.runs, self.sessions)
         return self._of_runs(chosen, "the filter")
 
     def phase(
@@ -339,7 +226,7 @@ class Corpus:
             raise EmptyCorpusError(error.message, hint=hint) from None
 
     def _of_runs(self, chosen: NDArray[np.bool_], what: str) -> Corpus:
-        corpus_rows.check_some(self.runs, chosen, what, self.row_counts if self.game_phase != ALL else None)
+        check_some(self.runs, chosen, what, self.row_counts if self.game_phase != ALL else None)
         ordinals = np.flatnonzero(chosen)
         if self._chosen is not None:
             ordinals = self._chosen[ordinals]
@@ -363,7 +250,7 @@ class Corpus:
         if isinstance(row, slice):
             first, end, step = row.indices(len(self))
             if step == 1 and first < end:
-                together = corpus_rows.view(self, first, end)
+                together = corpus_rows.in_place(self, first, end)
                 if together is not None:
                     return together
             return self.get_batch(np.arange(first, end, step))
@@ -381,7 +268,7 @@ class Corpus:
             IndexError: a number outside [0, N); a negative one is no position to count back from.
             TypeError: not integers of one dimension.
         """
-        return corpus_rows.records(self, corpus_rows.row_numbers(self, indices))
+        return corpus_rows.records(self, self.gatherer, corpus_rows.row_numbers(self, indices))
 
     def fetch(
         self,
@@ -431,26 +318,7 @@ class Corpus:
 
         Rows that stand together in memory come together, whichever runs they belong to.
         """
-        return corpus_rows.pieces(self, rows_max)
-
-    # -------------------------------------------------------------------------------------- labels
-
-    def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
-        """Whether each run reached each tile: ``bool[R, T]``; ValueError as for ``Session.run_labels``."""
-        reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
-        return reached
-
-    def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
-        """The share of the view's rows whose label is true, for each tile: ``f64[T]``; no row is read."""
-        return prevalence(self.run_labels(thresholds), self.row_counts)
-
-    def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
-        """Rows whose label is false for each whose label is true: ``f64[T]``, no row is read.
-
-        As a tensor (``torch.from_numpy(...).float()``), what ``BCEWithLogitsLoss(pos_weight=...)`` takes. 1
-        where all labels are the same: no weight of the true ones could balance them.
-        """
-        return positive_weights(self.run_labels(thresholds), self.row_counts)
+        return (self[rows] for rows in corpus_rows.pieces(self, rows_max))
 
     # ------------------------------------------------------------------------------------- batches
 
@@ -459,3 +327,73 @@ class Corpus:
         from tape2048.batches import Batches
 
         return Batches(self, batch_size, **options)
+
+
+class Capped(CappedView):
+    """A corpus of which each epoch has at most so many rows of each run.
+
+    Positions of one game are alike, and long games have many: practitioners take some hundreds of each.
+    A run of at most ``per_run`` rows is served whole. Of a longer one, of m rows, each epoch draws K =
+    ``per_run`` different ones, by arithmetic from (seed, epoch, run) alone:
+
+    - ``"stratified"``: the run, as a ring turned by a random offset, is cut into K stretches of m / K
+      rows, and one row of each is drawn;
+    - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
+
+    Either way each row of the run comes up with probability K / m in each epoch (in the second because
+    the K m numbers ``i m + u`` hit each row K times; in the first because the ring's offset is uniform).
+
+    Which rows a number stands for depends on the epoch, so there is no access by number; that is for
+    :attr:`corpus`.
+
+    Attributes:
+        corpus: all the rows.
+        per_run: K.
+        spread: ``"stratified"`` or ``"even"``.
+
+    Raises:
+        ValueError: ``per_run`` below 1, or another spread.
+    """
+
+    corpus: Corpus
+
+    def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
+        """As :meth:`Corpus.batches`."""
+        from tape2048.batches import Batches
+
+        return Batches(self, batch_size, **options)
+
+
+def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str) -> Corpus:
+    """A corpus that was pickled: the same runs of the same sessions, opened here.
+
+    Raises:
+        CorpusError: the sessions at these paths are not the same any more.
+    """
+    opened = tuple(map(Session.open, paths))
+    runs = gather_runs(opened)
+    chosen = None
+    if len(ids) != len(runs):
+        known = set(ids.tolist())
+        chosen = np.array([run in known for run in runs[["session", "id"]].tolist()], np.bool_)
+    corpus = Corpus(open_store(opened, runs, chosen, load), phase=phase)
+    if corpus.identity != identity:
+        raise CorpusError("the sessions are not those that were pickled", path=Path(paths[0]).parent)
+    return corpus
+
+
+@contextlib.contextmanager
+def _progress_bar(
+    progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001  (it is passed on as it came)
+) -> Iterator[Callable[[int, int], object] | None]:
+    """What to call with bytes done and bytes in all: the caller's function, a bar, or nothing."""
+    if callable(progress) or progress is False or (progress is None and not sys.stderr.isatty()):
+        yield progress if callable(progress) else None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("reading rows"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

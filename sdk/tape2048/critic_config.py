@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tape2048._labels import check_thresholds
 from tape2048._words import counted
 from tape2048.errors import ConfigError
-from tape2048.session import check_thresholds
 
 __all__ = ["CriticConfig"]
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._corpus_rows import check_corpus
 from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048._critic_rows import CriticLike, Sample, take_sample
 from tape2048._critic_stages import ALL, UNDECIDED, StageRows, StagesBy, check_by, stages_of
 from tape2048._numbers import whole
 from tape2048._parallel import map_ordered, worker_count
+from tape2048._view import check_corpus
 from tape2048._words import counted
 from tape2048.critic_baselines import calibrate, highest_tile, nothing
 from tape2048.critic_metrics import (

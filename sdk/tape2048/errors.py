@@ -75,10 +75,11 @@ findings, 2 wrong usage). A message says what was found and what was expected; `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
 __all__ = [
     "AlreadyRunningError",
@@ -563,3 +564,10 @@ class LossError(TapeError):
     """A conversion would lose something that the target cannot hold, and nobody has said that it may."""
 
     exit_code = 61
+
+
+class Skipped(NamedTuple):
+    """An input that was left out, and why."""
+
+    path: Path
+    error: TapeError

@@ -19,6 +19,7 @@ from tape2048._directory import (
     refuse_dataset,
 )
 from tape2048._holds import hold_to_read
+from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._owners import from_run_table, from_scan
 from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
     from tape2048._owners import Owners
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
-
-__all__ = ["DEFAULT_THRESHOLDS", "Rows", "Session", "check_thresholds", "sessions"]
-
-#: Tiles that a critic predicts, unless told otherwise.
-DEFAULT_THRESHOLDS = (8192, 16384, 32768)
 
 #: A choice of rows: a slice, row numbers, or a mask of all rows.
 Rows: TypeAlias = "slice | ArrayLike"
@@ -322,21 +318,3 @@ def _check_counts(manifest: Manifest, rows: int, runs: int, path: Path) -> None:
     for name, claimed, found in (("rows", manifest.rows, rows), ("runs", manifest.runs, runs)):
         if claimed != found:
             raise ManifestError(f"{name} is {claimed}; the session has {found}", path=path)
-
-
-def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:
-    """The tiles as ``i8[T]``; ValueError unless they are different powers of two, 2 to 2**62, one or more."""
-    given = np.asarray(thresholds)
-    # A u64 of 2**63 becomes negative. What is no integer cannot always be converted.
-    tiles = given.astype(np.int64) if given.dtype.kind in "iu" else np.empty(0, np.int64)
-    is_tiles = (
-        tiles.ndim == 1
-        and tiles.size > 0
-        and bool((tiles >= 2).all() and (tiles & (tiles - 1) == 0).all())
-        and len(np.unique(tiles)) == len(tiles)
-    )
-    if not is_tiles:
-        raise ValueError(
-            f"thresholds {thresholds!r}; expected different powers of two, at least one, each from 2 to 2**62"
-        )
-    return tiles

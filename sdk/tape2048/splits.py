@@ -1,4 +1,4 @@
-"""Parts of a corpus by what its runs are, and how its labels are balanced: all from the run table.
+"""Splits of a corpus by the identity of its runs, from the run table alone.
 
 A run's identity is the SHA-256 of what played it and its seed, wherever it is recorded, copied or merged to.
 Which part it belongs to is decided by a hash of that alone, so that no game ever stands in two parts, and
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.session import Session
-
-__all__ = ["assign", "check_parts", "positive_weights", "prevalence", "run_hash", "why_empty"]
 
 #: How far the shares' sum may be from 1: 0.7 + 0.2 + 0.1 is not 1 in floating point.
 SHARES_TOLERANCE = 1e-6
@@ -82,30 +80,6 @@ def why_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
         f"of {len(runs):,} runs, {different:,} differ by player and seed, and those that are alike stand in "
         "one part: sessions of others may have one seed for all of them"
     )
-
-
-def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The share of rows whose label is true: ``f64[T]``.
-
-    Args:
-        run_labels: ``bool[R, T]``.
-        row_counts: rows of each run, ``i64[R]``, not all 0.
-    """
-    shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
-    return shares
-
-
-def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """False rows for each true one, 1 where all are the same: ``f64[T]``; arguments as :func:`prevalence`."""
-    true = _true_rows(run_labels, row_counts)
-    false = row_counts.sum() - true
-    one_kind = (true == 0) | (false == 0)
-    return np.where(one_kind, 1.0, false / np.where(one_kind, 1, true))
-
-
-def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    # Not a matrix product, which for integers has no fast form in NumPy.
-    return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)
 
 
 def _player_key(session: Session, salt: str) -> int:

@@ -132,7 +132,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     gatherer = corpus.gatherer
     steps = corpus[:]
     contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
-        "rows": lambda numbers: gather(corpus, numbers.view(np.int64), records=records, gatherer=gatherer),
+        "rows": lambda numbers: gather(gatherer, numbers.view(np.int64), records=records),
         "rows, structured array, a[indices]": lambda numbers: steps[numbers],
         FUSED: fills(corpus, batch),
         "tokens, labels, shuffled, d4": fills(corpus, batch, augment="d4"),

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import Corpus, errors
+from tape2048._labels import positive_weights, prevalence
 from tape2048._mix import mix64
-from tape2048.splits import assign, positive_weights, prevalence, run_hash
+from tape2048.splits import assign, run_hash
 
 from .builders import NAME, Game, Spec, write_foreign, write_ours
 from .corpora import OURS, Built, build

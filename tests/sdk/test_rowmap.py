@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tape2048 import _gather
 from tape2048._gather import find
 from tape2048._jit import kernel
-from tape2048._plan import Order, Outputs, Plan, address_of, make_label_guide
-from tape2048._rowmap import RowMap, Segments, make_guide
+from tape2048._plan import Order, Outputs, Plan, address_of
+from tape2048._rowmap import RowMap, Segments, make_guide, make_label_guide
 
 
 @kernel

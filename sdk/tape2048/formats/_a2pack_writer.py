@@ -13,7 +13,14 @@ from tape2048._durable import new_file, write_all
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path, read_exactly
 from tape2048._words import counted
-from tape2048.errors import FieldError, FormatError, MissingPackageError, NoRunsError, StorageError
+from tape2048.errors import (
+    FieldError,
+    FormatError,
+    MissingPackageError,
+    NoRunsError,
+    Skipped,
+    StorageError,
+)
 from tape2048.formats._a2pack_layout import (
     ALIGN_DEFAULT,
     ALIGN_MAX,
@@ -42,7 +49,6 @@ __all__ = [
     "Compression",
     "PackWriter",
     "Packed",
-    "Skipped",
     "check_compression",
     "pack_directory",
     "parse_payload",
@@ -55,13 +61,6 @@ _BUFFER_BYTES = 4 << 20
 
 #: zstd's own default.
 _ZSTD_LEVEL = 3
-
-
-class Skipped(NamedTuple):
-    """An input that was left out, and why."""
-
-    path: Path
-    error: FormatError | StorageError
 
 
 class Packed(NamedTuple):

@@ -40,14 +40,20 @@ from tape2048._numbers import whole
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
 from tape2048._words import counted
-from tape2048.errors import ChecksumError, CompressionError, FormatError, NameTakenError, VersionError
+from tape2048.errors import (
+    ChecksumError,
+    CompressionError,
+    FormatError,
+    NameTakenError,
+    Skipped,
+    VersionError,
+)
 from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
 from tape2048.formats._a2pack_stats import PackStats, StatsCounter, parse_stats
 from tape2048.formats._a2pack_writer import (
     Compression,
     Packed,
     PackWriter,
-    Skipped,
     pack_directory,
     zstandard,
 )

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tape2048._embeddings import open_embeddings
-from tape2048.capping import Capped
-from tape2048.corpus import Corpus
+from tape2048._labels import positive_weights, prevalence
+from tape2048.corpus import Capped, Corpus
 from tape2048.errors import ConfigError, EmptyCorpusError
-from tape2048.splits import positive_weights, prevalence
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:

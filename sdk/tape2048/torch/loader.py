@@ -34,12 +34,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from tape2048._ahead import Ahead
-from tape2048._corpus_rows import check_corpus
 from tape2048._fields import check_fields, check_label_dtype
+from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._numbers import whole
+from tape2048._view import check_corpus
 from tape2048.batches import Batches
+from tape2048.corpus import Capped
 from tape2048.errors import DeviceError
-from tape2048.session import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.torch._support import pick_device
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048._fields import Batch, BatchOptions, LabelDtype
-    from tape2048.capping import Capped
     from tape2048.corpus import Corpus
 
 __all__ = ["CriticDataset", "CriticLoader", "RowBatch", "as_torch_dataset", "collate"]
@@ -168,7 +168,7 @@ class CriticLoader(IterableDataset[Tensors]):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}; expected at least {least}")
         self.batches = Batches(source, batch_size, **options)
-        self.corpus = self.batches.corpus
+        self.corpus = source.corpus if isinstance(source, Capped) else source
         try:
             self.device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
