@@ -19,37 +19,7 @@ from numba.extending import intrinsic, register_jitable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "HAS_PDEP",
-    "add_below",
-    "bswap64",
-    "claim_in",
-    "copy_record",
-    "copy_symmetry",
-    "extract_nibbles",
-    "extract_nibbles_loop",
-    "float_bits",
-    "fold",
-    "high64",
-    "load8",
-    "load32",
-    "load64",
-    "popcount",
-    "prefetch",
-    "prefetch_in",
-    "prefetch_many",
-    "prefetch_many_in",
-    "select_bit",
-    "select_bit_loop",
-    "store8",
-    "store8_at",
-    "store16",
-    "store32",
-    "store32_at",
-    "store64",
-    "store64_at",
-    "unpack_symmetry",
-]
+U64 = np.uint64
 
 # AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
 _SLOW_PDEP = ("bdver4", "znver1", "znver2")
@@ -414,3 +384,30 @@ prefetch_in = _prefetch_in()
 prefetch_many_in = _prefetch_in(2)
 #: To be written soon: a store whose line comes late holds up all stores behind it.
 claim_in = _prefetch_in(to_write=True)
+
+
+# ---------------------------------------------------------------- tables of words, by address
+
+
+@register_jitable
+def word(table: Any, index: Any) -> Any:
+    """An entry of a table of ``u64``."""
+    return load64(table + (index << U64(3)))
+
+
+@register_jitable
+def keep(table: Any, index: Any, value: Any) -> None:
+    """Set an entry of a table of ``u64``."""
+    store64_at(table + (index << U64(3)), value)
+
+
+@register_jitable
+def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
+    """The range that a number lies in, by a guide's tables; see ``_guide``."""
+    entry = word(entries, number >> shift)
+    within = number & ((U64(1) << shift) - U64(1))
+    place = (entry & U64(0xFFFFFFFF)) + U64(within >= ((entry >> U64(32)) & U64(0x7FFFFFFF)))
+    if entry >> U64(63):
+        while word(starts, place + U64(1)) <= number:
+            place += U64(1)
+    return place

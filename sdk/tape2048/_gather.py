@@ -19,6 +19,8 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048._bits import (
     copy_symmetry,
+    find,
+    keep,
     load8,
     load32,
     load64,
@@ -28,6 +30,7 @@ from tape2048._bits import (
     store32_at,
     store64_at,
     unpack_symmetry,
+    word,
 )
 from tape2048._boards import EXPS, board_of
 from tape2048._jit import kernel
@@ -39,12 +42,9 @@ from tape2048._lookup import (
     ask_for_rest,
     ask_for_row,
     ask_for_rows,
-    find,
-    keep,
     look_up,
     mix,
     run_of,
-    word,
 )
 from tape2048._plan import Order, Outputs, Tables
 from tape2048.formats.session import STEP_DTYPE

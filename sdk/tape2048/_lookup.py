@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import high64, load8, load32, load64, popcount, prefetch_many, select_bit, store64_at
+from tape2048._bits import (
+    find,
+    high64,
+    keep,
+    load8,
+    load32,
+    popcount,
+    prefetch_many,
+    select_bit,
+    word,
+)
 from tape2048._mix import mix64
 from tape2048._rowmap import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 
@@ -24,8 +34,6 @@ U64 = np.uint64
 CHUNK = 128
 
 _LINE = U64(64)
-_LOW32 = U64(0xFFFFFFFF)
-_BOUNDARY = U64(0x7FFFFFFF)
 _BOARD_BYTES = U64(BOARD_BYTES)
 
 mix: Any = register_jitable(mix64)
@@ -59,33 +67,9 @@ class Wants(NamedTuple):
 
 
 @register_jitable
-def word(table: Any, index: Any) -> Any:
-    """An entry of a table of ``u64``."""
-    return load64(table + (index << U64(3)))
-
-
-@register_jitable
-def keep(table: Any, index: Any, value: Any) -> None:
-    """Set an entry of a table of ``u64``."""
-    store64_at(table + (index << U64(3)), value)
-
-
-@register_jitable
 def run_of(tables: Any, segment: Any) -> Any:
     """The ordinal of a segment's run."""
     return load32(tables.run + (segment << U64(2)))
-
-
-@register_jitable
-def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
-    """The range that a number lies in, by a guide's tables; see ``_rowmap``."""
-    entry = word(entries, number >> shift)
-    within = number & ((U64(1) << shift) - U64(1))
-    place = (entry & _LOW32) + U64(within >= ((entry >> U64(32)) & _BOUNDARY))
-    if entry >> U64(63):
-        while word(starts, place + U64(1)) <= number:
-            place += U64(1)
-    return place
 
 
 @register_jitable

@@ -6,14 +6,8 @@ in step order; a segment is then a range of these numbers and an address, and th
 
     segment's address + row x row bytes
 
-(with the segment's first number subtracted beforehand, modulo 2**64). Which segment a number belongs to
-would take a binary search, 0.36 ms for 4,096 rows and a few thousand runs. The **guide** makes it one
-look-up: the numbers are cut into buckets of a power of two, about a quarter of a mean segment, and each
-bucket has one ``u64``:
-
-    bits 0..31   the segment that the bucket's first number belongs to
-    bits 32..62  where in the bucket the next segment begins (the bucket's size: not in it)
-    bit 63       whether a third segment begins in the bucket, so that a walk has to follow
+(with the segment's first number subtracted beforehand, modulo 2**64). Which segment a number belongs to, a
+guide tells (see ``_guide``).
 
 Rows that a condition on the board leaves out are bits of a mask over these numbers (one bit a row, and
 one count every 512); see ``_masks``.
@@ -25,20 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tape2048._guide import make_guide
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from tape2048._guide import Guide
 
 _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)
 
 #: A packed board: 4 bits a cell.
 BOARD_BYTES = 8
-
-#: A guide has at least so many buckets for each segment, and at most twice as many. 20M rows in runs of 2,500
-#: have 312 KB of them; most have no boundary inside, few have two, and only those need the walk.
-BUCKETS_PER_SEGMENT = 4
-#: The most rows of a bucket that an entry's 31 bits can count.
-_SHIFT_MAX = 30
 
 # The parts of a label guide's entry: from bit 0 on the exponent of the bucket's first segment, from
 # LABEL_LATER on that of the next one, at LABEL_WALK whether a walk has to follow, and from LABEL_BOUNDARY on
@@ -49,25 +41,6 @@ LABEL_EXPONENT_MAX = np.uint64(31)
 LABEL_SHIFT_MAX = 20
 #: No label guide.
 NO_LABELS = np.empty(0, np.uint32)
-
-
-class Guide(NamedTuple):
-    """Which of many adjacent ranges a number lies in.
-
-    Attributes:
-        starts: first number of each range and the end of the last, ``u64[S + 1]``, ascending; a range may
-            be empty.
-        entries: one for each bucket, ``u64[G]``, see the module.
-        shift: a bucket has ``2**shift`` numbers.
-    """
-
-    starts: NDArray[np.uint64]
-    entries: NDArray[np.uint64]
-    shift: np.uint64
-
-
-#: No ranges at all.
-NO_GUIDE = Guide(_NONE, _NONE, _U64(0))
 
 
 class RowMask(NamedTuple):
@@ -179,28 +152,6 @@ class RowMap(NamedTuple):
 def _line(addresses: NDArray[np.uint64]) -> int:
     in_line = len(addresses) > 0 and bool((addresses == addresses[0]).all())
     return int(addresses[0]) if in_line else 0
-
-
-def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
-    """The guide of adjacent ranges.
-
-    Args:
-        starts: first number of each range, the first one 0, and the end of the last: ``[S + 1]``, ascending,
-            S < 2**32.
-    """
-    starts = starts.astype(np.int64)
-    total, count = int(starts[-1]), len(starts) - 1
-    shift = min(_SHIFT_MAX, max(0, (total // max(1, count * BUCKETS_PER_SEGMENT)).bit_length() - 1))
-    size = 1 << shift
-    begins = np.arange(0, total, size)
-    place = np.searchsorted(starts, begins, "right") - 1
-    # Two more ends, so that the range after the last one begins beyond every bucket.
-    padded = np.append(starts, [total + size, total + size])
-    boundary = np.minimum(padded[place + 1] - begins, size)
-    walks = padded[place + 2] < begins + size
-    entries = place.astype(np.uint64) | (boundary.astype(np.uint64) << _U64(32))
-    entries |= walks.astype(np.uint64) << _U64(63)
-    return Guide(starts.astype(np.uint64), entries, _U64(shift))
 
 
 def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:

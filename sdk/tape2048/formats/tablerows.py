@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from tape2048._guide import make_guide
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048._gather_records import Locator
+    from tape2048._guide import Guide
     from tape2048.formats.runtable import RunTable
 
 __all__ = ["ROW_BYTES", "Part", "TableRows", "aligned_records"]
@@ -60,7 +61,7 @@ class TableRows(RowView):
         self._table = table
         self._rows = sum(part.rows for part in parts)
         self._is_view = False
-        self._locator: Locator | None = None
+        self._places: tuple[Guide, NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         """Number of rows, N."""
@@ -89,14 +90,14 @@ class TableRows(RowView):
 
     def _gather(self, indices: ArrayLike, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """The records with these numbers, one after the other: ``u8[32 * n]``."""
-        from tape2048._gather_records import gather, gather_scattered, locate
+        from tape2048._gather_records import gather, gather_scattered
 
         fast = type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1
         numbers = np.ascontiguousarray(indices if fast else row_numbers(indices, len(self)))
         if out is None:
             out = np.empty(ROW_BYTES * len(numbers), np.uint8)
         if self._is_view:
-            _, rows, bad = locate(numbers, self._locator_of_runs())
+            _, rows, bad = self._locate(numbers)
         else:
             rows, bad = numbers, -1
         if bad < 0 and len(self._parts) == 1:
@@ -126,9 +127,7 @@ class TableRows(RowView):
         numbers = row_numbers(indices, len(self))
         if not self._is_view:
             return numbers
-        from tape2048._gather_records import locate
-
-        return locate(numbers, self._locator_of_runs())[1]
+        return self._locate(numbers)[1]
 
     def run_index(self, indices: ArrayLike) -> NDArray[np.int64]:
         """The ordinal, in :attr:`runs`, of the run of each given row: ``i8[n]``.
@@ -137,20 +136,16 @@ class TableRows(RowView):
             IndexError: a number outside [0, N), or a mask of another length.
             TypeError: not integers of one dimension.
         """
+        return self._locate(row_numbers(indices, len(self)))[0]
+
+    def _locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """The run of each row, its number in the source, and the position of a wrong one, or -1."""
         from tape2048._gather_records import locate
 
-        stretches, _, _ = locate(row_numbers(indices, len(self)), self._locator_of_runs())
-        # Runs without steps have no stretch.
-        filled: NDArray[np.int64] = np.flatnonzero(self.runs["steps"])[stretches]
-        return filled
-
-    def _locator_of_runs(self) -> Locator:
-        if self._locator is None:
-            from tape2048._gather_records import make_locator
-
-            runs = self.runs[self.runs["steps"] > 0]
-            self._locator = make_locator(runs["steps"].astype(np.int64), runs["first_row"].astype(np.int64))
-        return self._locator
+        if self._places is None:
+            starts = np.concatenate(([0], np.cumsum(self.runs["steps"], dtype=np.int64)))
+            self._places = make_guide(starts), self.runs["first_row"].astype(np.int64) - starts[:-1]
+        return locate(numbers, *self._places)
 
     def rows_of(self, run: int) -> slice:
         """The rows of one run of :attr:`runs`, as a slice of this source.
@@ -186,7 +181,7 @@ class TableRows(RowView):
         self._table = self._table.choose(mask)
         self._rows = int(self._table.rows["steps"].sum(dtype=np.int64))
         self._is_view = True
-        self._locator = None
+        self._places = None
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
         """A view of the runs whose ``max_score`` lies between the two, both included."""
