@@ -1,4 +1,4 @@
-"""The README's Python examples run as tests, on a session that is recorded for them."""
+"""Examples in the README and in docstrings of the SDK run as tests, on recorded sessions."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sybil import Sybil
+from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil.parsers.rest import DocTestParser
+from sybil.sybil import SybilCollection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module")
-def readme_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory with what ``tape2048 record`` leaves in it, and a few runs."""
-    directory = tmp_path_factory.mktemp("readme")
-    command = [
-        sys.executable,
-        "-m",
-        "tape2048_tools.cli",
-        "record",
-        "--player",
-        "greedy",
-        "--max-games",
-        "200",
-    ]
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``tape2048 record`` leaves, a few runs, and a critic."""
+    directory = tmp_path_factory.mktemp("recorded")
+    flags = ["record", "--player", "greedy", "--max-games", "200"]
+    command = [sys.executable, "-m", "tape2048_tools.cli", *flags]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
     (directory / "runs").mkdir()
     for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
         shutil.copy(golden, directory / "runs")
     _make_critic(directory / "critic/best")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def examples_directory(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A working directory of its own for the examples of a file."""
+    directory = tmp_path_factory.mktemp("examples")
+    shutil.copytree(recorded, directory, dirs_exist_ok=True)
     before = Path.cwd()
     os.chdir(directory)
-    yield directory
+    yield
     os.chdir(before)
 
 
@@ -59,6 +62,14 @@ def _make_critic(path: Path) -> None:
     save_critic(path, info, CriticHead(8, info.thresholds), tower)
 
 
-pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser()], patterns=["README.md"], fixtures=["readme_directory"]
+pytest_collect_file = SybilCollection(
+    [
+        Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md"], fixtures=["examples_directory"]),
+        Sybil(
+            parsers=[DocTestParser()],
+            patterns=["sdk/**/*.py"],
+            fixtures=["examples_directory"],
+            document_types={".py": PythonDocStringDocument},
+        ),
+    ]
 ).pytest()

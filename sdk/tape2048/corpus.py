@@ -53,6 +53,14 @@ class Corpus(View):
         store: what all views of these sessions share.
         game_phase: which part of each game counts.
         skipped: sessions that :meth:`open` left out with ``damaged="skip"``.
+
+    Example:
+        >>> corpus = Corpus.open("selfplay")
+        >>> strong = corpus.where("max_score >= 1000")
+        >>> strong[0].dtype.names
+        ('run_id', 'step_idx', 'exps')
+        >>> strong.get_batch([3, 1, 4])["exps"].shape
+        (3, 16)
     """
 
     def __init__(
