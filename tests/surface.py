@@ -3,7 +3,7 @@
     python tests/surface.py > before.json
     python tests/surface.py > after.json; diff before.json after.json
 
-Two checkouts with the same output offer the same commands, flags, settings and exit codes. Wording is left out.
+Equal output: the same commands, flags, settings and exit codes. Wording is left out.
 """
 
 from __future__ import annotations
