@@ -60,8 +60,9 @@ soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as l
 systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in a container (root, debootstrap).
 	$(BIN)/python -m tests.systemd
 
-docs: $(VENV)/.installed-dev ## Write the README's table of settings and the files of systemd/ anew.
+docs: $(VENV)/.installed-dev ## Write the README's tables of settings and exit codes and the files of systemd/ anew.
 	$(BIN)/python -m tape2048_tools.settings_docs
+	$(BIN)/python -m tape2048_tools.errors_docs
 	$(BIN)/python -m tape2048_tools.units
 
 clean: ## Remove the virtual environment and all caches; recordings stay.

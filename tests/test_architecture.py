@@ -1,4 +1,4 @@
-"""What no single module can promise: who imports whom, what loads when, lengths, the error tree."""
+"""What no single module can promise: who imports whom, what loads when, lengths, exit codes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tape2048 import errors
+from tape2048_tools.errors_docs import error_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,8 +97,6 @@ LOADS_WITHOUT = {
 
 #: Past this a module is two modules.
 LINES_MAX = 500
-#: ... but for one that is a flat list: a class for each way to be bad, drawn as one tree.
-LONG = {"sdk/tape2048/errors.py": 700}
 
 
 class Import(NamedTuple):
@@ -154,7 +153,7 @@ def test_a_module_keeps_to_its_room(path: Path) -> None:
     relative = path.relative_to(CHECKOUT).as_posix()
     assert not arrows_back(source, relative.split("/")[1]), "arrows go recorder -> sdk, tools -> both"
     assert not loads_heavy(source, relative), "import it inside the function that needs it"
-    assert source.count("\n") <= LONG.get(relative, LINES_MAX), "a module this long is two modules"
+    assert source.count("\n") <= LINES_MAX, "a module this long is two modules"
 
 
 @pytest.mark.parametrize(
@@ -203,55 +202,19 @@ def test_a_source_distribution_has_what_its_makefile_and_tests_need() -> None:
 # --- errors
 
 
-class Drawn(NamedTuple):
-    """A line of the tree in the docstring of errors.py."""
-
-    name: str
-    parent: str | None
-    exit_code: int
-
-
-def drawn_tree(text: str) -> list[Drawn]:
-    """The tree as it is drawn: depth by the column in which a name begins."""
-    found: list[Drawn] = []
-    stack: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        match = re.match(r"[ │├└─]*(?P<name>\w+Error) +(?:exit code )?(?P<code>\d+)\b", line)
-        if match is None:
-            continue
-        depth = match.start("name")
-        while stack and stack[-1][0] >= depth:
-            stack.pop()
-        found.append(Drawn(match["name"], stack[-1][1] if stack else None, int(match["code"])))
-        stack.append((depth, match["name"]))
-    return found
-
-
-def test_every_error_class_has_its_place_in_the_tree() -> None:
-    classes = {
-        name: value
-        for name, value in vars(errors).items()
-        if inspect.isclass(value) and issubclass(value, errors.TapeError)
-    }
-    tree = drawn_tree(errors.__doc__ or "")
-    assert sorted(drawn.name for drawn in tree) == sorted(classes), "each class is drawn once"
-    assert sorted(errors.__all__) == sorted(classes)
-    for drawn in tree:
-        kind = classes[drawn.name]
-        parent = None if kind is errors.TapeError else kind.__base__.__name__
-        assert (drawn.parent, drawn.exit_code) == (parent, kind.exit_code), drawn.name
-        assert kind.__doc__
+def test_every_error_is_described_in_its_class() -> None:
+    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    assert set(classes) == set(error_tree())
+    assert all(kind.__doc__ for kind in classes)
 
 
 def test_exit_codes_tell_errors_apart() -> None:
     taken = {0: "success", 2: "wrong usage", 130: "interrupted", 141: "broken pipe"}
-    for drawn in drawn_tree(errors.__doc__ or ""):
-        kind = getattr(errors, drawn.name)
-        # A class may share the code of the one above it: it is the same trouble, said more exactly.
-        if drawn.parent is not None and getattr(errors, drawn.parent).exit_code == kind.exit_code:
+    for kind in error_tree():
+        if "exit_code" not in vars(kind):  # the same trouble as the class above it, said more exactly
             continue
-        assert kind.exit_code not in taken, (drawn.name, taken[kind.exit_code])
-        taken[kind.exit_code] = drawn.name
+        assert kind.exit_code not in taken, (kind, taken[kind.exit_code])
+        taken[kind.exit_code] = kind.__name__
         assert 0 < kind.exit_code < 126, "a shell keeps the others for itself"
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tape2048 import errors
-from tape2048.errors import PlayerError, RecorderError, TapeError, WorkerStartError
+from tape2048.errors import PlayerError, RecorderError, TapeError, WorkerStartError, error_class
 from tape2048_recorder.protocol import FromWorker, WantWeights, WeightsRefused, WeightsTaken
 from tape2048_recorder.shared import LOADS
 from tape2048_recorder.weights import LOADERS_MAX
@@ -28,8 +27,8 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     was played published. Of a worker that never got ready, any error is final, if it is the ``first`` one in
     its place; one that follows another may lack what that one had (memory), and find it in a while.
     """
-    kind = getattr(errors, message.kind, None)
-    if isinstance(kind, type) and issubclass(kind, PlayerError):
+    kind = error_class(message.kind)
+    if issubclass(kind, PlayerError):
         return kind(message.error, hint=message.hint)
     return WorkerStartError(f"a worker could not start: {message.error}") if first else None
 

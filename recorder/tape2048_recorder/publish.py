@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048 import errors
 from tape2048._crc import crc32c_combine
 from tape2048._durable import (
     fsync_dir,
@@ -28,7 +27,7 @@ from tape2048._durable import (
     write_file,
 )
 from tape2048._words import counted
-from tape2048.errors import FormatError, NameTakenError, StorageError
+from tape2048.errors import FormatError, NameTakenError, StorageError, error_class
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
@@ -309,7 +308,7 @@ def _check_whole(session: Path) -> None:
         return
     first = findings[0]
     # What the device refuses says nothing of the bytes: the next start looks again.
-    unread = [found for found in findings if issubclass(getattr(errors, found.error), StorageError)]
+    unread = [found for found in findings if issubclass(error_class(found.error), StorageError)]
     kind = StorageError if unread else FormatError
     more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     raise kind(f"it would be no whole session: {(unread or [first])[0].message}{more}", path=first.path)

@@ -1,76 +1,9 @@
-"""Every way to be bad has a class; every class hangs on one root.
+"""The error classes of this project, all below :class:`TapeError`.
 
-::
-
-    TapeError                      exit code 1
-    ├── ConfigError                78   a setting is wrong
-    │   └── UnknownKeyError        78   ... because nothing has that name
-    ├── FormatError                10   a file is not what its format says
-    │   ├── NotASessionError       11   no session stands at this path
-    │   ├── NpyHeaderError         12   not a .npy file, or a header that no writer of ours makes
-    │   ├── NpyDtypeError          13   a .npy file of another row type
-    │   │   └── ObjectDtypeError   14   ... because it holds pickled objects
-    │   ├── TruncatedError         15   fewer bytes than the header claims
-    │   ├── TrailingBytesError     16   more bytes than the header claims
-    │   ├── NotSqliteError         17   metadata.db is not a (readable) SQLite file
-    │   ├── SchemaError            18   metadata.db lacks a table or column, or has something else there
-    │   ├── ManifestError          19   manifest.json is malformed or disagrees with the directory
-    │   ├── ChecksumError          20   bytes changed after they were written
-    │   ├── BookkeepingError       21   runs, blocks and rows disagree
-    │   ├── ReplayError            22   a run comes out differently when it is played again
-    │   ├── MagicError             23   another kind of file, or none that is known here
-    │   ├── VersionError           24   a version, byte order or flag that this release cannot read
-    │   ├── FieldError             25   a field's value is impossible, or two fields disagree
-    │   ├── EncodingError          26   bytes that no encoder of the format writes
-    │   ├── LayoutError            27   parts of a file overlap, or lie where they may not
-    │   ├── CompressionError       28   a compressed entry cannot be unpacked
-    │   ├── RecoveryError          29   boards that no single move and spawn explain
-    │   ├── NetworkError           70   a file of weights is not a network that a player can use
-    │   ├── EmbeddingsError        71   embeddings do not fit the rows they lie beside
-    │   ├── CriticError            66   a directory is no critic or tower, or one that does not fit
-    │   ├── ScoresError            68   a file of probabilities is not that of these rows
-    │   ├── NoRunsError            72   a directory that holds no run file
-    │   └── NotADatasetError       73   no data set stands at this path
-    ├── StorageError               30   the operating system said no
-    │   ├── OutDirError            31   a directory is missing, or cannot be written
-    │   ├── DiskFullError          32   no room (or quota) left
-    │   └── NameTakenError         33   the target of a publishing rename exists
-    ├── UpkeepError                34   sessions cannot be looked after as asked
-    │   ├── HeldError              35   somebody else reads or changes them at this moment
-    │   ├── RemoveAllError         36   nothing would be left
-    │   └── MergeError             37   sessions that cannot become one
-    ├── RecorderError              40   the recorder cannot go on
-    │   ├── AlreadyRunningError    41   another recorder holds this directory and instance
-    │   ├── WorkerStartError       42   a worker could not start
-    │   ├── WorkersDiedError       43   workers keep dying
-    │   ├── NotRunningError        44   no recorder is at work in this directory
-    │   ├── ControlError           45   a recorder cannot be told what to do, or does not answer
-    │   ├── UnitsError             46   the units of the service cannot be written, or are not ours
-    │   └── PlayerError            80   a batched player cannot be used, or breaks its contract
-    │       ├── PlayerImportError  81   its factory cannot be imported
-    │       ├── PlayerRaisedError  82   it raised
-    │       ├── PlayerAnswerError  83   it answered what is no answer
-    │       ├── WeightsError       84   a file of its weights cannot be loaded
-    │       ├── ModelDirError      85   no checkpoint stands where its weights are to come from
-    │       └── InferenceError     86   the process that computes for all workers cannot be used
-    ├── CorpusError                50   sessions cannot be served as asked
-    │   ├── EmptyCorpusError       51   there is nothing to serve, or a filter leaves nothing
-    │   ├── MixedRowsError         52   sessions whose rows or embeddings are of different types
-    │   ├── FilterError            53   a condition that SQLite does not take
-    │   ├── RankError              54   a rank, or a number of ranks, that cannot be
-    │   ├── LoaderStateError       55   a loader's state that belongs to something else
-    │   └── RowsGoneError          56   rows went away while the corpus was open
-    ├── MissingPackageError        60   an optional package is not installed
-    ├── TrainingError              62   a training cannot go on
-    │   ├── DivergedError          63   ... because its loss is no longer a number
-    │   └── CheckpointError        64   ... from a checkpoint that is damaged, or another training's
-    ├── EvaluationError            67   a critic cannot be examined in the way that was asked for
-    ├── DeviceError                65   a device that this machine does not have
-    └── LossError                  61   a conversion would lose what the target cannot hold
-
-Exit codes are what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
-findings, 2 wrong usage). A message says what was found and what was expected; ``path`` and
-``offset`` say where; ``hint`` says what to do.
+A message says what was found and what was expected; ``path`` and ``offset`` say where; ``hint`` says what to
+do. ``exit_code`` is what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
+findings, 2 wrong usage): a class without a code of its own has that of the class above it. The README's table
+of exit codes is made from these classes.
 """
 
 from __future__ import annotations
@@ -80,74 +13,6 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 if TYPE_CHECKING:
     import os
     from pathlib import Path
-
-__all__ = [
-    "AlreadyRunningError",
-    "BookkeepingError",
-    "CheckpointError",
-    "ChecksumError",
-    "CompressionError",
-    "ConfigError",
-    "ControlError",
-    "CorpusError",
-    "CriticError",
-    "DeviceError",
-    "DiskFullError",
-    "DivergedError",
-    "EmbeddingsError",
-    "EmptyCorpusError",
-    "EncodingError",
-    "EvaluationError",
-    "FieldError",
-    "FilterError",
-    "FormatError",
-    "HeldError",
-    "InferenceError",
-    "LayoutError",
-    "LoaderStateError",
-    "LossError",
-    "MagicError",
-    "ManifestError",
-    "MergeError",
-    "MissingPackageError",
-    "MixedRowsError",
-    "ModelDirError",
-    "NameTakenError",
-    "NetworkError",
-    "NoRunsError",
-    "NotADatasetError",
-    "NotASessionError",
-    "NotRunningError",
-    "NotSqliteError",
-    "NpyDtypeError",
-    "NpyHeaderError",
-    "ObjectDtypeError",
-    "OutDirError",
-    "PlayerAnswerError",
-    "PlayerError",
-    "PlayerImportError",
-    "PlayerRaisedError",
-    "RankError",
-    "RecorderError",
-    "RecoveryError",
-    "RemoveAllError",
-    "ReplayError",
-    "RowsGoneError",
-    "SchemaError",
-    "ScoresError",
-    "StorageError",
-    "TapeError",
-    "TrailingBytesError",
-    "TrainingError",
-    "TruncatedError",
-    "UnitsError",
-    "UnknownKeyError",
-    "UpkeepError",
-    "VersionError",
-    "WeightsError",
-    "WorkerStartError",
-    "WorkersDiedError",
-]
 
 
 class TapeError(Exception):
@@ -571,3 +436,9 @@ class Skipped(NamedTuple):
 
     path: Path
     error: TapeError
+
+
+def error_class(name: str) -> type[TapeError]:
+    """The class that a message of another process, or a report, names; TapeError for a name of none."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, TapeError) else TapeError

@@ -22,6 +22,7 @@ import pytest
 from tape2048 import errors
 from tape2048._version import __version__
 from tape2048_tools import cli
+from tape2048_tools.errors_docs import error_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,12 +162,10 @@ def test_wrong_usage_ends_with_2_and_says_so_on_standard_error(tape: Tape, args:
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("kind", list(error_tree()))
 def test_every_error_ends_with_its_own_code_and_two_lines(
-    tape: Tape, monkeypatch: pytest.MonkeyPatch, name: str
+    tape: Tape, monkeypatch: pytest.MonkeyPatch, kind: type[errors.TapeError]
 ) -> None:
-    kind = getattr(errors, name)
-
     def fail(*_: object, **__: object) -> None:
         raise kind("found x, expected y", path="/a/b", offset=7, hint="do z")
 

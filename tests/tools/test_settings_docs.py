@@ -9,6 +9,7 @@ import pytest
 from tape2048_recorder.config import RecorderConfig, load_config
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
 from tape2048_recorder.settings import settings_of
+from tape2048_tools.errors_docs import ERROR_MARKERS, errors_table
 from tape2048_tools.settings_docs import (
     MARKERS,
     RETENTION_MARKERS,
@@ -27,6 +28,7 @@ def test_the_readme_has_the_table_as_it_is_now() -> None:
     readme = (CHECKOUT / "README.md").read_text()
     assert with_table(readme) == readme, "run: make docs"
     assert with_table(readme, RETENTION_MARKERS, retention_table) == readme, "run: make docs"
+    assert with_table(readme, ERROR_MARKERS, errors_table) == readme, "run: make docs"
 
 
 def test_the_sample_is_as_it_is_now_and_means_the_defaults() -> None:

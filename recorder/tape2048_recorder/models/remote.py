@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048 import errors
-from tape2048.errors import InferenceError, PlayerError
+from tape2048.errors import InferenceError, PlayerError, error_class
 from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.shared import ASKS, HURRY
 
@@ -121,5 +120,5 @@ class RemotePlayer:
 
 
 def _error(name: str, text: str, hint: str) -> PlayerError:
-    kind = getattr(errors, name, InferenceError)
+    kind = error_class(name)
     return (kind if issubclass(kind, PlayerError) else InferenceError)(text, hint=hint or None)

@@ -11,7 +11,7 @@ import msgspec
 from tape2048._directory import refuse_dataset
 from tape2048._reading import reading
 from tape2048._words import counted
-from tape2048.errors import NotASessionError, OutDirError, TapeError
+from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
 from tape2048.validation import Finding, validate_session
 from tape2048_tools._click import Command
 from tape2048_tools.output import cell, finding, print_human, print_json
@@ -151,16 +151,15 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
 
 def _put_away(result: Checked) -> Checked:
     """Move a session to the quarantine, if it is one and its findings are about its bytes."""
-    from tape2048 import errors
     from tape2048._holds import Upkeep
     from tape2048._quarantine import quarantine_session
 
     path = Path(result.path)
-    about_bytes = (issubclass(getattr(errors, found.error), errors.FormatError) for found in result.findings)
+    about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)
     if not path.is_dir() or path.is_symlink() or not all(about_bytes):
         return result
     # Once more: what a device failed once is no reason (of a replay, the findings are the player's).
-    if all(found.error != errors.ReplayError.__name__ for found in result.findings):
+    if all(found.error != ReplayError.__name__ for found in result.findings):
         again = validate_session(path).findings
         if again != result.findings:
             return result
