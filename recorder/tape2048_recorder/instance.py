@@ -9,13 +9,12 @@ seeds came in between. ``<instance>.status.json`` is :mod:`.status_file`'s.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048._durable import fsync_dir, replace_file, storage_error, write_all
+from tape2048._durable import fsync_dir, replace_file, storage_error, storage_errors, try_lock, write_all
 from tape2048._holds import LOCKS_DIRECTORY, make_readers_lock
 from tape2048.errors import AlreadyRunningError, ConfigError
 from tape2048_recorder.status_file import status_path
@@ -67,13 +66,11 @@ class Instance:
         self.status_path = status_path(out_dir, name)
         self._lock_path = directory / f"{name}.lock"
         self._known: list[GameState] | None = None  # what the file holds; None: it was not read yet
-        try:
+        with storage_errors(out_dir, "preparing the output directory"):
             directory.mkdir(parents=True, exist_ok=True)
             make_readers_lock(out_dir)
             fsync_dir(out_dir)
             self._fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise storage_error(error, out_dir, "preparing the output directory") from error
         try:
             self._lock(out_dir, name)
         except BaseException:
@@ -81,20 +78,16 @@ class Instance:
             raise
 
     def _lock(self, out_dir: Path, name: str) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._fd):
             holder = os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
             raise AlreadyRunningError(
                 f"the recorder with pid {holder} holds this directory as instance {name!r}",
                 path=out_dir,
                 hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
-            ) from None
-        try:
+            )
+        with storage_errors(self._lock_path, "writing the lock file"):
             os.ftruncate(self._fd, 0)
             write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            raise storage_error(error, self._lock_path, "writing the lock file") from error
 
     def load_state(self, seed: int) -> GameState:
         """Where the sequence of this seed goes on.
@@ -103,10 +96,8 @@ class Instance:
             ConfigError: the file is not one of ours.
             StorageError: it cannot be read.
         """
-        try:
+        with storage_errors(self.state_path, "reading how far a seed's games went"):
             self._known = self._read()
-        except OSError as error:
-            raise storage_error(error, self.state_path, "reading how far a seed's games went") from error
         return next((state for state in self._known if state.seed == seed), GameState(seed))
 
     def _read(self) -> list[GameState]:
@@ -179,7 +170,5 @@ class Memory:
         """
         if self._seed is None:
             return
-        try:
+        with storage_errors(self._instance.state_path, _REMEMBERING):
             self._instance.save_state(state)
-        except OSError as error:
-            raise storage_error(error, self._instance.state_path, _REMEMBERING) from error

@@ -20,26 +20,22 @@ from tape2048._crc import crc32c_combine
 from tape2048._durable import (
     fsync_dir,
     fsync_path,
-    rename_noreplace,
+    open_fd,
+    rename_numbered,
     stands,
     storage_error,
     write_all,
-    write_file,
 )
+from tape2048._manifest import finish_session
 from tape2048._words import counted
-from tape2048.errors import FormatError, NameTakenError, StorageError, error_class
-from tape2048.formats.metadata import write_metadata
+from tape2048.errors import FormatError, StorageError, error_class
 from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
-    FORMAT_VERSION,
-    MANIFEST,
-    METADATA_DB,
     RUN_DTYPE,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
-    Manifest,
     step_dtype,
 )
 from tape2048.validation import validate_session
@@ -50,9 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Published", "publish", "recover"]
-
-_CHECKSUM_CHUNK_BYTES = 1 << 22
 _DRAFT = "compaction.tmp"
 
 #: Stands where ``steps.npy`` could not be flushed. The kernel may have dropped pages that it could not write,
@@ -169,7 +162,7 @@ def _publish(
             return Published(None, 0, 0, 0, recovered, claimed)
         rows = sum(block.rows for block in blocks)
         size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)
-        path = _rename(stage / STAGED, out_dir, facts.name)
+        path = rename_numbered(stage / STAGED, out_dir / facts.name)
     except OSError as error:
         raise storage_error(error, partial, "publishing a session") from error
     try:
@@ -215,13 +208,10 @@ def _read_block(fd: int, block: Block, row_bytes: int) -> bytearray | None:
 
 def _intact(steps: Path, blocks: list[Block], row_bytes: int) -> list[Block]:
     try:
-        fd = os.open(steps, os.O_RDONLY | os.O_CLOEXEC)
+        with open_fd(steps, os.O_RDONLY) as fd:
+            return [block for block in blocks if _read_block(fd, block, row_bytes) is not None]
     except FileNotFoundError:  # killed while a session of which nothing was intact was being removed
         return []
-    try:
-        return [block for block in blocks if _read_block(fd, block, row_bytes) is not None]
-    finally:
-        os.close(fd)
 
 
 def _compact(partial: Path, stage: Path, blocks: list[Block], row_bytes: int) -> tuple[Path, list[Block]]:
@@ -229,11 +219,12 @@ def _compact(partial: Path, stage: Path, blocks: list[Block], row_bytes: int) ->
     draft = partial / _DRAFT
     compacted = partial / f"compacted-{len(compactions(partial)) + 1}"
     (draft / STAGED).mkdir(parents=True)
-    source = os.open(stage / STAGED / STEPS_NPY, os.O_RDONLY | os.O_CLOEXEC)
-    target = os.open(draft / STAGED / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    journal = Journal(draft / JOURNAL, row_bytes)
     moved: list[Block] = []
-    try:
+    with (
+        open_fd(stage / STAGED / STEPS_NPY, os.O_RDONLY) as source,
+        open_fd(draft / STAGED / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
+        contextlib.closing(Journal(draft / JOURNAL, row_bytes)) as journal,
+    ):
         end = 0
         for block in blocks:
             data = _read_block(source, block, row_bytes)
@@ -246,10 +237,6 @@ def _compact(partial: Path, stage: Path, blocks: list[Block], row_bytes: int) ->
             journal.append(moved[-1])
             end += block.rows
         os.fsync(target)
-    finally:
-        os.close(source)
-        os.close(target)
-        journal.close()
     for path in (draft / JOURNAL, draft / STAGED, draft):
         fsync_path(path)
     draft.rename(compacted)
@@ -268,8 +255,7 @@ def _finish_files(session: Path, facts: Facts, blocks: list[Block], *, ended_at:
     steps_crc = crc32c(header)
     for block in blocks:
         steps_crc = crc32c_combine(steps_crc, block.crc32c, block.rows * dtype.itemsize)
-    fd = os.open(session / STEPS_NPY, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with open_fd(session / STEPS_NPY, os.O_RDWR) as fd:
         write_all(fd, header, 0)
         os.ftruncate(fd, len(header) + rows * dtype.itemsize)
         try:
@@ -278,24 +264,14 @@ def _finish_files(session: Path, facts: Facts, blocks: list[Block], *, ended_at:
             with contextlib.suppress(OSError):
                 (session.parent / _DOUBTED).touch()
             raise
-    finally:
-        os.close(fd)
     runs = np.concatenate([block.runs for block in blocks], dtype=RUN_DTYPE)
     summaries = np.array([block[:3] for block in blocks], dtype=BLOCK_DTYPE)
     extra = {"ended_at": ended_at, "rows": rows, "runs": len(runs), "recovered": recovered}
-    metadata = session / METADATA_DB
-    write_metadata(metadata, runs=runs, blocks=summaries, session=msgspec.structs.asdict(facts) | extra)
-    fsync_path(metadata)
-    files = {
-        STEPS_NPY: FileEntry(len(header) + rows * dtype.itemsize, steps_crc),
-        METADATA_DB: FileEntry(metadata.stat().st_size, _file_crc(metadata)),
-    }
-    manifest = Manifest(FORMAT_VERSION, rows, len(runs), files)
-    write_file(session / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-    fsync_dir(session)
+    steps = FileEntry(len(header) + rows * dtype.itemsize, steps_crc)
+    size = finish_session(session, steps, runs, summaries, msgspec.structs.asdict(facts) | extra)
     if recovered:
         _check_whole(session)
-    return sum(entry.bytes for entry in files.values()) + (session / MANIFEST).stat().st_size
+    return size
 
 
 def _check_whole(session: Path) -> None:
@@ -312,25 +288,6 @@ def _check_whole(session: Path) -> None:
     kind = StorageError if unread else FormatError
     more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     raise kind(f"it would be no whole session: {(unread or [first])[0].message}{more}", path=first.path)
-
-
-def _file_crc(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHECKSUM_CHUNK_BYTES):
-            checksum = crc32c(chunk, checksum)
-    return checksum
-
-
-def _rename(source: Path, out_dir: Path, name: str) -> Path:
-    for count in itertools.count(1):
-        target = out_dir / (name if count == 1 else f"{name}-{count}")
-        try:
-            rename_noreplace(source, target)
-        except NameTakenError:
-            continue
-        return target
-    raise AssertionError  # pragma: no cover - count() has no end
 
 
 def _remove(partial: Path, out_dir: Path) -> None:

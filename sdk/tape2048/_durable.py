@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import itertools
 import os
 import re
 import secrets
@@ -26,24 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from _typeshed import ReadableBuffer
-
-__all__ = [
-    "DEVICE_HINT",
-    "fsync_dir",
-    "fsync_path",
-    "new_file",
-    "publishing_file",
-    "refuse_special",
-    "rename_exchange",
-    "rename_noreplace",
-    "replace_file",
-    "stands",
-    "storage_error",
-    "sweep_drafts",
-    "sweep_replacing",
-    "write_all",
-    "write_file",
-]
 
 #: Where the operating system says no, and neither room nor rights are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
@@ -69,6 +52,15 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
     return StorageError(f"{doing} failed ({reason})", path=path, hint=DEVICE_HINT)
 
 
+@contextlib.contextmanager
+def storage_errors(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
+    """Turn the operating system's refusals, within the block, into :func:`storage_error`'s."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path, doing) from error
+
+
 def stands(path: str | os.PathLike[str]) -> bool:
     """Whether something stands at a path, where a false no would delete or overwrite.
 
@@ -81,6 +73,35 @@ def stands(path: str | os.PathLike[str]) -> bool:
     try:
         os.stat(path)  # noqa: PTH116 - a path of any kind
     except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
+    """Open a file (a new one gets mode 0o644); the descriptor is closed when the block is left.
+
+    Raises:
+        OSError: as the operating system gave it.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Lock an open file or directory without waiting (``flock``); False where another process has it locked.
+
+    The lock belongs to the open file, and goes with its last descriptor, however the process ends.
+
+    Raises:
+        OSError: the file system has no locks, or refuses this one.
+    """
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 
@@ -102,11 +123,8 @@ def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
     """Flush a file (or directory) to stable storage."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_fd(path, os.O_RDONLY) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 fsync_dir = fsync_path
@@ -118,12 +136,9 @@ def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
     Raises:
         OSError: the file exists, or as the operating system gave it.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
+    with open_fd(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, data)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
@@ -165,18 +180,15 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
         refuse_special(target)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
+        with open_fd(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
             with contextlib.suppress(OSError):  # a file system without locks: only sweep_drafts() asks for it
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_lock(fd)
             yield fd
             os.fsync(fd)
             if replace:
                 draft.replace(target)
             else:
                 rename_noreplace(draft, target)
-        finally:
-            os.close(fd)
         fsync_dir(target.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -228,16 +240,10 @@ def sweep_drafts(directory: Path) -> list[Path]:
 def _is_dead(draft: Path) -> bool:
     """Whether it is a file that nobody has locked."""
     try:
-        fd = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_fd(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd:
+            return try_lock(fd) and stat.S_ISREG(os.fstat(fd).st_mode)
     except OSError:
         return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return stat.S_ISREG(os.fstat(fd).st_mode)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager
@@ -289,6 +295,22 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
     if os.path.lexists(target):
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     Path(source).rename(target)
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """The path, and then for ever those with a counter behind its name: ``name``, ``name-2``, ``name-3``."""
+    yield path
+    for count in itertools.count(2):
+        yield path.with_name(f"{path.name}-{count}")
+
+
+def rename_numbered(source: Path, target: Path) -> Path:
+    """Rename to the first name of :func:`numbered` that is free; errors as :func:`rename_noreplace`."""
+    for path in numbered(target):
+        with contextlib.suppress(NameTakenError):
+            rename_noreplace(source, path)
+            return path
+    raise AssertionError  # pragma: no cover - numbered() has no end
 
 
 def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:

@@ -35,7 +35,8 @@ from tape2048._durable import (
     new_file,
     replace_file,
     stands,
-    storage_error,
+    storage_errors,
+    try_lock,
     write_all,
 )
 from tape2048._embeddings import EMBEDDINGS_JSON, EMBEDDINGS_NPY
@@ -44,11 +45,10 @@ from tape2048.errors import AlreadyRunningError, DiskFullError, EmbeddingsError,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-__all__ = ["PARTIAL", "Draft", "Plan"]
 
 PARTIAL = ".embeddings.partial"
 _PLAN = "plan.json"
@@ -224,12 +224,8 @@ class Draft:
 
     # ---------------------------------------------------------------------------------- the parts
 
-    @contextlib.contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, self._path, "writing embeddings") from error
+    def _refusals(self) -> AbstractContextManager[None]:
+        return storage_errors(self._path, "writing embeddings")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -240,7 +236,7 @@ class Draft:
             yield False
             return
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, fcntl.LOCK_EX)  # waits, unlike try_lock()
             yield stands(self._path)
         finally:
             os.close(fd)
@@ -279,13 +275,12 @@ class Draft:
         index, count = self._share
         path = self._path / f"journal.{index}of{count}"
         self._journal = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(self._journal):
             raise AlreadyRunningError(
-                f"another process makes share {index}/{count} of these embeddings", path=self._session,
+                f"another process makes share {index}/{count} of these embeddings",
+                path=self._session,
                 hint="wait for it, or share the work: --shard I/N",
-            ) from None  # fmt: skip
+            )
         # A record that a kill cut off; what follows must begin where records do.
         size = os.fstat(self._journal).st_size
         os.ftruncate(self._journal, size - size % _RECORD_BYTES)

@@ -24,23 +24,10 @@ import struct
 import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from tape2048._durable import storage_error
+from tape2048._durable import open_fd, storage_errors, try_lock
 from tape2048.errors import HeldError, NotASessionError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-__all__ = [
-    "LOCKS_DIRECTORY",
-    "READERS_LOCK",
-    "Hold",
-    "Onlooker",
-    "Upkeep",
-    "hold_to_read",
-    "make_readers_lock",
-]
 
 LOCKS_DIRECTORY = ".recorder"
 READERS_LOCK = "readers.lock"
@@ -163,17 +150,13 @@ def _open(root: Path) -> _LockFile | None:
     key = (status.st_dev, status.st_ino)
     if key in _files:
         return _files[key]
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECTORY if whole else 0))
-    try:
-        if whole:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with contextlib.ExitStack() as stack:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECTORY if whole else 0))
+        stack.callback(os.close, fd)
+        if whole and not try_lock(fd, shared=True):
+            return None  # whoever removes has the directory, and made the file before it took it
         status = os.fstat(fd)
-    except BlockingIOError:
-        os.close(fd)
-        return None  # whoever removes has the directory, and made the file before it took it
-    except BaseException:
-        os.close(fd)
-        raise
+        stack.pop_all()
     return _files.setdefault((status.st_dev, status.st_ino), _LockFile(fd, whole=whole))
 
 
@@ -204,20 +187,20 @@ def make_readers_lock(root: Path) -> Path:
     return path
 
 
-def _lock_directory(fd: int) -> None:
-    """Take the lock that readers hold where there was no file of locks.
+def _lock_directory(fd: int) -> bool:
+    """Take the lock that readers hold where there was no file of locks; False where one of them does.
 
     Raises:
-        BlockingIOError: one of them does.
         OSError: as the operating system gave it.
     """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_lock(fd)
     except OSError as error:
         # NFS makes an exclusive lock of a descriptor that is open for writing only, which a directory's
         # cannot be. There, who opened a session before the file was made is not seen.
         if error.errno != errno.EBADF:
             raise
+        return True
 
 
 class Upkeep:
@@ -232,44 +215,28 @@ class Upkeep:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._fds: list[int] = []
-        try:
-            path = make_readers_lock(root)
-            self._fds.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-            self._fds.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            if not _lock(self._fds[0], fcntl.F_WRLCK, _BYTE_OF_UPKEEP):
-                raise HeldError(  # noqa: TRY301 - closing what is open is for all of them
+        with storage_errors(root, "locking it"), contextlib.ExitStack() as held:
+            self._fd = held.enter_context(open_fd(make_readers_lock(root), os.O_RDWR))
+            directory = held.enter_context(open_fd(root, os.O_RDONLY | os.O_DIRECTORY))
+            if not _lock(self._fd, fcntl.F_WRLCK, _BYTE_OF_UPKEEP):
+                raise HeldError(
                     "another process removes sessions here at this moment",
                     path=root,
                     hint="wait until it has ended",
                 )
-            _lock_directory(self._fds[1])
-        except BlockingIOError:
-            self._close()
-            hint = (
-                "nothing was removed; from now on readers lock each session by itself: "
-                "try again when that process has ended"
-            )
-            raise _held(root, hint) from None
-        except OSError as error:
-            self._close()
-            raise storage_error(error, root, "locking it") from error
-        except BaseException:
-            self._close()
-            raise
+            if not _lock_directory(directory):
+                hint = (
+                    "nothing was removed; from now on readers lock each session by itself: "
+                    "try again when that process has ended"
+                )
+                raise _held(root, hint)
+            self._held = held.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     def take(self, session: Path) -> int | None:
         """Keep readers from a session; what :meth:`give_back` takes, or None where one reads it.
@@ -278,11 +245,11 @@ class Upkeep:
             OSError: as the operating system gave it.
         """
         byte = _byte_of(session.stat())
-        return byte if _lock(self._fds[0], fcntl.F_WRLCK, byte) else None
+        return byte if _lock(self._fd, fcntl.F_WRLCK, byte) else None
 
     def give_back(self, taken: int) -> None:
         """Let readers at it again."""
-        _lock(self._fds[0], fcntl.F_UNLCK, taken)
+        _lock(self._fd, fcntl.F_UNLCK, taken)
 
     def is_read(self, session: Path) -> bool:
         """Whether somebody reads a session now.
@@ -296,7 +263,7 @@ class Upkeep:
         return taken is None
 
 
-class Onlooker:
+class LockProbe:
     """What :class:`Upkeep` tells of readers, without the right to remove; nothing is written or kept locked.
 
     Args:
@@ -309,19 +276,16 @@ class Onlooker:
 
     def __init__(self, root: Path) -> None:
         self._fd: int | None = None
-        try:
-            self._fd = os.open(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            _refuse_held(root)  # there is no session by session then
-        except OSError as error:
-            raise storage_error(error, root, "looking at its locks") from error
+        with storage_errors(root, "looking at its locks"):
+            try:
+                self._fd = os.open(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                _refuse_held(root)  # there is no session by session then
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -342,16 +306,9 @@ class Onlooker:
 
 def _refuse_held(root: Path) -> None:
     """Raise HeldError where readers hold the directory itself."""
-    try:
-        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _lock_directory(fd)
-        finally:
-            os.close(fd)
-    except BlockingIOError:
-        raise _held(root, "it cannot be told what it reads: try again when it has ended") from None
-    except OSError as error:
-        raise storage_error(error, root, "looking at its locks") from error
+    with storage_errors(root, "looking at its locks"), open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        if not _lock_directory(fd):
+            raise _held(root, "it cannot be told what it reads: try again when it has ended")
 
 
 def _held(root: Path, hint: str) -> HeldError:

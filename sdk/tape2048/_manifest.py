@@ -1,20 +1,24 @@
-"""Reading the ``manifest.json`` of a session or a data set, which somebody else may have written."""
+"""``manifest.json`` of sessions and data sets: read without trusting it, and written as the last file."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
+from tape2048._crc import crc32c_file
+from tape2048._durable import fsync_dir, write_file
 from tape2048._reading import open_regular, read_exactly
 from tape2048.errors import ManifestError
+from tape2048.formats.metadata import write_metadata
+from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, FileEntry, Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["parse_manifest", "read_manifest_file"]
+    from numpy.typing import NDArray
 
 
 class _Versioned(Protocol):
@@ -69,3 +73,44 @@ def parse_manifest(
             hint="a newer tape2048 may read it",
         )
     return manifest
+
+
+def finish_session(
+    directory: Path, steps: FileEntry, runs: NDArray[np.void], blocks: NDArray[np.void], facts: dict[str, Any]
+) -> int:
+    """Write what stands beside a session's rows, which are written and flushed; flush it, and the directory.
+
+    Args:
+        directory: the session's, which nobody reads yet.
+        steps: of ``steps.npy``.
+        runs: ``RUN_DTYPE[R]``.
+        blocks: ``BLOCK_DTYPE[B]``.
+        facts: of the table ``session``; ``rows`` is among them.
+
+    Returns:
+        The bytes of all three files.
+
+    Raises:
+        OSError: as the operating system gave it.
+        StorageError: SQLite could not write ``metadata.db``.
+    """
+    database = directory / METADATA_DB
+    write_metadata(database, runs=runs, blocks=blocks, session=facts)
+    files = {STEPS_NPY: steps, METADATA_DB: flush_entry(database)}
+    manifest = msgspec.json.encode(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files))
+    text = msgspec.json.format(manifest) + b"\n"
+    write_file(directory / MANIFEST, text)
+    fsync_dir(directory)
+    return sum(entry.bytes for entry in files.values()) + len(text)
+
+
+def flush_entry(path: Path) -> FileEntry:
+    """Flush a file, and read its size and checksum.
+
+    Raises:
+        OSError: as the operating system gave it.
+    """
+    with open_regular(path) as fd:
+        os.fsync(fd)
+        size = os.fstat(fd).st_size
+        return FileEntry(size, crc32c_file(fd, size, path))

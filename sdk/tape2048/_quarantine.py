@@ -12,14 +12,13 @@ look at; moving the directory back is all it takes to have it again.
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048._durable import fsync_dir, rename_noreplace, storage_error, write_file
+from tape2048._durable import fsync_dir, numbered, rename_noreplace, storage_errors, write_file
 from tape2048._json import json_bytes
 from tape2048.errors import HeldError, NameTakenError
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from tape2048._holds import Upkeep
     from tape2048.validation import Finding
-
-__all__ = ["QUARANTINE", "Reason", "quarantine", "quarantine_session", "quarantined"]
 
 QUARANTINE = ".quarantine"
 _REASON = ".reason.json"
@@ -68,10 +65,9 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
         findings=[msgspec.to_builtins(finding) for finding in findings],
     )
     text = msgspec.json.format(json_bytes(reason)) + b"\n"
-    try:
+    with storage_errors(path, "moving it to the quarantine"):
         home.mkdir(exist_ok=True)
-        for count in itertools.count(1):
-            target = home / (name if count == 1 else f"{name}-{count}")
+        for target in numbered(home / name):
             note = home / f"{target.name}{_REASON}"
             if os.path.lexists(target):
                 continue
@@ -88,8 +84,6 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
             break
         fsync_dir(home)
         fsync_dir(root)
-    except OSError as error:
-        raise storage_error(error, path, "moving it to the quarantine") from error
     return target
 
 
@@ -100,10 +94,8 @@ def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: Upkeep, 
         HeldError: somebody reads it.
         StorageError: the operating system refused; the session is where it was.
     """
-    try:
+    with storage_errors(path, "moving it to the quarantine"):
         taken = upkeep.take(path)
-    except OSError as error:
-        raise storage_error(error, path, "moving it to the quarantine") from error
     if taken is None:
         raise HeldError(
             "a process reads this session; it stays where it is",

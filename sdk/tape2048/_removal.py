@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048._directory import list_names, read_manifest
-from tape2048._durable import fsync_dir, rename_noreplace, storage_error
-from tape2048.errors import NameTakenError, TapeError
+from tape2048._durable import fsync_dir, rename_numbered, storage_error, storage_errors
+from tape2048.errors import TapeError
 from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tape2048._holds import Upkeep
-
-__all__ = ["Removed", "clear_leftovers", "hidden_leftovers", "remove_sessions", "why_not_ours"]
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 
@@ -92,7 +90,7 @@ def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Removed]:  # noqa: ARG00
         StorageError: the directory cannot be listed, or could not be flushed after.
     """
     outcomes: list[Removed] = []
-    try:
+    with storage_errors(root, "removing what was left"):
         for path in hidden_leftovers(root):
             try:
                 shutil.rmtree(path)
@@ -103,8 +101,6 @@ def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Removed]:  # noqa: ARG00
                 outcomes.append(Removed(path, gone=True))
         if outcomes:
             fsync_dir(root)
-    except OSError as error:
-        raise storage_error(error, root, "removing what was left") from error
     return outcomes
 
 
@@ -153,10 +149,8 @@ def remove_sessions(
             finally:
                 if taken is not None:
                     upkeep.give_back(taken)
-        try:
+        with storage_errors(root, "flushing it"):
             fsync_dir(root)
-        except OSError as error:
-            raise storage_error(error, root, "flushing it") from error
 
 
 def _hide(path: Path, upkeep: Upkeep) -> tuple[Path, Path | TapeError | None, int | None]:
@@ -166,15 +160,8 @@ def _hide(path: Path, upkeep: Upkeep) -> tuple[Path, Path | TapeError | None, in
         taken = upkeep.take(path)
         if taken is None:
             return path, None, None
-        for count in itertools.count(1):
-            hidden = path.with_name(f".{path.name}.removed" + (f"-{count}" if count > 1 else ""))
-            try:
-                rename_noreplace(path, hidden)
-            except NameTakenError:
-                continue
-            return path, hidden, taken
+        return path, rename_numbered(path, path.with_name(f".{path.name}.removed")), taken
     except OSError as error:
         if taken is not None:
             upkeep.give_back(taken)
         return path, storage_error(error, path, "removing it"), None
-    raise AssertionError  # pragma: no cover - count() has no end

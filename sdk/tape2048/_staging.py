@@ -7,19 +7,16 @@ directory whose lock is free was left by somebody who died, and can go.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
 from typing import TYPE_CHECKING, Self
 
+from tape2048._durable import fsync_dir, rename_exchange, rename_noreplace, try_lock
 from tape2048.errors import StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
-
-__all__ = ["Staging", "hold", "lock_directory", "sweep"]
 
 _SUFFIX = ".partial"
 
@@ -31,21 +28,19 @@ def lock_directory(path: Path) -> int | None:
         OSError: it cannot be opened.
     """
     while True:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        # Whoever had the lock may have exchanged the directory before it let go: the name counts.
-        mine, now = os.fstat(fd), path.stat()
-        if (mine.st_dev, mine.st_ino) == (now.st_dev, now.st_ino):
-            return fd
-        os.close(fd)
+        with contextlib.ExitStack() as stack:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            if not try_lock(fd):
+                return None
+            # Whoever had the lock may have exchanged the directory before it let go: the name counts.
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                stack.pop_all()
+                return fd
 
 
 class Staging:
-    """A fresh directory beside a target, locked; it is removed when the block is left, unless kept.
+    """A fresh directory beside a target, locked; it is removed when the block is left, unless published.
 
     What processes that died left of the same target goes first.
 
@@ -62,7 +57,7 @@ class Staging:
         self._target = target
         self._suffix = suffix
         self._fd: int | None = None
-        self._kept = False
+        self._published = False
 
     def __enter__(self) -> Self:
         sweep(self._target, self._suffix)
@@ -73,14 +68,27 @@ class Staging:
                 self._fd = lock_directory(self.path)
         return self
 
-    def keep(self) -> None:
-        """It has its name: nothing is to be removed."""
-        self._kept = True
+    def publish(self, *, exchange: bool = False) -> None:
+        """Flush the directory, give it the target's name, and flush the directory that has the name.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._kept:
+        Args:
+            exchange: whether the target is there; it then goes in the place of this one.
+
+        Raises:
+            NameTakenError: the target is there; nothing was replaced.
+            StorageError: the file system cannot exchange two names.
+            OSError: as the operating system gave it.
+        """
+        fsync_dir(self.path)
+        if exchange:
+            rename_exchange(self.path, self._target)
+        else:
+            rename_noreplace(self.path, self._target)
+            self._published = True
+        fsync_dir(self._target.parent)
+
+    def __exit__(self, *_: object) -> None:
+        if not self._published:
             shutil.rmtree(self.path, ignore_errors=True)
         if self._fd is not None:
             os.close(self._fd)

@@ -17,28 +17,23 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from tape2048._crc import crc32c_combine
-from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048._json import json_bytes
+from tape2048._manifest import finish_session
 from tape2048._reading import open_regular, read_exactly
 from tape2048._staging import Staging
-from tape2048.errors import ChecksumError, MergeError, MixedRowsError, NameTakenError
-from tape2048.formats.metadata import write_metadata
+from tape2048.errors import ChecksumError, MergeError, MixedRowsError
 from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
-    FORMAT_VERSION,
-    MANIFEST,
-    METADATA_DB,
     RUN_DTYPE,
     SESSION_NAME,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
-    Manifest,
 )
 from tape2048.session import Session
 from tape2048.validation import validate_session
@@ -47,8 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-__all__ = ["Merged", "merge_sessions"]
 
 #: Facts on which what a row or a label means depends, and a game's identity: all sessions have the same.
 _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_rate", "record_action")
@@ -121,7 +114,7 @@ def merge_sessions(
         ids = np.concatenate([part.runs["id"] for part in parts])
         renumbered = len(np.unique(ids)) != len(ids)
         facts = _facts(parts)
-        try:
+        with storage_errors(root, "writing the merged session"):
             root.mkdir(parents=True, exist_ok=True)
             target = root / _name(facts)
             with Staging(target, _STAGING_SUFFIX) as staging:
@@ -129,10 +122,8 @@ def merge_sessions(
                 draft.mkdir()
                 size, rows, runs = _write(draft, parts, facts, progress, renumbered=renumbered)
                 _check(draft)
-                published = _publish(draft, target)
+                published = rename_numbered(draft, target)
                 fsync_dir(root)
-        except OSError as error:
-            raise storage_error(error, root, "writing the merged session") from error
     return Merged(published, len(parts), rows, runs, size, renumbered)
 
 
@@ -284,8 +275,7 @@ def _write(
     checksum = crc32c(header)
     runs, blocks = [], []
     first_row = first_id = 0
-    fd = os.open(directory / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
+    with open_fd(directory / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, header, 0)
         for part in parts:
             table = part.runs.copy()
@@ -303,21 +293,10 @@ def _write(
             first_row += part.rows
             first_id += len(table)
         os.fsync(fd)
-    finally:
-        os.close(fd)
-    database = directory / METADATA_DB
     all_runs = np.concatenate(runs, dtype=RUN_DTYPE)
-    write_metadata(database, runs=all_runs, blocks=np.array(blocks, BLOCK_DTYPE), session=facts)
-    fsync_path(database)
-    content = database.read_bytes()
-    files = {
-        STEPS_NPY: FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum),
-        METADATA_DB: FileEntry(len(content), crc32c(content)),
-    }
-    manifest = msgspec.json.format(msgspec.json.encode(Manifest(FORMAT_VERSION, rows, len(all_runs), files)))
-    write_file(directory / MANIFEST, manifest + b"\n")
-    fsync_dir(directory)
-    return sum(entry.bytes for entry in files.values()) + len(manifest) + 1, rows, len(all_runs)
+    steps = FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum)
+    size = finish_session(directory, steps, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
+    return size, rows, len(all_runs)
 
 
 def _copy_block(  # noqa: PLR0917 - from where, to where, what
@@ -370,15 +349,3 @@ def _check(draft: Path) -> None:
             path=first.path,
             hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
         )
-
-
-def _publish(draft: Path, target: Path) -> Path:
-    count = 1
-    while True:
-        path = target if count == 1 else target.with_name(f"{target.name}-{count}")
-        try:
-            rename_noreplace(draft, path)
-        except NameTakenError:
-            count += 1
-        else:
-            return path

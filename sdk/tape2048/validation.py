@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
+from tape2048._crc import crc32c_file
 from tape2048._directory import (
     STEP_DTYPES,
     as_unsigned,
@@ -46,7 +47,6 @@ Progress: TypeAlias = Callable[[int, int], object]
 #: Rows read and checked at a time: 7 MB, and about four times that in the checks' own arrays.
 CHUNK_ROWS = 1 << 18
 
-_CHUNK_BYTES = 8 * 1024 * 1024
 _EMBEDDINGS = frozenset({"embeddings.bf16.npy", "embeddings.json"})
 # How SQLite and programs that write to a temporary name call what they leave behind.
 _LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
@@ -233,13 +233,7 @@ class _Validation:
         """Read a file for its checksum alone."""
         with open_regular(path) as fd:
             before = os.fstat(fd)
-            buffer = np.empty(_CHUNK_BYTES, np.uint8)
-            total = 0
-            for offset in range(0, before.st_size, _CHUNK_BYTES):
-                chunk = buffer[: before.st_size - offset]
-                read_exactly(fd, chunk, offset, path)
-                total = self._checksum(chunk, total)
-                self._advance(len(chunk))
+            total = crc32c_file(fd, before.st_size, path, on_chunk=lambda chunk: self._advance(len(chunk)))
             self._check_unchanged(path, before)
         self._compare(path, total)
 

@@ -464,10 +464,10 @@ MUTANTS = {
         "publish:_publish",
         (
             "size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)\n"
-            "        path = _rename(stage / STAGED, out_dir, facts.name)"
+            "        path = rename_numbered(stage / STAGED, out_dir / facts.name)"
         ),
         (
-            "path = _rename(stage / STAGED, out_dir, facts.name)\n"
+            "path = rename_numbered(stage / STAGED, out_dir / facts.name)\n"
             "        size = _finish_files(path, facts, blocks, ended_at=ended_at, recovered=recovered)"
         ),
     ),
@@ -479,7 +479,7 @@ MUTANTS = {
     "leftovers kept": ("publish:_finish_files", "leftover.unlink()", "pass"),
     "recovery not said": ("publish:recover", "ended_at, recovered=True", "ended_at, recovered=False"),
     "holes left": ("publish:_has_holes", "return any(", "return False and any("),
-    "a name tried once": ("publish:_rename", "for count in itertools.count(1):", "for count in (1,):"),
+    "a name tried once": ("publish:_publish", "rename_numbered(stage / STAGED, ", "(stage / STAGED).rename("),
 }
 
 

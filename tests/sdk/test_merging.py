@@ -229,7 +229,7 @@ def test_flushed_before_it_gets_its_name_and_the_name_after(
         flushed.clear()
         rename_noreplace(draft, target)
 
-    monkeypatch.setattr("tape2048.merging.rename_noreplace", rename)
+    monkeypatch.setattr("tape2048._durable.rename_noreplace", rename)
     merged = merge_sessions(made, tmp_path / "out")
     assert merged.path.parent in dict(flushed)
     assert open_files() == before
@@ -370,7 +370,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tape2048.merging.write_file", refuse)
+    monkeypatch.setattr("tape2048._manifest.write_file", refuse)
     with pytest.raises(errors.DiskFullError):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []

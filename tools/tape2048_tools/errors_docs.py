@@ -30,7 +30,7 @@ def errors_table() -> str:
     """The reference table: exit code, class, the class above it, what it means; by exit code."""
     lines = ["| exit code | class of `tape2048.errors` | a kind of | meaning |", "|---|---|---|---|"]
     for kind in sorted(error_tree(), key=lambda kind: kind.exit_code):
-        above = "" if kind is TapeError else f"`{kind.__base__.__name__}`"
+        above = "" if kind is TapeError else f"`{kind.__mro__[1].__name__}`"
         meaning = " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
         lines.append(f"| {kind.exit_code} | `{kind.__name__}` | {above} | {meaning} |")
     return "\n".join(lines) + "\n"

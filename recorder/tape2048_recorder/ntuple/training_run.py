@@ -15,7 +15,6 @@ A training that is stopped before its first moves leaves none of them: there is 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import time
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from tape2048._durable import publishing_file, stands, storage_error, sweep_drafts, write_all
+from tape2048._durable import publishing_file, stands, storage_error, sweep_drafts, try_lock, write_all
 from tape2048.errors import AlreadyRunningError, DiskFullError, OutDirError
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.ntuple.trainer import Progress, Trainer
@@ -241,12 +240,10 @@ def _locked(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise storage_error(error, directory, "taking the lock") from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(fd):
             raise AlreadyRunningError(
                 "another training runs in this directory", path=directory, hint="name another with --out"
-            ) from None
+            )
         yield
     finally:
         os.close(fd)

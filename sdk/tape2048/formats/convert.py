@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048._durable import fsync_dir, new_file, rename_noreplace, storage_error, write_all
+from tape2048._durable import new_file, storage_errors, write_all
 from tape2048._staging import Staging
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
 from tape2048.formats._dataset_files import SkippedRun, refuse_nothing
@@ -299,20 +299,14 @@ def _run_files(where: Path, flow: _Flow) -> int:
     count = 0
     suffix = TARGETS[flow.kind]
     taken: set[str] = set()
-    try:
-        with Staging(where) as staging:
-            for count, (name, run) in enumerate(flow.named(), start=1):
-                stem = Path(name).stem if flow.source.kind == "runs" else f"{count - 1:06d}"
-                while stem in taken:
-                    stem = f"{stem}-{count - 1:06d}"
-                taken.add(stem)
-                _write_run(flow.kind, staging.path / f"{stem}{suffix}", run)
-            fsync_dir(staging.path)
-            rename_noreplace(staging.path, where)
-            staging.keep()
-            fsync_dir(where.parent)
-    except OSError as error:
-        raise storage_error(error, where, "writing it") from error
+    with storage_errors(where, "writing it"), Staging(where) as staging:
+        for count, (name, run) in enumerate(flow.named(), start=1):
+            stem = Path(name).stem if flow.source.kind == "runs" else f"{count - 1:06d}"
+            while stem in taken:
+                stem = f"{stem}-{count - 1:06d}"
+            taken.add(stem)
+            _write_run(flow.kind, staging.path / f"{stem}{suffix}", run)
+        staging.publish()
     return count
 
 

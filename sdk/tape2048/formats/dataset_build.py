@@ -9,24 +9,17 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from tape2048._crc import crc32c_combine
-from tape2048._durable import (
-    fsync_dir,
-    fsync_path,
-    rename_exchange,
-    rename_noreplace,
-    storage_error,
-    write_file,
-)
+from tape2048._crc import crc32c_combine, crc32c_file
+from tape2048._durable import storage_errors, write_file
 from tape2048._json import json_bytes
-from tape2048._reading import read_exactly
+from tape2048._manifest import flush_entry
 from tape2048._staging import Staging, hold
 from tape2048.errors import (
     ChecksumError,
@@ -60,7 +53,7 @@ from tape2048.formats.sources import Source, open_source
 from tape2048.formats.tablerows import ROW_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,7 +66,6 @@ __all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
 
 _RUN_ID_AT: int = STEP_DTYPE.fields["run_id"][1]  # type: ignore[index]
 
-_COPY_BYTES = 16 * 1024 * 1024
 _VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
 
@@ -132,7 +124,7 @@ def build_dataset(
         )
     opened = _opened(sources)
     with (
-        _writing(target),
+        storage_errors(target, "writing it"),
         Staging(target) as staging,
         closing(RowsWriter(staging.path, shard_rows)) as writer,
     ):
@@ -140,9 +132,7 @@ def build_dataset(
         added.add_all(opened, workers, progress)
         added.refuse_nothing(target)
         added.finish(staging.path, None)
-        rename_noreplace(staging.path, target)
-        staging.keep()
-        fsync_dir(target.parent)
+        staging.publish()
     return added.built(target)
 
 
@@ -177,16 +167,14 @@ def append_dataset(
     with ExitStack() as stack:
         _hold_dataset(target, stack)
         old = open_directory(target, stack)
-        stack.enter_context(_writing(target))
+        stack.enter_context(storage_errors(target, "writing it"))
         staging = stack.enter_context(Staging(target))
         writer = stack.enter_context(closing(_continue(old, staging.path)))
         ids = old.table.rows["id"]
         added = _Added(writer, first_id=int(ids.max()) + 1 if len(ids) else 0)
         added.add_all(opened, workers, progress)
         added.finish(staging.path, old)
-        rename_exchange(staging.path, target)
-        fsync_dir(target.parent)
-        # Now the staging name is that of the old data set, which goes when the block is left.
+        staging.publish(exchange=True)
     return added.built(target)
 
 
@@ -223,7 +211,7 @@ def write_view(
     runs["id"] = np.arange(len(runs))
     runs["first_row"] = ends - steps
     with (
-        _writing(target),
+        storage_errors(target, "writing it"),
         Staging(target) as staging,
         closing(RowsWriter(staging.path, shard_rows)) as writer,
     ):
@@ -236,9 +224,7 @@ def write_view(
         sources = [SourceCount(str(path), "dataset", len(runs), len(view), 0) for path in view.paths[:1]]
         table = RunTable(runs, view.run_table.engines)
         _finish(staging.path, writer, table, view.extras, _History.of(None, sources, []))
-        rename_noreplace(staging.path, target)
-        staging.keep()
-        fsync_dir(target.parent)
+        staging.publish()
     return Built(str(target), len(runs), len(view), ())
 
 
@@ -384,22 +370,12 @@ class _Added:
 # ------------------------------------------------------------------------------ the new directory
 
 
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    """Turn the operating system's refusals, within the block, into errors of this project."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, target, "writing it") from error
-
-
 def _hold_dataset(target: Path, stack: ExitStack) -> None:
-    try:
-        hold(target, stack)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotADatasetError("no directory stands at this path", path=target) from None
-    except OSError as error:
-        raise storage_error(error, target, "locking it") from error
+    with storage_errors(target, "locking it"):
+        try:
+            hold(target, stack)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotADatasetError("no directory stands at this path", path=target) from None
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:
@@ -412,7 +388,7 @@ def _continue(old: Opened, directory: Path) -> RowsWriter:
             entry = listed.get(str(file.path.relative_to(old.path)))
             if sharded:
                 size = file.header.end_offset
-                entry = entry or FileEntry(size, _copy(file, 0, size, None))
+                entry = entry or FileEntry(size, crc32c_file(file.fd, size, file.path))
                 writer.link(file.path, file.header.rows, entry)
             else:
                 _copy_rows(file, writer, entry)
@@ -426,29 +402,15 @@ def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> N
     """Copy the rows of a file, and compare its checksum with the one that it should have."""
     begin = file.header.data_offset
     size = file.header.end_offset - begin
-    head = _copy(file, 0, begin, None)
-    found = crc32c_combine(head, _copy(file, begin, size, writer), size)
+    head = crc32c_file(file.fd, begin, file.path)
+    rows = crc32c_file(file.fd, size, file.path, offset=begin, on_chunk=writer.write)
+    found = crc32c_combine(head, rows, size)
     if entry is not None and entry.crc32c != found:
         raise ChecksumError(
             f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}; nothing was appended",
             path=file.path,
             hint="restore the data set from a copy, or build it anew",
         )
-
-
-def _copy(file: RowsFile, offset: int, size: int, writer: RowsWriter | None) -> int:
-    """The CRC-32C of some of a file's bytes, which a writer gets as rows."""
-    from crc32c import crc32c
-
-    buffer = np.empty(min(size, _COPY_BYTES), np.uint8)
-    checksum = 0
-    for begin in range(0, size, _COPY_BYTES):
-        chunk = buffer[: size - begin]
-        read_exactly(file.fd, chunk, offset + begin, file.path)
-        checksum = crc32c(chunk.data, checksum)
-        if writer is not None:
-            writer.write(chunk)
-    return checksum
 
 
 class _History(NamedTuple):
@@ -468,22 +430,17 @@ class _History(NamedTuple):
 
 
 def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: _History) -> None:
-    """Write what stands beside the rows, and flush everything."""
-    from crc32c import crc32c
-
+    """Write what stands beside the rows, and flush all files."""
     writer.finish()
     database = directory / METADATA_DB
     write_runs_db(database, table, extras)
-    fsync_path(database)
-    content = database.read_bytes()
     rows = writer.files.get(STEPS_NPY)
     manifest = Manifest(
         version=FORMAT_VERSION,
         num_steps=writer.rows,
         num_runs=len(table),
         steps_crc32c=None if rows is None else rows.crc32c,
-        files={**writer.files, METADATA_DB: FileEntry(len(content), crc32c(content))},
+        files={**writer.files, METADATA_DB: flush_entry(database)},
         **history._asdict(),
     )
     write_file(directory / MANIFEST, msgspec.json.format(json_bytes(manifest), indent=1) + b"\n")
-    fsync_dir(directory)

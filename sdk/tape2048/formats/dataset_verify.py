@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
+from tape2048._crc import crc32c_file
 from tape2048._jit import kernel
 from tape2048._parallel import map_ordered
-from tape2048._reading import open_regular, read_exactly
+from tape2048._reading import open_regular
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
 from tape2048.formats._dataset_files import METADATA_DB, open_directory
 from tape2048.formats.dataset import Dataset
@@ -34,8 +35,6 @@ U64 = np.uint64
 
 #: Runs that are checked together, on one thread.
 _JOB_RUNS = 32
-
-_CHUNK_BYTES = 16 * 1024 * 1024
 
 #: Rows of a kind of defect that are named; the rest are counted.
 _NAMED_MAX = 5
@@ -146,9 +145,9 @@ def verify_dataset(
     total = sum(part.stat().st_size for part in directory.rglob("*") if part.is_file())
     done = 0
 
-    def advance(count: int) -> None:
+    def advance(chunk: NDArray[np.uint8]) -> None:
         nonlocal done
-        done += count
+        done += len(chunk)
         if progress is not None:
             progress(min(done, total), total)
 
@@ -161,7 +160,7 @@ def verify_dataset(
                 fd = by_name.get(name)
                 if fd is None:
                     fd = stack.enter_context(open_regular(directory / name))
-                found = _crc_of(fd, entry.bytes, directory / name, advance)
+                found = crc32c_file(fd, entry.bytes, directory / name, on_chunk=advance)
                 checksums += 1
                 if found != entry.crc32c:
                     message = f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}"
@@ -170,19 +169,6 @@ def verify_dataset(
         findings.append(_finding(error))
     findings += _row_findings(dataset)
     return Report(str(directory), len(dataset), len(dataset.runs), checksums, tuple(findings))
-
-
-def _crc_of(fd: int, size: int, path: Path, advance: Callable[[int], None]) -> int:
-    from crc32c import crc32c
-
-    buffer = np.empty(min(size, _CHUNK_BYTES), np.uint8)
-    checksum = 0
-    for begin in range(0, size, _CHUNK_BYTES):
-        chunk = buffer[: size - begin]
-        read_exactly(fd, chunk, begin, path)
-        checksum = crc32c(chunk.data, checksum)
-        advance(len(chunk))
-    return checksum
 
 
 def _row_findings(dataset: Dataset) -> Iterator[Finding]:

@@ -18,27 +18,23 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
+from tape2048._durable import open_fd, storage_errors, write_all
+from tape2048._manifest import finish_session
 from tape2048._staging import Staging
 from tape2048._version import __version__
 from tape2048.errors import FieldError, FormatError, RecoveryError
-from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header
 from tape2048.formats.run import Run, RunMeta
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     BLOCK_DTYPE,
     FORMAT_VERSION,
-    MANIFEST,
-    METADATA_DB,
     RUN_DTYPE,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
-    Manifest,
 )
 
 if TYPE_CHECKING:
@@ -218,15 +214,9 @@ def write_session(
         StorageError: the operating system refused.
     """
     target = Path(os.path.abspath(directory))
-    try:
-        with Staging(target) as staging:
-            count = _write_files(staging.path, runs, facts or {})
-            fsync_dir(staging.path)
-            rename_noreplace(staging.path, target)
-            staging.keep()
-            fsync_dir(target.parent)
-    except OSError as error:
-        raise storage_error(error, target, "writing it") from error
+    with storage_errors(target, "writing it"), Staging(target) as staging:
+        count = _write_files(staging.path, runs, facts or {})
+        staging.publish()
     return count
 
 
@@ -238,8 +228,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
     table, blocks, players = [], [], set()
     row_bytes = ACTION_STEP_DTYPE.itemsize
     done = total_crc = 0
-    fd = os.open(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
+    with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         for run_id, run in enumerate(runs):
             data = _rows(run, run_id).tobytes()
             write_all(fd, data, STEPS_HEADER_BYTES + done * row_bytes)
@@ -254,8 +243,6 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
         header = session_header(ACTION_STEP_DTYPE, done)
         write_all(fd, header, 0)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     facts = {
         "format_version": FORMAT_VERSION,
         "engine": f"tape2048 {__version__}",
@@ -268,26 +255,14 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
         "runs": len(table),
         **facts,
     }
-    database = draft / METADATA_DB
-    write_metadata(
-        database,
-        runs=np.array(table, RUN_DTYPE),
-        blocks=np.array(_merged(blocks, row_bytes), BLOCK_DTYPE),
-        session=facts,
-    )
-    fsync_path(database)
-    content = database.read_bytes()
     steps_crc = crc32c_combine(crc32c(header), total_crc, done * row_bytes)
-    manifest = Manifest(
-        version=FORMAT_VERSION,
-        rows=done,
-        runs=len(table),
-        files={
-            STEPS_NPY: FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc),
-            METADATA_DB: FileEntry(len(content), crc32c(content)),
-        },
+    finish_session(
+        draft,
+        FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc),
+        np.array(table, RUN_DTYPE),
+        np.array(_merged(blocks, row_bytes), BLOCK_DTYPE),
+        facts,
     )
-    write_file(draft / MANIFEST, msgspec.json.encode(manifest))
     return len(table)
 
 

@@ -8,14 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._durable import (
-    fsync_dir,
-    fsync_path,
-    rename_exchange,
-    rename_noreplace,
-    storage_error,
-    write_file,
-)
+from tape2048._durable import fsync_path, storage_errors, write_file
 from tape2048._staging import Staging
 from tape2048.errors import NameTakenError
 
@@ -41,7 +34,7 @@ def publish_directory(
         StorageError: the operating system refused something; nothing was changed.
     """
     target = Path(os.path.abspath(path))
-    try:
+    with storage_errors(target, "writing it"):
         target.parent.mkdir(parents=True, exist_ok=True)
         there = os.path.lexists(target)
         if there and not (replace and target.is_dir()):
@@ -52,15 +45,7 @@ def publish_directory(
                 write_file(staging.path / name, content)
             for other in others:
                 _carry(other, staging.path / other.name)
-            fsync_dir(staging.path)
-            if there:
-                rename_exchange(staging.path, target)  # and what had the name goes with the staging
-            else:
-                rename_noreplace(staging.path, target)
-                staging.keep()
-            fsync_dir(target.parent)
-    except OSError as error:
-        raise storage_error(error, target, "writing it") from error
+            staging.publish(exchange=there)
 
 
 def _others(directory: Path, names: set[str]) -> list[Path]:

@@ -7,16 +7,17 @@ where a killed process stopped, and many processes share it: chunk c belongs to 
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
-from crc32c import crc32c
 
+from tape2048._crc import crc32c_file
 from tape2048._embedding_draft import Draft, Plan
 from tape2048._embeddings import EMBEDDINGS_JSON, open_embeddings
-from tape2048._reading import map_path
+from tape2048._reading import open_regular
 from tape2048._words import counted
 from tape2048.errors import ChecksumError, CriticError, EmbeddingsError, FieldError
 from tape2048.formats.session import STEPS_NPY
@@ -35,8 +36,6 @@ __all__ = ["CHUNK_ROWS", "Embedded", "bf16_bits", "embed_rows", "embed_session",
 #: 16 MB at D = 128: some seconds of a CPU's work, which is what a kill may cost.
 CHUNK_ROWS = 65_536
 BATCH_ROWS = 2048
-
-_CRC_BYTES = 1 << 26
 
 
 class Embedded(NamedTuple):
@@ -240,10 +239,8 @@ def _checked_steps(session: Session) -> int | None:
     path = session.path / STEPS_NPY
     if not path.exists():
         return None
-    content = map_path(path).data
-    found = 0
-    for begin in range(0, len(content), _CRC_BYTES):
-        found = crc32c(content[begin : begin + _CRC_BYTES], found)
+    with open_regular(path) as fd:
+        found = crc32c_file(fd, os.fstat(fd).st_size, path)
     named = session.manifest.files.get(STEPS_NPY) if session.manifest else None
     if named is not None and named.crc32c != found:
         raise ChecksumError(

@@ -24,7 +24,7 @@ from tape2048_tools.roots import refuse_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048._holds import Onlooker, Upkeep
+    from tape2048._holds import LockProbe, Upkeep
     from tape2048._removal import Removed
     from tape2048_tools.pruning import Candidate, Going, Plan
 
@@ -84,7 +84,7 @@ def command(
     retention = load_retention(limits, path)
     directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
     refuse_session(directory, "name the directory that holds it")
-    from tape2048._holds import Onlooker, Upkeep
+    from tape2048._holds import LockProbe, Upkeep
     from tape2048._removal import clear_leftovers
     from tape2048_tools.pruning import candidates, free_bytes, make_plan
 
@@ -97,7 +97,7 @@ def command(
         complain(
             f"no session that may go has the tag {printable(repr(tag))}: `tape2048 list` shows the names"
         )
-    with Onlooker(directory) if dry_run else Upkeep(directory) as upkeep:
+    with LockProbe(directory) if dry_run else Upkeep(directory) as upkeep:
         leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, Upkeep) else []
         plan = make_plan(
             found,
@@ -121,7 +121,7 @@ def command(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _is_read(upkeep: Onlooker | Upkeep, root: Path, session: Candidate) -> bool:
+def _is_read(upkeep: LockProbe | Upkeep, root: Path, session: Candidate) -> bool:
     try:
         return upkeep.is_read(root / session.name)
     except OSError:
