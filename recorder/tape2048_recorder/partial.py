@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048._durable import fsync_dir, storage_error, write_file
+from tape2048._durable import fsync_dir, storage_errors, write_file
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY, step_dtype
 from tape2048_recorder.journal import JOURNAL, Block, Journal
@@ -136,11 +136,9 @@ class PartialSession:
         self._blocks: list[Block] = []
         self._steps_fd = -1
         self._flushed = True
-        try:
+        with storage_errors(out_dir, "beginning a session"):
             self.path = self._make_directory(out_dir)
             self.journal = self._begin(out_dir)
-        except OSError as error:
-            raise storage_error(error, out_dir, "beginning a session") from error
 
     def _make_directory(self, out_dir: Path) -> Path:
         taken = 0

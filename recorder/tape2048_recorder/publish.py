@@ -23,7 +23,7 @@ from tape2048._durable import (
     open_fd,
     rename_numbered,
     stands,
-    storage_error,
+    storage_errors,
     write_all,
 )
 from tape2048._manifest import finish_session
@@ -104,7 +104,7 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
             validate``; it is left alone.
         StorageError: the operating system said no; calling again is safe.
     """
-    try:
+    with storage_errors(partial, "recovering a session"):
         stage = stage_of(partial)
         if not stands(stage / STAGED):  # published, and killed before the shell was removed; or just begun
             _remove(partial, out_dir)
@@ -117,8 +117,6 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
                 return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
             raise
         blocks = read_journal(stage / JOURNAL, step_dtype(record_action=facts.record_action).itemsize)
-    except OSError as error:
-        raise storage_error(error, partial, "recovering a session") from error
     return _publish(out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True)
 
 
@@ -144,7 +142,7 @@ def _publish(
     recovered: bool,
     flush: Callable[[], bool] = lambda: True,
 ) -> Published:
-    try:
+    with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
         shutil.rmtree(partial / _DRAFT, ignore_errors=True)
         row_bytes = step_dtype(record_action=facts.record_action).itemsize
@@ -163,8 +161,6 @@ def _publish(
         rows = sum(block.rows for block in blocks)
         size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)
         path = rename_numbered(stage / STAGED, out_dir / facts.name)
-    except OSError as error:
-        raise storage_error(error, partial, "publishing a session") from error
     try:
         fsync_dir(out_dir)
         _remove(partial, out_dir)

@@ -1,4 +1,4 @@
-"""Numbered work that threads do ahead, handed out in the order of its numbers."""
+"""Ordered prefetch with threads."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Ahead"]
-
 S = TypeVar("S")
 
-_running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
+_running: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     # A thread in compiled code goes on without the interpreter, and would write into memory that is gone.
-    for ahead in list(_running):
-        ahead.close()
+    for prefetcher in list(_running):
+        prefetcher.close()
 
 
-class Ahead(Generic[S]):
+class Prefetcher(Generic[S]):
     """Make numbers ``first <= number < end`` ahead, each into one of some slots.
 
     The next number always has a slot before a later one gets one, so nothing waits for ever.

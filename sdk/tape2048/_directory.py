@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048._manifest import read_manifest_file
+from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._reading import open_regular, reading
 from tape2048._words import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
@@ -31,22 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats.npy import Load
-
-__all__ = [
-    "MANIFEST_BYTES_MAX",
-    "SHARD_NAME",
-    "STEP_DTYPES",
-    "as_unsigned",
-    "check_directory",
-    "find_steps",
-    "is_dataset",
-    "is_plain_name",
-    "list_names",
-    "manifest_defects",
-    "read_manifest",
-    "read_steps",
-    "refuse_dataset",
-]
 
 #: Largest manifest that is parsed; one with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
@@ -193,30 +177,7 @@ def manifest_defects(
     for name in (METADATA_DB, *(part.name for part in steps)):
         if name not in manifest.files:
             yield ManifestError(f"{name} is not listed", path=path)
-    for name, entry in manifest.files.items():
-        if not is_plain_name(name):
-            yield ManifestError(f"{name!r} is listed, which is no file's name", path=path)
-            continue
-        try:
-            found = (directory / name).stat().st_size
-        except FileNotFoundError:
-            yield ManifestError(f"{name} is listed, and missing from the directory", path=path)
-        except OSError as error:
-            yield StorageError(f"cannot be read: {error.strerror or error}", path=directory / name)
-        else:
-            if found < entry.bytes:
-                yield TruncatedError(
-                    f"has {found} bytes; the manifest says {entry.bytes}",
-                    path=directory / name,
-                    offset=found,
-                    hint="restore the session from a copy",
-                )
-            elif found > entry.bytes:
-                yield ManifestError(
-                    f"{name} has {found} bytes; the manifest says {entry.bytes}",
-                    path=path,
-                    hint="restore the session from a copy",
-                )
+    yield from file_defects(manifest.files, directory, is_plain_name)
 
 
 def is_plain_name(name: str) -> bool:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     from tape2048.session import Session
 
-__all__ = ["EMBEDDINGS_JSON", "EMBEDDINGS_NPY", "Embeddings", "open_embeddings"]
-
 EMBEDDINGS_NPY = "embeddings.bf16.npy"
 EMBEDDINGS_JSON = "embeddings.json"
+
+#: What may stand in a session beside what its manifest lists.
+EMBEDDINGS_FILES = frozenset({EMBEDDINGS_NPY, EMBEDDINGS_JSON})
 
 #: Largest ``embeddings.json`` that is parsed; one has about 200 bytes.
 _JSON_BYTES_MAX = 1024 * 1024

@@ -11,11 +11,12 @@ import numpy as np
 from tape2048._crc import crc32c_file
 from tape2048._durable import fsync_dir, write_file
 from tape2048._reading import open_regular, read_exactly
-from tape2048.errors import ManifestError
+from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, FileEntry, Manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -73,6 +74,42 @@ def parse_manifest(
             hint="a newer tape2048 may read it",
         )
     return manifest
+
+
+def file_defects(
+    files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
+) -> Iterator[ManifestError | TruncatedError | StorageError]:
+    """Compare the names and sizes of a manifest's list with its directory.
+
+    Args:
+        files: the list.
+        directory: where the manifest stands.
+        is_name: whether a name can only mean a file of that directory.
+
+    Yields:
+        ManifestError where a file is missing or too long, or has a name that it cannot have; TruncatedError
+        where one is too short; StorageError where the operating system would not say.
+    """
+    manifest = directory / MANIFEST
+    for name, entry in files.items():
+        if not is_name(name):
+            yield ManifestError(f"{name!r} is listed, which is no file's name", path=manifest)
+            continue
+        path = directory / name
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            yield ManifestError(f"{name} is listed, and missing from the directory", path=manifest)
+            continue
+        except OSError as error:
+            yield StorageError(f"cannot be read: {error.strerror or error}", path=path)
+            continue
+        message = f"has {found} bytes; the manifest says {entry.bytes}"
+        hint = "restore the directory from a copy"
+        if found < entry.bytes:
+            yield TruncatedError(message, path=path, offset=found, hint=hint)
+        if found > entry.bytes:
+            yield ManifestError(f"{name} {message}", path=manifest, hint=hint)
 
 
 def finish_session(

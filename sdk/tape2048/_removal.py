@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048._directory import list_names, read_manifest
 from tape2048._durable import fsync_dir, rename_numbered, storage_error, storage_errors
+from tape2048._embeddings import EMBEDDINGS_FILES
 from tape2048.errors import TapeError
 from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from tape2048._holds import Upkeep
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
-
-#: What may stand in a session beside what its manifest lists.
-_MADE_LATER = frozenset({"embeddings.bf16.npy", "embeddings.json"})
 
 #: Sessions that are hidden before the directory is flushed once for all of them.
 _BATCH = 128
@@ -63,7 +61,7 @@ def why_not_ours(path: Path) -> str | None:  # noqa: PLR0911 - one line for each
         return f"it has no {MANIFEST}: others wrote it"
     if not {STEPS_NPY, METADATA_DB} <= names:
         return f"it lacks {STEPS_NPY} or {METADATA_DB}"
-    foreign = sorted(names - {MANIFEST, *manifest.files, *_MADE_LATER})
+    foreign = sorted(names - {MANIFEST, *manifest.files, *EMBEDDINGS_FILES})
     return f"it holds {foreign[0]}, which is no part of a session" if foreign else None
 
 

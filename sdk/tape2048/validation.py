@@ -27,6 +27,7 @@ from tape2048._directory import (
     manifest_defects,
     read_manifest,
 )
+from tape2048._embeddings import EMBEDDINGS_FILES
 from tape2048._reading import open_regular, read_exactly
 from tape2048._rowchecks import BlockSums, Place, RowChecks
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
@@ -47,7 +48,6 @@ Progress: TypeAlias = Callable[[int, int], object]
 #: Rows read and checked at a time: 7 MB, and about four times that in the checks' own arrays.
 CHUNK_ROWS = 1 << 18
 
-_EMBEDDINGS = frozenset({"embeddings.bf16.npy", "embeddings.json"})
 # How SQLite and programs that write to a temporary name call what they leave behind.
 _LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
 
@@ -286,7 +286,7 @@ class _Validation:
             msg = f"no {MANIFEST}, though the recorder wrote the rest"
             hint = "restore it from a copy: without it nobody knows whether the files are whole"
             self._add(ManifestError(msg, path=self._directory, hint=hint))
-        known = {MANIFEST, METADATA_DB, *_EMBEDDINGS, *(part.name for part in parts)}
+        known = {MANIFEST, METADATA_DB, *EMBEDDINGS_FILES, *(part.name for part in parts)}
         known.update(path.name for path in self._listed())
         for name in names:
             # Without a manifest the directory is somebody else's, who may keep notes in it.

@@ -30,6 +30,7 @@ CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 pytestmark = pytest.mark.slow
 
 FILES = "tape2048.formats._dataset_files"
+LISTED = "tape2048._manifest:file_defects"
 TABLE = "tape2048.formats.runtable"
 NPY = "tape2048.formats.npy"
 
@@ -125,9 +126,13 @@ PLANTED = {
         f"{TABLE}:RunTable.check_tiles", "if int(expected[-1]) != rows:", "if False:"
     ),
     "an id that stands twice": Mutant(f"{TABLE}:RunTable.check_ids", "if twice.size:", "if False:"),
-    "path": Mutant(f"{FILES}:check_files", "if not re.fullmatch(", "if name == re.fullmatch("),
-    "a file that is longer": Mutant(f"{FILES}:check_files", "if found > entry.bytes:", "if False:"),
-    "a file that is shorter": Mutant(f"{FILES}:check_files", "if found < entry.bytes:", "if False:"),
+    "path": Mutant(LISTED, "if not is_name(name):", "if False:"),
+    "a file that is longer": Mutant(
+        "tape2048._manifest:file_defects", "if found > entry.bytes:", "if False:"
+    ),
+    "a file that is shorter": Mutant(
+        "tape2048._manifest:file_defects", "if found < entry.bytes:", "if False:"
+    ),
     "count": Mutant(f"{FILES}:_check_counts", "if claimed != found:", "if claimed < found:"),
     "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
     "trailing bytes": Mutant(f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),

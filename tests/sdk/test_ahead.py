@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048._ahead import Ahead
+from tape2048._ahead import Prefetcher
 
 
 class Slot:
@@ -41,7 +41,7 @@ def ours() -> list[threading.Thread]:
 def test_all_numbers_in_order(
     *, first: int, count: int, slots: int, threads: int, keep: int, group: int
 ) -> None:
-    ahead = Ahead([Slot() for _ in range(slots)], make, first, first + count, threads, group=group)
+    ahead = Prefetcher([Slot() for _ in range(slots)], make, first, first + count, threads, group=group)
     held: list[Slot] = []
     for expected in range(first, first + count):
         if len(held) == min(keep, slots - 1):
@@ -61,7 +61,7 @@ def test_no_further_ahead_than_there_are_slots(threads: int) -> None:
         made.append(number)
         full.release()
 
-    ahead = Ahead([Slot() for _ in range(3)], count, 0, 100, threads)
+    ahead = Prefetcher([Slot() for _ in range(3)], count, 0, 100, threads)
     for _ in range(3):
         assert full.acquire(timeout=30)
     assert sorted(made) == [0, 1, 2]
@@ -74,7 +74,7 @@ def test_no_further_ahead_than_there_are_slots(threads: int) -> None:
 
 def test_slots_are_freed_in_groups() -> None:
     started: queue.SimpleQueue[int] = queue.SimpleQueue()
-    ahead = Ahead([Slot() for _ in range(4)], lambda _, number: started.put(number), 0, 100, 1, group=2)
+    ahead = Prefetcher([Slot() for _ in range(4)], lambda _, number: started.put(number), 0, 100, 1, group=2)
     slots = [ahead.take() for _ in range(4)]
     assert [started.get(timeout=60) for _ in range(4)] == [0, 1, 2, 3]
     ahead.give_back(slots[0])
@@ -92,7 +92,7 @@ def test_an_error_comes_out_in_its_turn(threads: int) -> None:
             raise ZeroDivisionError(f"number {number}")
         make(slot, number)
 
-    ahead = Ahead([Slot() for _ in range(4)], fail_at_two, 0, 10, threads)
+    ahead = Prefetcher([Slot() for _ in range(4)], fail_at_two, 0, 10, threads)
     assert ahead.take().number == 0
     assert ahead.take().number == 1
     with pytest.raises(ZeroDivisionError, match="number 2"):
@@ -110,7 +110,7 @@ def test_closing_waits_for_what_is_being_made() -> None:
         assert go_on.wait(30)
         done.append(number)
 
-    ahead = Ahead([Slot(), Slot()], slow, 0, 10, 1)
+    ahead = Prefetcher([Slot(), Slot()], slow, 0, 10, 1)
     assert begun.wait(30)
     closing = threading.Thread(target=ahead.close)
     closing.start()
@@ -127,7 +127,7 @@ def test_closing_waits_for_what_is_being_made() -> None:
 
 @pytest.mark.parametrize("slots", [0, 2])
 def test_closing_ends_threads_that_wait(slots: int) -> None:
-    ahead = Ahead([Slot() for _ in range(slots)], make, 0, 10, 3)
+    ahead = Prefetcher([Slot() for _ in range(slots)], make, 0, 10, 3)
     ahead.close()
     ahead.close()
     assert not ours()
@@ -147,11 +147,11 @@ def test_a_thread_that_cannot_begin_ends_the_others(
     monkeypatch.setattr(threading.Thread, "start", begin_all_but_one)
     slots = [Slot() for _ in range(4)]
     with pytest.raises(type(error)):
-        Ahead(slots, make, 0, 10, 3)
+        Prefetcher(slots, make, 0, 10, 3)
     assert not ours(), "it would make into slots that another one has by now"
     for slot in slots:
         slot.number = -1
-    ahead = Ahead(slots, make, 5, 10, 0)
+    ahead = Prefetcher(slots, make, 5, 10, 0)
     assert ahead.take().number == 5
     ahead.close()
 
@@ -159,8 +159,8 @@ def test_a_thread_that_cannot_begin_ends_the_others(
 def test_a_process_ends_with_threads_at_work() -> None:
     code = (
         "import time\n"
-        "from tape2048._ahead import Ahead\n"
-        "ahead = Ahead([[] for _ in range(9)], lambda slot, number: time.sleep(0.01), 0, 10**9, 2)\n"
+        "from tape2048._ahead import Prefetcher\n"
+        "ahead = Prefetcher([[] for _ in range(9)], lambda slot, number: time.sleep(0.01), 0, 10**9, 2)\n"
         "ahead.take()\n"
         "print('ended')\n"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048._durable import storage_error
+from tape2048._durable import storage_errors
 from tape2048._removal import why_not_ours
 from tape2048._sqlite import WorkLimit, open_untrusted
 from tape2048._words import counted
@@ -76,10 +76,8 @@ def free_bytes(root: Path) -> int:
     Raises:
         StorageError: the operating system would not say.
     """
-    try:
+    with storage_errors(root, "asking for free space"):
         status = os.statvfs(root)
-    except OSError as error:
-        raise storage_error(error, root, "asking for free space") from error
     return status.f_bavail * status.f_frsize
 
 

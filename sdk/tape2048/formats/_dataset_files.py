@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._manifest import read_manifest_file
+from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
 from tape2048._words import counted
@@ -24,7 +24,6 @@ from tape2048.errors import (
     NotADatasetError,
     StorageError,
     TapeError,
-    TruncatedError,
 )
 from tape2048.formats.dataset_db import Extras, read_runs_db
 from tape2048.formats.npy import read_header
@@ -75,6 +74,7 @@ MANIFEST = "manifest.json"
 SHARDS = "shards"
 HEADER_BYTES = 256
 SHARD_NAME = re.compile(r"steps_(\d{5,})\.npy")
+_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 STEP_DTYPE = np.dtype(
     [
@@ -346,23 +346,8 @@ def check_files(manifest: Manifest, directory: Path) -> None:
         TruncatedError: a file is shorter.
         StorageError: the operating system would not say.
     """
-    for name, entry in manifest.files.items():
-        if not re.fullmatch(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
-            raise ManifestError(f"{name!r} is listed, which is no file of it", path=directory / MANIFEST)
-        try:
-            found = (directory / name).stat().st_size
-        except FileNotFoundError:
-            raise ManifestError(f"{name} is listed, and missing", path=directory / MANIFEST) from None
-        except OSError as error:
-            raise StorageError(f"cannot be read: {error.strerror or error}", path=directory / name) from error
-        if found < entry.bytes:
-            raise TruncatedError(
-                f"has {found} bytes; the manifest says {entry.bytes}", path=directory / name, offset=found
-            )
-        if found > entry.bytes:
-            raise ManifestError(
-                f"{name} has {found} bytes; the manifest says {entry.bytes}", path=directory / MANIFEST
-            )
+    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
+        raise defect
 
 
 def read_rows_header(fd: int, path: Path) -> NpyHeader:

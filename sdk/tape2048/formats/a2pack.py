@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, SupportsIndex
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._durable import new_file, storage_error, write_all
+from tape2048._durable import new_file, storage_errors, write_all
 from tape2048._numbers import whole
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
@@ -367,10 +367,8 @@ class PackReader:
         for path in paths:
             if os.path.lexists(path) or paths.count(path) > 1:
                 raise NameTakenError("the name is taken; nothing was written", path=path)
-        try:
+        with storage_errors(directory, "making the directory"):
             Path(directory).mkdir(exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, directory, "making the directory") from error
         for path, payload in zip(paths, slices, strict=True):
             with new_file(path) as fd:
                 write_all(fd, payload.bytes)

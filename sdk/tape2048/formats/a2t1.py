@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from tape2048._durable import fsync_dir, new_file, storage_error, write_all
+from tape2048._durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048._reading import load_path, map_path, read_path
 from tape2048._words import counted
 from tape2048.errors import (
@@ -231,13 +231,11 @@ def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) 
     except (ValueError, OverflowError, OSError) as error:
         raise FieldError(f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999") from error
     day = Path(root, f"{begin:%Y%m%d}")
-    try:
+    with storage_errors(day, "making the directory"):
         for directory in (Path(root), day):
             if not directory.is_dir():
                 directory.mkdir(exist_ok=True)
                 fsync_dir(directory.parent)
-    except OSError as error:
-        raise storage_error(error, day, "making the directory") from error
     return day / f"{uuid.uuid4() if name is None else name}{SUFFIX}"
 
 

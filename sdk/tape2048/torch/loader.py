@@ -33,7 +33,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
-from tape2048._ahead import Ahead
+from tape2048._ahead import Prefetcher
+from tape2048._corpus_rows import check_corpus
 from tape2048._fields import check_fields, check_label_dtype
 from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._numbers import whole
@@ -180,7 +181,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._ring: list[_Slot] = []
         self._held: deque[_Slot] = deque()  # what the last batches are in
-        self._ahead: Ahead[_Slot] | None = None
+        self._ahead: Prefetcher[_Slot] | None = None
         self._ended = 0  # iterations, of this or of a DataLoader: tells one whether it still goes on
         self._told = _shared(torch.zeros(len(_Told._fields), dtype=torch.int64))
         self._heard: int | None = None  # in a worker: how often it had been told
@@ -223,7 +224,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
         # The batches that were handed out last stay valid, also across epochs.
         held = self._held
-        ahead = Ahead(
+        ahead = Prefetcher(
             [slot for slot in self._ring if slot not in held], self._maker(batches.epoch), batches.position,
             len(batches), self.threads, group=max(1, self.prefetch // 2),
         )  # fmt: skip
