@@ -34,7 +34,6 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from tape2048._ahead import Prefetcher
-from tape2048._corpus_rows import check_corpus
 from tape2048._fields import check_fields, check_label_dtype
 from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._numbers import whole
