@@ -27,7 +27,7 @@ from tape2048._durable import (
     write_all,
     write_file,
 )
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import FormatError, NameTakenError, StorageError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header

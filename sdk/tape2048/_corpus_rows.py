@@ -17,7 +17,7 @@ import numpy as np
 from tape2048._fields import Batch, Layout, check_label_dtype
 from tape2048._filters import NamedFilters
 from tape2048._reading import reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import CorpusError, EmptyCorpusError, OutDirError, TapeError
 from tape2048.formats.rows import unchecked_numbers
 from tape2048.formats.session import METADATA_DB

@@ -11,7 +11,7 @@ import numpy as np
 
 from tape2048._manifest import read_manifest_file
 from tape2048._reading import open_regular, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (

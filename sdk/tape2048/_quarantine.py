@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048._durable import fsync_dir, rename_noreplace, storage_error, write_file
-from tape2048._json import json_bytes
+from tape2048._text import json_bytes
 from tape2048.errors import HeldError, NameTakenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape2048._findings import Finding
     from tape2048._holds import Upkeep
-    from tape2048.validation import Finding
 
 __all__ = ["QUARANTINE", "Reason", "quarantine", "quarantine_session", "quarantined"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048._corpus_rows import check_corpus
-from tape2048._json import valid_text
+from tape2048._text import valid_text
 from tape2048.session import check_thresholds
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tape2048._numbers import whole
+from tape2048._text import as_int
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -49,7 +49,7 @@ class Capped:
     """
 
     def __init__(self, corpus: Corpus, per_run: int, spread: Literal["stratified", "even"]) -> None:
-        self.per_run = whole("per_run", per_run)
+        self.per_run = as_int("per_run", per_run)
         if self.per_run < 1:
             raise ValueError(f"per_run={per_run}; expected at least 1")
         if spread not in {"stratified", "even"}:

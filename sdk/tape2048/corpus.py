@@ -24,7 +24,7 @@ from tape2048._filters import choose_runs
 from tape2048._phase import ALL, Phase, cut, make_phase
 from tape2048._rowmap import RowMap
 from tape2048._store import check_corpus_load, gather_runs, open_store
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.capping import Capped
 from tape2048.errors import EmptyCorpusError
 from tape2048.formats.rows import run_ordinal

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ConfigError
 from tape2048.session import check_thresholds
 

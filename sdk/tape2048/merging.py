@@ -22,9 +22,9 @@ import numpy as np
 
 from tape2048._crc import crc32c_combine
 from tape2048._durable import fsync_dir, fsync_path, rename_noreplace, storage_error, write_all, write_file
-from tape2048._json import json_bytes
 from tape2048._reading import open_regular, read_exactly
 from tape2048._staging import Staging
+from tape2048._text import json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError, NameTakenError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.npy import session_header

@@ -16,7 +16,7 @@ import numpy as np
 from tape2048._manifest import read_manifest_file
 from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,

@@ -36,10 +36,9 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, storage_error, write_all
-from tape2048._numbers import whole
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
-from tape2048._words import counted
+from tape2048._text import as_int, counted
 from tape2048.errors import ChecksumError, CompressionError, FormatError, NameTakenError, VersionError
 from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
 from tape2048.formats._a2pack_stats import PackStats, StatsCounter, parse_stats
@@ -271,7 +270,7 @@ class PackReader:
             ValueError: ``batch_size`` or ``workers`` is less than 1, or no whole number.
             FormatError: as :meth:`decode`, in its run's turn.
         """
-        batch_size = whole("batch_size", batch_size)
+        batch_size = as_int("batch_size", batch_size)
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
         order = _shuffled(len(self), seed) if shuffle else range(len(self))

@@ -49,7 +49,7 @@ import msgspec
 import numpy as np
 
 from tape2048._reading import map_file, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.formats._dataset_files import (
     FORMAT_VERSION,
     HEADER_BYTES,

@@ -25,9 +25,9 @@ from tape2048._durable import (
     storage_error,
     write_file,
 )
-from tape2048._json import json_bytes
 from tape2048._reading import read_exactly
 from tape2048._staging import Staging, hold
+from tape2048._text import json_bytes
 from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,

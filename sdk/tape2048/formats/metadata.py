@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._json import json_bytes
 from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
-from tape2048._words import counted
+from tape2048._text import counted, json_bytes
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from tape2048._ram import Stretch, read_into
 from tape2048._reading import map_file, open_regular, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import (
     NpyDtypeError,
     NpyHeaderError,

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from tape2048._embedding_draft import Draft, Plan
 from tape2048._embeddings import EMBEDDINGS_JSON, open_embeddings
 from tape2048._reading import map_path
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ChecksumError, CriticError, EmbeddingsError, FieldError
 from tape2048.formats.session import STEPS_NPY
 
