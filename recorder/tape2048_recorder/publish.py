@@ -30,7 +30,6 @@ from tape2048._durable import (
 from tape2048._text import counted
 from tape2048.errors import FormatError, NameTakenError, StorageError
 from tape2048.formats.metadata import write_metadata
-from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     FORMAT_VERSION,
@@ -41,6 +40,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     FileEntry,
     Manifest,
+    session_header,
     step_dtype,
 )
 from tape2048.validation import validate_session

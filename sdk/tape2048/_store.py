@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tape2048._directory import STEP_DTYPES
 from tape2048._ram import Stretch, read_rows
 from tape2048._reading import open_regular
 from tape2048._resources import ram_available
@@ -20,7 +19,7 @@ from tape2048._rowmap import BOARD_BYTES, Segments
 from tape2048._text import as_int
 from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import RUN_DTYPE, STEPS_NPY
+from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -27,7 +27,6 @@ from tape2048._staging import Staging
 from tape2048._text import json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError, NameTakenError
 from tape2048.formats.metadata import write_metadata
-from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     FORMAT_VERSION,
@@ -39,6 +38,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     FileEntry,
     Manifest,
+    session_header,
 )
 from tape2048.session import Session
 from tape2048.validation import validate_session

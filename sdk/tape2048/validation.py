@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from tape2048._directory import (
-    STEP_DTYPES,
     as_unsigned,
     check_directory,
     find_steps,
@@ -31,7 +30,7 @@ from tape2048._rowchecks import BlockSums, Place, RowChecks
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import MANIFEST, METADATA_DB
+from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
 
 if TYPE_CHECKING:
     from tape2048.formats.metadata import Metadata

@@ -40,6 +40,7 @@ from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
 from tape2048._text import as_int, counted
 from tape2048.errors import ChecksumError, CompressionError, FormatError, NameTakenError, VersionError
+from tape2048.formats._a2pack_checks import check_pack
 from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
 from tape2048.formats._a2pack_stats import PackStats, StatsCounter, parse_stats
 from tape2048.formats._a2pack_writer import (
@@ -378,9 +379,7 @@ class PackReader:
         Raises:
             FormatError: the first defect.
         """
-        from tape2048.formats._a2pack_checks import check_pack
-
-        check_pack(self, self._data, self._layout, progress)
+        check_pack(self._data, self._layout, (run.meta for run in self), self.path, progress)
 
     def _number(self, i: SupportsIndex) -> int:
         number = operator.index(i)

@@ -46,29 +46,14 @@ from tape2048.errors import (
 )
 from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run, RunMeta, check_meta
-from tape2048.formats.run_files import find_run_files, scan_files
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     import numpy as np
     from numpy.typing import NDArray
 
     from tape2048.formats.npy import Load
-    from tape2048.formats.run_files import Found
-
-__all__ = [
-    "HEADER_BYTES",
-    "MAGIC",
-    "SUFFIX",
-    "parse_run",
-    "read_run",
-    "run_bytes",
-    "scan",
-    "shard_path",
-    "write_run",
-]
 
 MAGIC = b"A2T1"
 SUFFIX = ".a2run"
@@ -239,22 +224,6 @@ def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) 
     except OSError as error:
         raise storage_error(error, day, "making the directory") from error
     return day / f"{uuid.uuid4() if name is None else name}{SUFFIX}"
-
-
-def scan(root: str | os.PathLike[str]) -> Iterator[Found]:
-    """Read every A2T1 file below a directory, in path order; a bad file costs that file alone.
-
-    Args:
-        root: a directory, or one of directories by day.
-
-    Yields:
-        For each file its path and either the run or the error, which names the defect.
-
-    Raises:
-        NoRunsError: no file with this format's extensions stands there.
-        OutDirError: the directory is missing or cannot be listed.
-    """
-    return scan_files(find_run_files(root, (SUFFIX, ".bin", ".run")), read_run)
 
 
 def _length_error(

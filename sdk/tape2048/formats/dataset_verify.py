@@ -19,8 +19,9 @@ from tape2048._jit import kernel
 from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular, read_exactly
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
-from tape2048.formats._dataset_files import METADATA_DB, open_directory
+from tape2048.formats._dataset_files import open_directory
 from tape2048.formats.dataset import Dataset
+from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.rules import empty_mask, legal_mask, slide
 
 if TYPE_CHECKING:

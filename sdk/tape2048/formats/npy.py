@@ -39,26 +39,11 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
-from tape2048.formats.session import STEPS_HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-__all__ = [
-    "HEADER_TEXT_BYTES_MAX",
-    "Load",
-    "NpyHeader",
-    "check_header",
-    "check_load",
-    "open_rows",
-    "open_shards",
-    "parse_header",
-    "read_header",
-    "rows_header",
-    "session_header",
-]
 
 #: How the rows come into memory: mapped from the page cache as they are touched, or read at once.
 Load: TypeAlias = Literal["mmap", "ram"]
@@ -100,11 +85,6 @@ class NpyHeader(msgspec.Struct, frozen=True):
     def end_offset(self) -> int:
         """Length in bytes that a whole file with this header has."""
         return self.data_offset + self.rows * self.dtype.itemsize
-
-
-def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
-    """The header of a session's ``steps.npy``: :func:`rows_header`, ``STEPS_HEADER_BYTES`` long."""
-    return rows_header(dtype, rows, STEPS_HEADER_BYTES)
 
 
 def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
