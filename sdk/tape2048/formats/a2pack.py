@@ -324,7 +324,7 @@ class PackReader:
         """
         from tape2048.formats.jsonl import run_line, step_lines
 
-        def lines(i: int) -> memoryview:
+        def lines(i: int) -> bytes:
             run = self.decode(i)
             return step_lines(run, i) if by_step else run_line(run, i)
 

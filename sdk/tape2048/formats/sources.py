@@ -17,7 +17,7 @@ import numpy as np
 from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular, reading
 from tape2048.errors import MagicError, NoRunsError, TapeError
-from tape2048.formats import jsonl_runs, packdat, parquet
+from tape2048.formats import jsonl, packdat, parquet
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
 from tape2048.formats.run_files import find_run_files, read_run_file
@@ -302,10 +302,10 @@ def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
 
 
 def _jsonl(path: Path, kind: str) -> Source:
-    def decode(piece: jsonl_runs.Piece) -> list[SourceRun]:
-        return [SourceRun(name, run, error) for name, run, error in jsonl_runs.read_piece(path, piece)]
+    def decode(piece: jsonl.Piece) -> list[SourceRun]:
+        return [SourceRun(name, run, error) for name, run, error in jsonl.read_piece(path, piece)]
 
-    pieces = jsonl_runs.pieces_of(path)
+    pieces = jsonl.pieces_of(path)
     return Source(path, kind, len(pieces), pieces, decode)
 
 
