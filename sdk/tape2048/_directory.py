@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._manifest import read_manifest_file
+from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._reading import open_regular, reading
 from tape2048._text import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
@@ -166,30 +166,7 @@ def manifest_defects(
     for name in (METADATA_DB, *(part.name for part in steps)):
         if name not in manifest.files:
             yield ManifestError(f"{name} is not listed", path=path)
-    for name, entry in manifest.files.items():
-        if not is_plain_name(name):
-            yield ManifestError(f"{name!r} is listed, which is no file's name", path=path)
-            continue
-        try:
-            found = (directory / name).stat().st_size
-        except FileNotFoundError:
-            yield ManifestError(f"{name} is listed, and missing from the directory", path=path)
-        except OSError as error:
-            yield StorageError(f"cannot be read: {error.strerror or error}", path=directory / name)
-        else:
-            if found < entry.bytes:
-                yield TruncatedError(
-                    f"has {found} bytes; the manifest says {entry.bytes}",
-                    path=directory / name,
-                    offset=found,
-                    hint="restore the session from a copy",
-                )
-            elif found > entry.bytes:
-                yield ManifestError(
-                    f"{name} has {found} bytes; the manifest says {entry.bytes}",
-                    path=path,
-                    hint="restore the session from a copy",
-                )
+    yield from file_defects(manifest.files, path, is_plain_name)
 
 
 def is_plain_name(name: str) -> bool:

@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 
 from tape2048._reading import open_regular, read_exactly
-from tape2048.errors import ManifestError
+from tape2048.errors import ManifestError, StorageError, TruncatedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["parse_manifest", "read_manifest_file"]
+    from tape2048.formats.session import FileEntry
 
 
 class _Versioned(Protocol):
@@ -69,3 +70,37 @@ def parse_manifest(
             hint="a newer tape2048 may read it",
         )
     return manifest
+
+
+def file_defects(
+    files: Mapping[str, FileEntry], path: Path, is_name: Callable[[str], object]
+) -> Iterator[ManifestError | TruncatedError | StorageError]:
+    """Compare a manifest's list of files with its directory: names and sizes, not checksums.
+
+    Args:
+        files: the list.
+        path: of the manifest.
+        is_name: whether a name can only mean a file of the directory.
+
+    Yields:
+        ManifestError where a listed file is missing or too long, or its name is none; TruncatedError where
+        one is too short; StorageError where the operating system would not say.
+    """
+    hint = "restore the directory from a copy"
+    for name, entry in files.items():
+        if not is_name(name):
+            yield ManifestError(f"{name!r} is listed, which is no file's name", path=path)
+            continue
+        file = path.parent / name
+        try:
+            found = file.stat().st_size
+        except FileNotFoundError:
+            yield ManifestError(f"{name} is listed, and missing from the directory", path=path)
+        except OSError as error:
+            yield StorageError(f"cannot be read: {error.strerror or error}", path=file)
+        else:
+            said = f"{found} bytes; the manifest says {entry.bytes}"
+            if found < entry.bytes:
+                yield TruncatedError(f"has {said}", path=file, offset=found, hint=hint)
+            elif found > entry.bytes:
+                yield ManifestError(f"{name} has {said}", path=path, hint=hint)

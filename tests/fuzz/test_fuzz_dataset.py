@@ -29,6 +29,7 @@ CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 
+MANIFEST = "tape2048._manifest"
 FILES = "tape2048.formats._dataset_files"
 TABLE = "tape2048.formats.runtable"
 NPY = "tape2048.formats.npy"
@@ -125,9 +126,9 @@ PLANTED = {
         f"{TABLE}:RunTable.check_tiles", "if int(expected[-1]) != rows:", "if False:"
     ),
     "an id that stands twice": Mutant(f"{TABLE}:RunTable.check_ids", "if twice.size:", "if False:"),
-    "path": Mutant(f"{FILES}:check_files", "if not re.fullmatch(", "if name == re.fullmatch("),
-    "a file that is longer": Mutant(f"{FILES}:check_files", "if found > entry.bytes:", "if False:"),
-    "a file that is shorter": Mutant(f"{FILES}:check_files", "if found < entry.bytes:", "if False:"),
+    "path": Mutant(f"{MANIFEST}:file_defects", "if not is_name(name):", "if False:"),
+    "a file that is longer": Mutant(f"{MANIFEST}:file_defects", "elif found > entry.bytes:", "elif False:"),
+    "a file that is shorter": Mutant(f"{MANIFEST}:file_defects", "if found < entry.bytes:", "if False:"),
     "count": Mutant(f"{FILES}:_check_counts", "if claimed != found:", "if claimed < found:"),
     "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
     "trailing bytes": Mutant(f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),

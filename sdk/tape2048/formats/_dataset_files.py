@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048._manifest import read_manifest_file
+from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
 from tape2048._text import counted
@@ -23,7 +23,6 @@ from tape2048.errors import (
     NotADatasetError,
     StorageError,
     TapeError,
-    TruncatedError,
 )
 from tape2048.formats.dataset_db import Extras, read_runs_db
 from tape2048.formats.dataset_layout import (
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
 
 #: Largest manifest that is parsed: room for the names of some 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+
+_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 #: How often a data set that is exchanged while it is opened is opened again.
 OPEN_TRIES = 5
@@ -275,23 +276,8 @@ def check_files(manifest: Manifest, directory: Path) -> None:
         TruncatedError: a file is shorter.
         StorageError: the operating system would not say.
     """
-    for name, entry in manifest.files.items():
-        if not re.fullmatch(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
-            raise ManifestError(f"{name!r} is listed, which is no file of it", path=directory / MANIFEST)
-        try:
-            found = (directory / name).stat().st_size
-        except FileNotFoundError:
-            raise ManifestError(f"{name} is listed, and missing", path=directory / MANIFEST) from None
-        except OSError as error:
-            raise StorageError(f"cannot be read: {error.strerror or error}", path=directory / name) from error
-        if found < entry.bytes:
-            raise TruncatedError(
-                f"has {found} bytes; the manifest says {entry.bytes}", path=directory / name, offset=found
-            )
-        if found > entry.bytes:
-            raise ManifestError(
-                f"{name} has {found} bytes; the manifest says {entry.bytes}", path=directory / MANIFEST
-            )
+    for defect in file_defects(manifest.files, directory / MANIFEST, _FILE_NAME.fullmatch):
+        raise defect
 
 
 def read_rows_header(fd: int, path: Path) -> NpyHeader:
