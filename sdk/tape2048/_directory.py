@@ -166,7 +166,7 @@ def manifest_defects(
     for name in (METADATA_DB, *(part.name for part in steps)):
         if name not in manifest.files:
             yield ManifestError(f"{name} is not listed", path=path)
-    yield from file_defects(manifest.files, path, is_plain_name)
+    yield from file_defects(manifest.files, directory, path, is_plain_name)
 
 
 def is_plain_name(name: str) -> bool:

@@ -73,12 +73,13 @@ def parse_manifest(
 
 
 def file_defects(
-    files: Mapping[str, FileEntry], path: Path, is_name: Callable[[str], object]
+    files: Mapping[str, FileEntry], directory: Path, path: Path, is_name: Callable[[str], object]
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare a manifest's list of files with its directory: names and sizes, not checksums.
+    """Compare a manifest's list of files with a directory: names and sizes, not checksums.
 
     Args:
         files: the list.
+        directory: where they stand.
         path: of the manifest.
         is_name: whether a name can only mean a file of the directory.
 
@@ -91,7 +92,7 @@ def file_defects(
         if not is_name(name):
             yield ManifestError(f"{name!r} is listed, which is no file's name", path=path)
             continue
-        file = path.parent / name
+        file = directory / name
         try:
             found = file.stat().st_size
         except FileNotFoundError:

@@ -276,7 +276,7 @@ def check_files(manifest: Manifest, directory: Path) -> None:
         TruncatedError: a file is shorter.
         StorageError: the operating system would not say.
     """
-    for defect in file_defects(manifest.files, directory / MANIFEST, _FILE_NAME.fullmatch):
+    for defect in file_defects(manifest.files, directory, directory / MANIFEST, _FILE_NAME.fullmatch):
         raise defect
 
 
