@@ -43,8 +43,6 @@ HEAVY = {
         "sdk/tape2048/formats/_records.py",
         "sdk/tape2048/formats/dataset_verify.py",
         "sdk/tape2048/formats/_a2run2_kernels.py",
-        "sdk/tape2048/formats/_float_text.py",
-        "sdk/tape2048/formats/_jsonl_kernels.py",
         "sdk/tape2048/rules.py",
         "sdk/tape2048/shuffle.py",
         "recorder/tape2048_recorder/engine.py",

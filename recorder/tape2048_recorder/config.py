@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from tape2048._cores import available_cores
+from tape2048._resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048_recorder._toml import read_toml
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together

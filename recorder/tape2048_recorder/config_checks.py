@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048._holds import READERS_LOCK
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ConfigError
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.sampling import read_sampling

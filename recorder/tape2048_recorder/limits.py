@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._words import counted
+from tape2048._text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -50,7 +50,6 @@ __all__ = [
     "WeightsTaken",
     "WriteFailed",
     "Written",
-    "sayable",
 ]
 
 _LENGTH = struct.Struct("<I")
@@ -184,11 +183,6 @@ FromDaemon: TypeAlias = Games | NoMoreGames | Range | NoRoom | Confirmed | Weigh
 _encode = msgspec.msgpack.Encoder().encode
 _decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode
 _decode_from_daemon: Callable[[bytes], FromDaemon] = msgspec.msgpack.Decoder(FromDaemon).decode
-
-
-def sayable(text: str) -> str:
-    """The text as UTF-8 can hold it: what names a file may have lone surrogates, for bytes that are none."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Channel:

@@ -27,15 +27,15 @@ from tape2048._durable import (
     write_all,
 )
 from tape2048._manifest import finish_session
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import FormatError, StorageError, error_class
-from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     RUN_DTYPE,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
+    session_header,
     step_dtype,
 )
 from tape2048.validation import validate_session

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
-from tape2048._json import is_utf8
+from tape2048._findings import Finding
 from tape2048._quarantine import quarantine
+from tape2048._text import counted, is_utf8
 from tape2048._version import __version__
-from tape2048._words import counted
 from tape2048.errors import (
     DiskFullError,
     FormatError,
@@ -25,7 +25,6 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.session import FORMAT_VERSION
-from tape2048.validation import Finding
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
 from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory
@@ -360,7 +359,7 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
 
 
 def _put_away(out_dir: Path, partial: Path, error: FormatError, reporter: Reporter) -> None:
-    found = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
+    found = Finding.of(error)
     try:
         where = quarantine(out_dir, partial, [found], by="recovery")
     except TapeError as refused:

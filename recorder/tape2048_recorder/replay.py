@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._cores import available_cores
+from tape2048._findings import Finding
+from tape2048._resources import available_cores
 from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
 from tape2048.session import Session
-from tape2048.validation import Finding
 from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.players import make_player, own, player_sha256
 from tape2048_recorder.players.batch import is_batched
@@ -80,7 +80,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
                 progress(done, len(session))
     if differing > len(findings):
         more = f"{differing - len(findings)} more runs came out differently"
-        findings.append(Finding(ReplayError.__name__, more, str(path)))
+        findings.append(Finding.of(ReplayError(more, path=path)))
     return Replay(len(session.runs), tuple(findings))
 
 
@@ -182,4 +182,4 @@ def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int)
 
 def _finding(path: Path, run: np.void, what: str) -> Finding:
     error = ReplayError(f"run {run['id']} (seed {run['seed']}) comes out differently: {what}", path=path)
-    return Finding(type(error).__name__, error.message, error.path)
+    return Finding.of(error)

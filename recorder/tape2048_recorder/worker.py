@@ -23,6 +23,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import write_all
+from tape2048._text import valid_text
 from tape2048.errors import TapeError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048_recorder.protocol import (
@@ -42,7 +43,6 @@ from tape2048_recorder.protocol import (
     Weights,
     WriteFailed,
     Written,
-    sayable,
 )
 from tape2048_recorder.shared import DRAIN, HURRY, Shared
 
@@ -378,10 +378,10 @@ def main(argument: str) -> int:
         return 1  # the daemon is gone, and with it whatever could be said
     except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
         if isinstance(error, TapeError):
-            hint = None if error.hint is None else sayable(error.hint)
-            channel.send(Crashed(sayable(str(error)), starting, type(error).__name__, hint))
+            hint = None if error.hint is None else valid_text(error.hint)
+            channel.send(Crashed(valid_text(str(error)), starting, type(error).__name__, hint))
         else:
-            channel.send(Crashed(sayable(traceback.format_exc()), starting))
+            channel.send(Crashed(valid_text(traceback.format_exc()), starting))
         return 1
     return 0
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._reading import open_regular, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -20,7 +18,9 @@ from tape2048.formats.session import (
     MANIFEST,
     METADATA_DB,
     SESSION_NAME,
+    SHARD_NAME,
     STEP_DTYPE,
+    STEP_DTYPES,
     STEPS_NPY,
     Manifest,
 )
@@ -28,6 +28,7 @@ from tape2048.formats.session import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tape2048.formats.npy import Load
@@ -37,16 +38,6 @@ MANIFEST_BYTES_MAX = 1024 * 1024
 
 #: Linux has no longer names.
 _NAME_BYTES_MAX = 255
-
-#: How others name the parts of a session's rows.
-SHARD_NAME = re.compile(r"steps-(\d{6})\.npy")
-
-_SIGNED_STEP_DTYPE = np.dtype([("run_id", "<i8"), *STEP_DTYPE.descr[1:]])
-_SIGNED_ACTION_STEP_DTYPE = np.dtype([("run_id", "<i8"), *ACTION_STEP_DTYPE.descr[1:]])
-
-#: Row types that are taken. The seed leaves open whether ``run_id`` is signed; its bits are read as
-#: unsigned either way, and so are the ids of the run table.
-STEP_DTYPES = (STEP_DTYPE, ACTION_STEP_DTYPE, _SIGNED_STEP_DTYPE, _SIGNED_ACTION_STEP_DTYPE)
 
 
 def check_directory(path: str | os.PathLike[str]) -> Path:
@@ -110,17 +101,15 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
         directory: where it stands.
         names: of what stands in it.
     """
-    from tape2048.formats import _dataset_files
-
     if METADATA_DB not in names:
         return False
     if STEPS_NPY not in names:
-        return _dataset_files.SHARDS in names
+        return SHARDS in names
     path = directory / STEPS_NPY
     try:
         with open_regular(path) as fd, reading(path):
             head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
-        return parse_header(head, path).dtype == _dataset_files.STEP_DTYPE
+        return parse_header(head, path).dtype == DATASET_ROW_DTYPE
     except TapeError:
         return False  # it cannot be told
 

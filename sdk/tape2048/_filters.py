@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 import numpy as np
 
-from tape2048._words import counted
+from tape2048._sqlite import insert_rows, limit_work
+from tape2048._text import counted
 from tape2048.errors import EmptyCorpusError, FilterError
-from tape2048.formats.metadata import INSERT_ROWS
 from tape2048.formats.session import SESSION_NAME
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ TEXT_BYTES_MAX = 1_000_000
 #: condition of ten comparisons takes 40 a run; one with a subquery over all runs for each run never ends.
 OPERATIONS_BASE = 10_000_000
 OPERATIONS_PER_RUN = 10_000
-_OPERATIONS_PER_CALLBACK = 100_000
 
 #: Where a name in double quotes may stand: alone, or within what is no name (text, other names, comments).
 _QUOTED = re.compile(r"""
@@ -229,7 +228,7 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
             database.set_authorizer(None)
             _fill(database, sorted(read & set(FILTER_COLUMNS)), runs, sessions)
             _only_reading(database, read)
-            _limit(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * len(runs))
+            limit_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * len(runs))
             chosen = np.zeros(len(runs), np.bool_)
             chosen[[row[0] for row in database.execute(query)]] = True
         except (sqlite3.Error, sqlite3.Warning, ValueError, UnicodeError) as error:
@@ -275,17 +274,9 @@ def _fill(
             values.append([facts[owner] for owner in runs["session"].tolist()])
         else:
             values.append(runs[name].astype(np.int64).tolist())  # SQLite's integers, as in metadata.db
-    names = ", ".join(["ordinal", *columns])
-    begin = f"INSERT INTO runs({names}) VALUES "  # noqa: S608  (our own names)
-    one_row = f"({', '.join('?' * len(values))})"
-    whole = len(runs) - len(runs) % INSERT_ROWS
-    rows = zip(*values, strict=True)
     database.execute("BEGIN")
-    database.executemany(
-        begin + ", ".join([one_row] * INSERT_ROWS),
-        (list(itertools.chain(*itertools.islice(rows, INSERT_ROWS))) for _ in range(0, whole, INSERT_ROWS)),
-    )
-    database.executemany(begin + one_row, rows)
+    rows = zip(*values, strict=True)
+    insert_rows(database, "runs", ["ordinal", *columns], itertools.chain.from_iterable(rows))
     database.execute("COMMIT")
 
 
@@ -296,17 +287,6 @@ def _session_fact(session: Session, name: str) -> str | None:
         return session_tag(session)
     start = session_start(session)
     return None if start is None else start.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _limit(database: sqlite3.Connection, operations: int) -> None:
-    calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
-
-    def too_long() -> bool:
-        nonlocal calls_left
-        calls_left -= 1
-        return calls_left < 0
-
-    database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
 
 
 def _refused(condition: str, error: Exception) -> FilterError:

@@ -6,8 +6,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from tape2048._cores import available_cores
-from tape2048._numbers import whole
+from tape2048._resources import available_cores
+from tape2048._text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ def worker_count(workers: int | None) -> int:
     """
     if workers is None:
         return available_cores()
-    workers = whole("workers", workers)
+    workers = as_int("workers", workers)
     if workers < 1:
         raise ValueError(f"workers={workers}; expected at least 1")
     return workers

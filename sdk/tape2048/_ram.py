@@ -1,4 +1,4 @@
-"""Rows of many files as one array in memory: how much memory there is, and how they get there.
+"""Bulk reads: rows of many files into one array in memory.
 
 The array is anonymous memory on a boundary of 2 MiB with huge pages advised: random rows of a large array
 miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times as fast. Files are read
@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from tape2048._cgroups import own_groups
 from tape2048._reading import open_regular, read_exactly, reading
 from tape2048.errors import StorageError, TruncatedError
 
@@ -35,19 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-__all__ = [
-    "READ_BYTES",
-    "THREADS",
-    "Reader",
-    "Reading",
-    "Stretch",
-    "allocate",
-    "check_lengths",
-    "ram_available",
-    "read_into",
-    "read_rows",
-]
 
 #: Bytes of a huge page, on every processor that has transparent ones of this kind.
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
@@ -276,54 +262,3 @@ def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[_Pi
                 lane.append(_Piece(part._replace(offset=offset, bytes=high - low), low))
             low = high
         yield lane
-
-
-def ram_available(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process can fill before something has to give way.
-
-    The machine's ``MemAvailable``, or less where a control group (version 1 or 2; this process's or one
-    that it stands in) leaves less: its limit without what it uses, file cache that can be dropped aside.
-
-    Args:
-        root: where ``/proc`` and ``/sys`` are looked for.
-    """
-    found = [_meminfo(root / "proc/meminfo")]
-    for group in own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup"):
-        left = _left_in(group)
-        if left is not None:
-            found.append(left)
-    return max(0, min(found))
-
-
-def _meminfo(path: Path) -> int:
-    for line in path.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # a kernel before 3.14
-
-
-def _left_in(group: Path) -> int | None:
-    """Bytes that a group has left; None where it has no limit (or none that can be read)."""
-    version_2 = (group / "memory.current").exists()
-    limits, used, cache = (
-        (("memory.max", "memory.high"), "memory.current", "inactive_file")
-        if version_2
-        else (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
-    )
-    left = None
-    for name in limits:
-        try:
-            limit = int((group / name).read_text())  # "max": no limit
-            now = int((group / used).read_text()) - _statistic(group / "memory.stat", cache)
-        except (OSError, ValueError):
-            continue
-        left = limit - now if left is None else min(left, limit - now)
-    return left
-
-
-def _statistic(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tape2048._directory import STEP_DTYPES
-from tape2048._numbers import whole
-from tape2048._ram import Stretch, ram_available, read_rows
+from tape2048._ram import Stretch, read_rows
 from tape2048._reading import open_regular
+from tape2048._resources import ram_available
 from tape2048._rowmap import BOARD_BYTES, Segments
+from tape2048._text import as_int
 from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import RUN_DTYPE, STEPS_NPY
+from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -208,7 +208,7 @@ def open_store(
         CorpusError: with ``"packed"``, a board that 4 bits a cell do not hold.
         ValueError: a budget below 0, or that is no whole number.
     """
-    if ram_budget is not None and whole("ram_budget", ram_budget) < 0:
+    if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
     _check_types(sessions)
     segments = _segments(sessions, runs)

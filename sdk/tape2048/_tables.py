@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tape2048._json import valid_text
 from tape2048._labels import check_thresholds
+from tape2048._text import valid_text
 from tape2048._view import check_corpus
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 
 from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds, exponents_of, positive_weights, prevalence
-from tape2048._numbers import whole
 from tape2048._phase import ALL, Phase, cut
 from tape2048._rowmap import RowMap, make_label_guide
+from tape2048._text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,7 +188,7 @@ class CappedView:
     corpus: View
 
     def __init__(self, corpus: View, per_run: int, spread: Literal["stratified", "even"]) -> None:
-        self.per_run = whole("per_run", per_run)
+        self.per_run = as_int("per_run", per_run)
         if self.per_run < 1:
             raise ValueError(f"per_run={per_run}; expected at least 1")
         if spread not in {"stratified", "even"}:

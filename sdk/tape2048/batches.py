@@ -43,9 +43,9 @@ from tape2048._fields import FIELDS, Batch, Layout, check_fields, check_label_dt
 from tape2048._gathering import Gatherer
 from tape2048._guide import make_guide
 from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048._numbers import whole
 from tape2048._plan import NO_CAP, Cap, Order
 from tape2048._pool import PoolReader
+from tape2048._text import as_int
 from tape2048._view import CappedView, View, check_corpus
 from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
 from tape2048.shuffle import Permutation
@@ -172,9 +172,9 @@ class Batches:
         world_size: int | None = None,
         pool_rows: int | None = None,
     ) -> None:
-        self.batch_size = whole("batch_size", batch_size)
-        self.seed = whole("seed", seed)
-        self.pool_rows = None if pool_rows is None else whole("pool_rows", pool_rows)
+        self.batch_size = as_int("batch_size", batch_size)
+        self.seed = as_int("seed", seed)
+        self.pool_rows = None if pool_rows is None else as_int("pool_rows", pool_rows)
         if self.batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
         if not 0 <= self.seed < 1 << 64:
@@ -249,7 +249,7 @@ class Batches:
 
     def rows_of_batch(self, index: int) -> int:
         """How many rows batch ``index`` of an epoch has on this rank."""
-        return self._extent(whole("index", index))[1]
+        return self._extent(as_int("index", index))[1]
 
     def _extent(self, index: int) -> tuple[int, int]:
         """First place in the epoch's order, and number of rows, of this rank's batch ``index``."""
@@ -297,8 +297,8 @@ class Batches:
             ValueError: a buffer of other fields or labels, or for fewer rows; a number that is not whole.
             RowsGoneError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
-        first, count = self._extent(whole("index", index))
-        epoch = whole("epoch", epoch)
+        first, count = self._extent(as_int("index", index))
+        epoch = as_int("epoch", epoch)
         if batch.layout != self.layout or batch.capacity < count:
             raise ValueError(
                 f"a buffer for {batch.capacity} rows of {batch.layout}; expected {count} of {self.layout}"
@@ -480,7 +480,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     found = []
     for name, given, default in (("RANK", rank, 0), ("WORLD_SIZE", world_size, 1)):
         if given is not None:
-            found.append(whole(name.lower(), given))
+            found.append(as_int(name.lower(), given))
             continue
         text = os.environ.get(name, "")
         try:

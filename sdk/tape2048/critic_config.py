@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tape2048._labels import check_thresholds
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ConfigError
 
 __all__ = ["CriticConfig"]

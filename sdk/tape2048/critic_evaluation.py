@@ -23,10 +23,9 @@ import numpy as np
 from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048._critic_rows import CriticLike, Sample, take_sample
 from tape2048._critic_stages import ALL, UNDECIDED, StageRows, StagesBy, check_by, stages_of
-from tape2048._numbers import whole
 from tape2048._parallel import map_ordered, worker_count
+from tape2048._text import as_int, counted
 from tape2048._view import check_corpus
-from tape2048._words import counted
 from tape2048.critic_baselines import calibrate, highest_tile, nothing
 from tape2048.critic_metrics import (
     RunBootstrap,
@@ -113,7 +112,7 @@ def evaluate(
     check_by(by)
     worker_count(workers)
     for name, value in (("seed", seed), ("replicates", replicates)):
-        if whole(name, value) < 0:
+        if as_int(name, value) < 0:
             raise ValueError(f"{name}={value}; expected at least 0")
     for each in (corpus, train):
         if each is not None:

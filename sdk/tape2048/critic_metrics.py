@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._numbers import whole
+from tape2048._text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,7 +202,7 @@ def reliability(
     The bins' edges are those of the sample, for all weightings. ``bins`` is at least 1. Other arguments and
     errors are as for :func:`ranking`.
     """
-    if whole("bins", bins) < 1:
+    if as_int("bins", bins) < 1:
         raise ValueError(f"bins={bins}; expected at least 1")
     p, labels, owners = _checked(probabilities, labels, runs, weights)
     if len(p) == 0:

@@ -21,12 +21,11 @@ import numpy as np
 
 from tape2048._crc import crc32c_combine
 from tape2048._durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
-from tape2048._json import json_bytes
 from tape2048._manifest import finish_session
 from tape2048._reading import open_regular, read_exactly
 from tape2048._staging import Staging
+from tape2048._text import json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError
-from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     RUN_DTYPE,
@@ -34,6 +33,7 @@ from tape2048.formats.session import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
+    session_header,
 )
 from tape2048.session import Session
 from tape2048.validation import validate_session

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tape2048._directory import (
-    SHARD_NAME,
     check_directory,
     find_steps,
     is_dataset,
@@ -25,7 +24,7 @@ from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, SHARD_NAME, STEPS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

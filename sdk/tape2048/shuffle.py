@@ -61,7 +61,7 @@ from numba.extending import register_jitable
 
 from tape2048._bits import add_below, fold
 from tape2048._jit import kernel
-from tape2048._numbers import whole
+from tape2048._text import as_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +117,7 @@ class Permutation:
     """
 
     def __init__(self, n: int, *, seed: int, epoch: int) -> None:
-        n, seed, epoch = whole("n", n), whole("seed", seed), whole("epoch", epoch)
+        n, seed, epoch = as_int("n", n), as_int("seed", seed), as_int("epoch", epoch)
         if not 1 <= n <= INDICES_MAX:
             raise ValueError(f"a permutation of {n} indices; expected 1 <= n <= {INDICES_MAX}")
         for name, value in (("seed", seed), ("epoch", epoch)):
@@ -158,7 +158,7 @@ class Permutation:
         fill_unpermuted(U64(start), self.keys, out)
 
     def _checked(self, start: int, out: NDArray[np.uint64]) -> int:
-        start = whole("start", start)
+        start = as_int("start", start)
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out is a {type(out).__name__}; expected a writable, contiguous u64[m]")
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous or not out.flags.writeable:

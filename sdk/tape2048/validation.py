@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-import msgspec
 import numpy as np
 
 from tape2048._crc import crc32c_file
 from tape2048._directory import (
-    STEP_DTYPES,
     as_unsigned,
     check_directory,
     find_steps,
@@ -28,19 +26,18 @@ from tape2048._directory import (
     read_manifest,
 )
 from tape2048._embeddings import EMBEDDINGS_FILES
+from tape2048._findings import Finding, Report
 from tape2048._reading import open_regular, read_exactly
 from tape2048._rowchecks import BlockSums, Place, RowChecks
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import MANIFEST, METADATA_DB
+from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
 
 if TYPE_CHECKING:
     from tape2048.formats.metadata import Metadata
     from tape2048.formats.npy import NpyHeader
     from tape2048.formats.session import Manifest
-
-__all__ = ["Finding", "Progress", "Report", "validate_session"]
 
 #: Called with the bytes read so far and the bytes to read in all.
 Progress: TypeAlias = Callable[[int, int], object]
@@ -53,48 +50,6 @@ _LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong.
-
-    Attributes:
-        error: name of the class in :mod:`tape2048.errors` that opening or reading would raise.
-        message: what was found, and what was expected.
-        path: the file or directory it was found in.
-        offset: the byte in that file, where one makes sense.
-        hint: what to do about it.
-    """
-
-    error: str
-    message: str
-    path: str | None = None
-    offset: int | None = None
-    hint: str | None = None
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What :func:`validate_session` found.
-
-    Attributes:
-        path: the directory.
-        rows: number of rows that were checked.
-        runs: number of runs in the run table.
-        checksums: number of checksums that were recomputed; 0 means that the directory (one of
-            others) has none, and that changed bytes can only show where they break a rule.
-        findings: everything that is wrong, in the order it was found.
-    """
-
-    path: str
-    rows: int
-    runs: int
-    checksums: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
 
 
 def validate_session(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
@@ -307,8 +262,7 @@ class _Validation:
             return None
 
     def _add(self, error: TapeError) -> None:
-        name = type(error).__name__
-        self._findings.append(Finding(name, error.message, error.path, error.offset, error.hint))
+        self._findings.append(Finding.of(error))
 
     def _listed(self) -> list[Path]:
         """The files that the manifest lists, as paths within the directory."""

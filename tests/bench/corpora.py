@@ -9,7 +9,6 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.formats.metadata import write_metadata
-from tape2048.formats.npy import session_header
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     FORMAT_VERSION,
@@ -20,6 +19,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     FileEntry,
     Manifest,
+    session_header,
 )
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ import numpy as np
 
 from tape2048.formats._rows_writer import RowsWriter
 from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.dataset import STEP_DTYPE, Dataset
+from tape2048.formats.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.formats.dataset_build import build_dataset
 from tape2048.formats.dataset_db import Extras, write_runs_db
 from tape2048.formats.run import RunMeta
@@ -76,7 +76,7 @@ def make_rows(directory: Path, rows: int) -> Path:
     writer = RowsWriter(path, None)
     rng = np.random.default_rng(0)
     for first in range(0, rows, 1 << 20):
-        part = np.zeros(min(1 << 20, rows - first), STEP_DTYPE)
+        part = np.zeros(min(1 << 20, rows - first), DATASET_ROW_DTYPE)
         numbers = np.arange(first, first + len(part))
         part["board"] = rng.integers(0, 2**63, len(part))
         part["run_id"], part["step_index"] = numbers // RUN_STEPS, numbers % RUN_STEPS
@@ -93,7 +93,7 @@ def gather_figures(directory: Path, *, rows: int, rounds: int) -> list[Figure]:
     dataset = Dataset.open(make_rows(directory, rows))
     records = dataset.steps
     floor = c_gather(directory)
-    out = np.empty(BATCH, STEP_DTYPE)
+    out = np.empty(BATCH, DATASET_ROW_DTYPE)
     rows_at, out_at = records.ctypes.data, out.ctypes.data
     view = dataset.filter_by_score(1)
     rng = np.random.default_rng(1)

@@ -31,9 +31,10 @@ from set_targets import GAMES
 
 from tape2048._manifest import parse_manifest
 from tape2048.errors import EncodingError
-from tape2048.formats._dataset_files import Manifest, check_files, check_run_ends, check_whole
-from tape2048.formats.dataset import STEP_DTYPE
+from tape2048.formats._dataset_files import check_files, check_run_ends, check_whole
+from tape2048.formats.dataset import DATASET_ROW_DTYPE
 from tape2048.formats.dataset_db import table_of_columns
+from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX
 from tape2048.formats.npy import NpyHeader, check_header
 from tape2048.formats.tablerows import Part
@@ -115,7 +116,7 @@ def decode(data: bytes) -> Parts:
 def _header(head: bytes, size: int) -> NpyHeader:
     # Most damage is elsewhere, and Python's parser would take most of the time. As with the table below:
     # what is refused is not kept, and is refused each time.
-    return check_header(head, size, "steps.npy", [STEP_DTYPE])
+    return check_header(head, size, "steps.npy", [DATASET_ROW_DTYPE])
 
 
 def encode(parts: Parts) -> bytes:
@@ -139,7 +140,10 @@ def encode(parts: Parts) -> bytes:
 
 def _compare_rows(steps: bytes, parts: Parts) -> None:
     """What NumPy reads of the file, and whose the rows at both ends of a run are."""
-    assert _as_numpy_reads(steps[: parts.header.data_offset]) in {None, (parts.header.rows, STEP_DTYPE)}
+    assert _as_numpy_reads(steps[: parts.header.data_offset]) in {
+        None,
+        (parts.header.rows, DATASET_ROW_DTYPE),
+    }
     assert len(steps) == parts.header.data_offset + _ROW.size * parts.header.rows
     first = 0
     for run_id, count in parts.table.rows[["id", "steps"]].tolist():

@@ -137,8 +137,8 @@ PLANTED = {
     "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
     "trailing bytes": Mutant(f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),
     "row type": Mutant(f"{NPY}:check_header", "if known is None:", "if known == 0:"),
-    "column order": Mutant(f"{NPY}:_row_count", 'if fields["fortran_order"] is not False:', "if False:"),
-    "dimensions": Mutant(f"{NPY}:_row_count", "len(shape) == 1", "len(shape) > 0"),
+    "column order": Mutant(f"{NPY}:parse_header", "if fortran_order or ", "if "),
+    "dimensions": Mutant(f"{NPY}:parse_header", "len(shape) != 1", "len(shape) < 1"),
     "count out of range": Mutant(
         "tape2048.formats.dataset_db:table_of_columns", "if column and not 0 <= min", "if column and not min"
     ),

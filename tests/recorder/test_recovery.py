@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from tape2048._findings import Finding, Report
 from tape2048.errors import StorageError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.session import sessions
-from tape2048.validation import Finding, Report, validate_session
+from tape2048.validation import validate_session
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.partial import FACTS, STAGED, PartialSession
 from tape2048_recorder.publish import publish

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import errors
-from tape2048.formats.a2t1 import parse_run, read_run, run_bytes, scan, shard_path, write_run
+from tape2048.formats.a2t1 import parse_run, read_run, run_bytes, shard_path, write_run
 from tape2048.formats.run import Run, RunMeta
+from tape2048.formats.run_files import scan
 
 from . import run_builders as build
 from .builders import names, open_files

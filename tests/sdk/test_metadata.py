@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tape2048 import _sqlite
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -168,14 +169,14 @@ class TestWrite:
             write_metadata(path / "x", runs=some_runs(1), blocks=some_blocks(1), session={})
 
     def test_no_room(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        connect = module.connect
+        connect = _sqlite.connect
 
         def small(*args: Any) -> sqlite3.Connection:
             database = connect(*args)
             database.execute("PRAGMA max_page_count = 10")
             return database
 
-        monkeypatch.setattr(module, "connect", small)
+        monkeypatch.setattr(_sqlite, "connect", small)
         with pytest.raises(DiskFullError):
             write_metadata(path, runs=some_runs(5000), blocks=some_blocks(1), session={})
         assert not path.exists()

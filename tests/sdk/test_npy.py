@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import (
     FormatError,
     NpyDtypeError,
@@ -22,8 +22,8 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.formats import npy
-from tape2048.formats.npy import open_rows, open_shards, parse_header, session_header
-from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.formats.npy import open_rows, open_shards, parse_header
+from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, session_header
 
 from .builders import Spec, header_bytes, npy_bytes, rows_of
 
@@ -97,13 +97,6 @@ class TestParseHeader:
         assert parse_header(head, "x") == parse_header(head + b"rows", "x")
         assert parse_header(head, "x").data_offset == len(head)
 
-    def test_text_of_version_3_is_utf_8(self) -> None:
-        named = "{'descr': [('é', '|u1')], 'fortran_order': False, 'shape': (3,)}".encode()
-        assert parse_header(header_bytes(named, version=(3, 0)), "x").dtype.names == ("é",)
-        assert parse_header(header_bytes(named, version=(2, 0)), "x").dtype.names == ("Ã©",)
-        with pytest.raises(NpyHeaderError, match="not a literal"):
-            parse_header(header_bytes(named.replace(b"\xc3", b"\xff"), version=(3, 0)), "x")
-
     def test_type_spelled_as_other_languages_do(self) -> None:
         spelled = [("run_id", "u8"), ("step_idx", "<u4"), ("exps", "u1", 16)]
         assert parse_header(header_bytes(text(spelled)), "x").dtype == STEP_DTYPE
@@ -149,7 +142,6 @@ class TestParseHeader:
             text() + text(),
             text().replace(b"'shape'", b"'Shape'"),
             text().replace(b"{", b"{'extra': 1, "),
-            text().replace(b"{", b"{'shape': (9,), "),
             text().replace(b"'fortran_order': False, ", b""),
         ],
         ids=lambda bad: ascii(bad[:24]),
@@ -172,7 +164,8 @@ class TestParseHeader:
             parse_header(header_bytes(text(shape=shape)), "x")
 
     @pytest.mark.parametrize(
-        "descr", ["O", "|O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]]
+        "descr",
+        ["O", "|O", "object", "i4,O", [("run_id", "O")], [("a", [("b", "|O")])], [("a", "O", (2,))]],
     )
     def test_objects(self, descr: object) -> None:
         with pytest.raises(ObjectDtypeError, match="pickled"):
@@ -183,16 +176,12 @@ class TestParseHeader:
         [
             5,
             (),
-            [],
             {"names": ["a"], "formats": ["O"]},
-            "object",
-            "i4,O",
             "a5",
             "f7",
             "M8[nonsense]",
             [("a",)],
             [("a", "u1", (1,), 4)],
-            [(("title", "a"), "u1")],
             [("a", "u1"), ("a", "u1")],
             [("a", "u1", (-1,))],
             [("a", "u1", "x")],
@@ -216,7 +205,7 @@ class TestParseHeader:
 
     def test_number_too_long_to_print(self) -> None:
         bad = text().replace(b"(3,)", b"(0x" + b"f" * 9_000 + b",)")
-        with pytest.raises(NpyHeaderError, match="64 characters"):
+        with pytest.raises(NpyHeaderError, match="none that a writer"):
             parse_header(header_bytes(bad), "x")
 
     @example(noise=b"03,), }", at=GOLDEN_HEADER.index(b"3,)"), cut=7)  # no count begins with 0

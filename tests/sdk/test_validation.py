@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import Report, errors, validate_session, validation
+from tape2048 import Finding, Report, errors, validate_session, validation
 from tape2048.formats.metadata import read_metadata, write_metadata
 
 from .builders import (
@@ -48,7 +48,7 @@ def found(report: Report) -> list[str]:
     return [finding.error for finding in report.findings]
 
 
-def only(report: Report) -> validation.Finding:
+def only(report: Report) -> Finding:
     assert len(report.findings) == 1, report.findings
     return report.findings[0]
 

@@ -171,9 +171,9 @@ def test_a_checkpoint_of_another_network_is_refused(tape: Tape, config: Path) ->
 def test_too_little_memory_is_refused_with_the_number(
     tape: Tape, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tape2048 import _ram
+    from tape2048 import _resources
 
-    monkeypatch.setattr(_ram, "ram_available", lambda: 1_000_000)
+    monkeypatch.setattr(_resources, "ram_available", lambda: 1_000_000)
     done = tape("train-player", "--config", config, "--out", "out")
     assert done.code == errors.ConfigError.exit_code
     assert "GB are free" in done.err

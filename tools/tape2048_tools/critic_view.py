@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools.display import number, share
 from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, printable

@@ -11,9 +11,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._cgroups import own_groups
-from tape2048._cores import available_cores
-from tape2048._ram import ram_available
+from tape2048._resources import available_cores, own_groups, ram_available
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools.display import number, share, size
 from tape2048_tools.log_lines import log_line, stderr_is_journal, worth_saying
 from tape2048_tools.output import cell, columns, drop_unwritten, printable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tape2048._durable import storage_error
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools.display import number, share
 from tape2048_tools.log_lines import log
 from tape2048_tools.output import columns, complain, printable

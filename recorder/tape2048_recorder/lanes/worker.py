@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048._text import valid_text
 from tape2048.errors import PlayerError
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table
@@ -25,7 +26,6 @@ from tape2048_recorder.protocol import (
     Weights,
     WeightsRefused,
     WeightsTaken,
-    sayable,
 )
 from tape2048_recorder.sampling import read_sampling
 from tape2048_recorder.shared import DRAIN, HURRY, LOADS
@@ -202,7 +202,7 @@ class BatchWorker(Worker):
             try:
                 table, sha256 = self._make_table(answer)
             except PlayerError as error:
-                self._channel.send(WeightsRefused(answer.generation, sayable(str(error))))
+                self._channel.send(WeightsRefused(answer.generation, valid_text(str(error))))
                 continue  # the one before it may be newer than what plays here
             finally:
                 self._slot["heartbeat_ns"] = time.monotonic_ns()

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from tape2048._text import valid_text
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.models.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
-from tape2048_recorder.protocol import sayable
 from tape2048_recorder.worker import die_with
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Server:
             slot = self._slots[i]
             slot["moves" if is_moves else "scores"][:n] = answer[at : at + n]
             slot["head"]["kind"] = MOVES if is_moves else SCORES
-            slot["head"]["told"] = sayable(model.told).encode()
+            slot["head"]["told"] = valid_text(model.told).encode()
             self._done(i)
             at += n
 
@@ -149,8 +149,8 @@ class Server:
             head = self._slots[i]["head"]
             head["kind"] = ERROR
             head["error"] = name.encode()
-            head["text"] = sayable(text).encode()[-4096:]
-            head["hint"] = sayable(hint).encode()[:1024]
+            head["text"] = valid_text(text).encode()[-4096:]
+            head["hint"] = valid_text(hint).encode()[:1024]
             self._done(i)
 
     def _done(self, i: int) -> None:

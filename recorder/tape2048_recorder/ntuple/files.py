@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048._durable import publishing_file
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.arguments import network_path

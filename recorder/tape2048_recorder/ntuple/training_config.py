@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tape2048._cores import available_cores
+from tape2048._resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048_recorder._toml import read_toml
 from tape2048_recorder.ntuple.arguments import TILES

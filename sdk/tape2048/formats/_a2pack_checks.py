@@ -1,4 +1,4 @@
-"""Everything that can be said against a pack once every byte of it is read."""
+"""The full check of a pack, every byte and run of it."""
 
 from __future__ import annotations
 
@@ -12,45 +12,54 @@ from tape2048.formats._a2pack_layout import HEADER_BYTES, INDEX_DTYPE
 from tape2048.formats._a2pack_stats import StatsCounter, parse_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
     from tape2048.formats._a2pack_layout import Layout
-    from tape2048.formats.a2pack import PackReader
-
-__all__ = ["check_pack"]
+    from tape2048.formats.run import RunMeta
 
 
 def check_pack(
-    pack: PackReader,
     data: NDArray[np.uint8],
     layout: Layout,
+    metas: Iterable[RunMeta],
+    path: Path,
     progress: Callable[[int, int], object] | None,
 ) -> None:
-    """Raise for the first defect; see :meth:`PackReader.validate`."""
+    """Raise for the first defect; see :meth:`PackReader.validate`.
+
+    Args:
+        data: ``u8[bytes]``, the whole pack.
+        layout: of these bytes.
+        metas: of the runs; the next one is taken once the bytes of its entry are checked.
+        path: named in errors.
+        progress: called with runs done and runs in all.
+    """
     counter = StatsCounter()
-    end = HEADER_BYTES + INDEX_DTYPE.itemsize * len(pack)
-    for i in range(len(pack)):
-        info = pack.info(i)
-        _check_zeros(data, end, info.offset, pack.path)
-        end = info.offset + info.length
-        _check_crc(data[info.offset : end], info.crc32c, f"entry {i}", info.offset, pack.path)
-        counter.add(pack.decode(i).meta)
+    count = len(layout.entries)
+    end = HEADER_BYTES + INDEX_DTYPE.itemsize * count
+    following = iter(metas)
+    for i, entry in enumerate(layout.entries):
+        begin = int(entry["offset"])
+        _check_zeros(data, end, begin, path)
+        end = begin + int(entry["length"])
+        _check_crc(data[begin:end], int(entry["crc32c"]), f"entry {i}", begin, path)
+        counter.add(next(following))
         if progress is not None:
-            progress(i + 1, len(pack))
-    _check_zeros(data, end, layout.data_end, pack.path)
-    _check_crc(
-        data[layout.data_begin : layout.data_end], layout.data_crc, "the data", layout.data_begin, pack.path
-    )
-    if layout.stats is not None:
-        _check_object(layout.stats, layout.data_end, pack.path)
-    found = None if layout.stats is None else parse_stats(layout.stats)
+            progress(i + 1, count)
+    _check_zeros(data, end, layout.data_end, path)
+    begin, end = layout.data_begin, layout.data_end
+    _check_crc(data[begin:end], layout.data_crc, "the data", begin, path)
+    if layout.stats is None:
+        return
+    _check_object(layout.stats, end, path)
+    found = parse_stats(layout.stats)
     if found is not None and found != counter.result():
         raise BookkeepingError(
-            f"the stats say {found}; the runs say {counter.result()}", path=pack.path, offset=layout.data_end
+            f"the stats say {found}; the runs say {counter.result()}", path=path, offset=end
         )
 
 

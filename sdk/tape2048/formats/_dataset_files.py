@@ -10,13 +10,12 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
@@ -26,8 +25,21 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.dataset_db import Extras, read_runs_db
+from tape2048.formats.dataset_layout import (
+    DATASET_ROW_DTYPE,
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    RUN_ID_MAX,
+    SHARD_NAME,
+    SHARDS,
+    STEPS_NPY,
+    Manifest,
+    SkippedRun,
+)
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import SESSION_NAME, FileEntry
+from tape2048.formats.session import SESSION_NAME, STEP_DTYPES
+from tape2048.formats.session import SHARD_NAME as SESSION_SHARD_NAME
 from tape2048.formats.tablerows import ROW_BYTES, aligned_records
 
 if TYPE_CHECKING:
@@ -40,79 +52,13 @@ if TYPE_CHECKING:
     from tape2048.formats.runtable import RunTable
     from tape2048.formats.tablerows import Part
 
-__all__ = [
-    "FORMAT_VERSION",
-    "HEADER_BYTES",
-    "MANIFEST",
-    "METADATA_DB",
-    "RUN_ID_MAX",
-    "SHARDS",
-    "SHARD_NAME",
-    "STEPS_NPY",
-    "STEP_DTYPE",
-    "Manifest",
-    "Opened",
-    "RowsFile",
-    "SkippedRun",
-    "SourceCount",
-    "begin_rows",
-    "check_files",
-    "check_run_ends",
-    "check_whole",
-    "find_parts",
-    "open_directory",
-    "pinned",
-    "read_manifest",
-    "read_rows_header",
-    "refuse_nothing",
-]
-
-FORMAT_VERSION = 1
-STEPS_NPY = "steps.npy"
-METADATA_DB = "metadata.db"
-MANIFEST = "manifest.json"
-SHARDS = "shards"
-HEADER_BYTES = 256
-SHARD_NAME = re.compile(r"steps_(\d{5,})\.npy")
-_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-
-STEP_DTYPE = np.dtype(
-    [
-        ("board", "<u8"),
-        ("move", "u1"),
-        ("ev_legal", "u1"),
-        ("ev_values", "<f4", (4,)),
-        ("run_id", "<u4"),
-        ("step_index", "<u2"),
-    ]
-)
-assert STEP_DTYPE.itemsize == ROW_BYTES
-
-RUN_ID_MAX = 2**32 - 1
-
 #: Largest manifest that is parsed: room for the names of some 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
+_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
 #: How often a data set that is exchanged while it is opened is opened again.
 OPEN_TRIES = 5
-
-
-class SourceCount(msgspec.Struct, frozen=True):
-    """What came from one source: its path and kind, runs and steps taken, runs skipped."""
-
-    path: str
-    kind: str
-    runs: int
-    steps: int
-    skipped: int
-
-
-class SkippedRun(msgspec.Struct, frozen=True):
-    """A run that was left out: its name, the class of the error, and what is wrong with it."""
-
-    run: str
-    error: str
-    message: str
 
 
 def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
@@ -124,20 +70,6 @@ def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) 
             f"{first.run}: {first.error}: {first.message}",
             path=path,
         )
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """``manifest.json``. Others write the first four alone."""
-
-    version: int
-    num_steps: int
-    num_runs: int
-    created: str | None = None
-    updated: str | None = None
-    steps_crc32c: int | None = None
-    files: dict[str, FileEntry] = {}
-    sources: list[SourceCount] = []
-    skipped: list[SkippedRun] = []
 
 
 class RowsFile(NamedTuple):
@@ -299,16 +231,14 @@ def find_parts(directory: Path) -> list[Path]:
 
 def _refuse_sessions(directory: Path, names: set[str]) -> None:
     """Raise NotADatasetError where a session stands, or a directory of them."""
-    from tape2048 import _directory
-
     if STEPS_NPY in names:
         try:
             with open_regular(directory / STEPS_NPY) as fd:
-                read_header(fd, directory / STEPS_NPY, _directory.STEP_DTYPES)
+                read_header(fd, directory / STEPS_NPY, STEP_DTYPES)
         except TapeError:
             return  # whatever it is, no session
         found = "a session"
-    elif METADATA_DB in names and any(_directory.SHARD_NAME.fullmatch(name) for name in names):
+    elif METADATA_DB in names and any(SESSION_SHARD_NAME.fullmatch(name) for name in names):
         found = "a session"
     elif any(SESSION_NAME.fullmatch(name) for name in names):
         found = "a directory of sessions"
@@ -352,7 +282,7 @@ def check_files(manifest: Manifest, directory: Path) -> None:
 
 def read_rows_header(fd: int, path: Path) -> NpyHeader:
     """The header of an open file of rows; errors as :func:`tape2048.formats.npy.read_header`."""
-    return read_header(fd, path, [STEP_DTYPE])
+    return read_header(fd, path, [DATASET_ROW_DTYPE])
 
 
 def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arriving:
@@ -391,7 +321,7 @@ def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:
     Raises:
         BookkeepingError: a row is not the one that the run table says.
     """
-    rows = part.records.view(STEP_DTYPE)
+    rows = part.records.view(DATASET_ROW_DTYPE)
     for last in (False, True):
         steps = runs["steps"].astype(np.int64) - 1 if last else np.zeros(len(runs), np.int64)
         numbers = runs["first_row"].astype(np.int64) + steps - part.first_row

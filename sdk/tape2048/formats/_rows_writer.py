@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tape2048._crc import crc32c_combine
 from tape2048._durable import fsync_dir, fsync_path, write_all
-from tape2048.formats._dataset_files import HEADER_BYTES, SHARDS, STEP_DTYPE, STEPS_NPY
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, HEADER_BYTES, SHARDS, STEPS_NPY
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import FileEntry
 from tape2048.formats.tablerows import ROW_BYTES
@@ -121,7 +121,7 @@ class RowsWriter:
         from crc32c import crc32c
 
         assert self._fd is not None
-        header = rows_header(STEP_DTYPE, self._file_rows, HEADER_BYTES)
+        header = rows_header(DATASET_ROW_DTYPE, self._file_rows, HEADER_BYTES)
         write_all(self._fd, header, 0)
         os.fsync(self._fd)
         self.close()

@@ -36,10 +36,9 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, storage_errors, write_all
-from tape2048._numbers import whole
 from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
-from tape2048._words import counted
+from tape2048._text import as_int, counted
 from tape2048.errors import (
     ChecksumError,
     CompressionError,
@@ -48,6 +47,7 @@ from tape2048.errors import (
     Skipped,
     VersionError,
 )
+from tape2048.formats._a2pack_checks import check_pack
 from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
 from tape2048.formats._a2pack_stats import PackStats, StatsCounter, parse_stats
 from tape2048.formats._a2pack_writer import (
@@ -277,7 +277,7 @@ class PackReader:
             ValueError: ``batch_size`` or ``workers`` is less than 1, or no whole number.
             FormatError: as :meth:`decode`, in its run's turn.
         """
-        batch_size = whole("batch_size", batch_size)
+        batch_size = as_int("batch_size", batch_size)
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}; expected at least 1")
         order = _shuffled(len(self), seed) if shuffle else range(len(self))
@@ -330,7 +330,7 @@ class PackReader:
         """
         from tape2048.formats.jsonl import run_line, step_lines
 
-        def lines(i: int) -> memoryview:
+        def lines(i: int) -> bytes:
             run = self.decode(i)
             return step_lines(run, i) if by_step else run_line(run, i)
 
@@ -383,9 +383,7 @@ class PackReader:
         Raises:
             FormatError: the first defect.
         """
-        from tape2048.formats._a2pack_checks import check_pack
-
-        check_pack(self, self._data, self._layout, progress)
+        check_pack(self._data, self._layout, (run.meta for run in self), self.path, progress)
 
     def _number(self, i: SupportsIndex) -> int:
         number = operator.index(i)

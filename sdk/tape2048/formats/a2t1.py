@@ -35,7 +35,7 @@ from crc32c import crc32c
 
 from tape2048._durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048._reading import load_path, map_path, read_path
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import (
     ChecksumError,
     FieldError,
@@ -46,29 +46,14 @@ from tape2048.errors import (
 )
 from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run, RunMeta, check_meta
-from tape2048.formats.run_files import find_run_files, scan_files
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     import numpy as np
     from numpy.typing import NDArray
 
     from tape2048.formats.npy import Load
-    from tape2048.formats.run_files import Found
-
-__all__ = [
-    "HEADER_BYTES",
-    "MAGIC",
-    "SUFFIX",
-    "parse_run",
-    "read_run",
-    "run_bytes",
-    "scan",
-    "shard_path",
-    "write_run",
-]
 
 MAGIC = b"A2T1"
 SUFFIX = ".a2run"
@@ -237,22 +222,6 @@ def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) 
                 directory.mkdir(exist_ok=True)
                 fsync_dir(directory.parent)
     return day / f"{uuid.uuid4() if name is None else name}{SUFFIX}"
-
-
-def scan(root: str | os.PathLike[str]) -> Iterator[Found]:
-    """Read every A2T1 file below a directory, in path order; a bad file costs that file alone.
-
-    Args:
-        root: a directory, or one of directories by day.
-
-    Yields:
-        For each file its path and either the run or the error, which names the defect.
-
-    Raises:
-        NoRunsError: no file with this format's extensions stands there.
-        OutDirError: the directory is missing or cannot be listed.
-    """
-    return scan_files(find_run_files(root, (SUFFIX, ".bin", ".run")), read_run)
 
 
 def _length_error(

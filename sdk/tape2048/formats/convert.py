@@ -36,7 +36,9 @@ import numpy as np
 from tape2048._durable import new_file, storage_errors, write_all
 from tape2048._staging import Staging
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
-from tape2048.formats._dataset_files import SkippedRun, refuse_nothing
+from tape2048.formats._dataset_files import refuse_nothing
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
+from tape2048.formats.engine_text import identity_of
 from tape2048.formats.sources import Source, kind_of, open_source
 
 if TYPE_CHECKING:
@@ -244,8 +246,6 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
 
 
 def _has_facts(run: Run) -> bool:
-    from tape2048.formats.session_runs import identity_of
-
     meta = run.meta
     if identity_of(meta.engine) is not None:
         return meta.elapsed_s != 0
@@ -270,15 +270,14 @@ def _fits_16_bits(run: Run) -> bool:
 def _fits_dataset(run: Run) -> bool:
     """Whether all branch values come back from a data set's rows as they are."""
     from tape2048.formats._records import dataset_records, restore_values
-    from tape2048.formats.dataset import STEP_DTYPE
 
     assert run.has_branches is not None
-    records = np.empty(STEP_DTYPE.itemsize * len(run), np.uint8)
+    records = np.empty(DATASET_ROW_DTYPE.itemsize * len(run), np.uint8)
     try:
         dataset_records(run, 0, records)
     except FormatError:
         return True  # it will be left out, by name
-    rows = records.view(STEP_DTYPE)
+    rows = records.view(DATASET_ROW_DTYPE)
     values, legal = np.ascontiguousarray(rows["ev_values"]), np.ascontiguousarray(rows["ev_legal"])
     has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
     return bool(

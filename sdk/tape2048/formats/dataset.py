@@ -49,24 +49,23 @@ import msgspec
 import numpy as np
 
 from tape2048._reading import map_file, reading
-from tape2048._words import counted
-from tape2048.formats._dataset_files import (
+from tape2048._text import counted
+from tape2048.formats._dataset_files import begin_rows, check_run_ends, open_directory
+from tape2048.formats.dataset_db import Extras
+from tape2048.formats.dataset_layout import (
+    DATASET_ROW_DTYPE,
     FORMAT_VERSION,
     HEADER_BYTES,
     MANIFEST,
     METADATA_DB,
     RUN_ID_MAX,
     SHARDS,
-    STEP_DTYPE,
     STEPS_NPY,
     Manifest,
     SkippedRun,
     SourceCount,
-    begin_rows,
-    check_run_ends,
-    open_directory,
 )
-from tape2048.formats.dataset_db import Extras
+from tape2048.formats.engine_text import join_seed
 from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run
 from tape2048.formats.runtable import RunTable
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from tape2048.formats.npy import Load
 
 __all__ = [
+    "DATASET_ROW_DTYPE",
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "MANIFEST",
@@ -88,7 +88,6 @@ __all__ = [
     "RUN_STEPS_MAX",
     "SHARDS",
     "STEPS_NPY",
-    "STEP_DTYPE",
     "Dataset",
     "Manifest",
     "SkippedRun",
@@ -104,7 +103,7 @@ _PROBED_RUNS = 8
 class Dataset(TableRows):
     """One data set, or several as one; a source of rows, and a view where a filter made it.
 
-    Rows come out as ``STEP_DTYPE``. Nothing has to be closed. Pickling sends the paths, and opens them
+    Rows come out as ``DATASET_ROW_DTYPE``. Nothing has to be closed. Pickling sends the paths, and opens them
     again there (a view is pickled with its choice of runs).
 
     Args:
@@ -182,7 +181,7 @@ class Dataset(TableRows):
 
     @property
     def steps(self) -> NDArray[np.void]:
-        """All rows as one array, ``STEP_DTYPE[N]``, read-only; not of a view.
+        """All rows as one array, ``DATASET_ROW_DTYPE[N]``, read-only; not of a view.
 
         Raises:
             ValueError: this is a view, or mapped from several files.
@@ -190,7 +189,7 @@ class Dataset(TableRows):
         if self.is_view or len(self._parts) != 1:
             what = "a view" if self.is_view else "mapped from several files"
             raise ValueError(f"the rows of {self!r} are no one array: it is {what}; use get_batch")
-        return self._parts[0].records.view(STEP_DTYPE)
+        return self._parts[0].records.view(DATASET_ROW_DTYPE)
 
     def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
         """The rows with these numbers, in this order.
@@ -198,10 +197,10 @@ class Dataset(TableRows):
         Args:
             indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
                 negative number is refused, not counted from the end. ``int64`` is the fast type.
-            out: ``STEP_DTYPE[n]`` to write into, contiguous; None: a new array.
+            out: ``DATASET_ROW_DTYPE[n]`` to write into, contiguous; None: a new array.
 
         Returns:
-            ``STEP_DTYPE[n]``.
+            ``DATASET_ROW_DTYPE[n]``.
 
         Raises:
             IndexError: a number outside [0, N), or a mask of another length.
@@ -211,10 +210,12 @@ class Dataset(TableRows):
         target = None
         if out is not None:
             count = len(indices) if isinstance(indices, np.ndarray) else len(np.asarray(indices))
-            if out.dtype != STEP_DTYPE or not out.flags.c_contiguous or out.shape != (count,):
-                raise ValueError(f"out is {out.dtype}{list(out.shape)}; expected {STEP_DTYPE}[{count}]")
+            if out.dtype != DATASET_ROW_DTYPE or not out.flags.c_contiguous or out.shape != (count,):
+                raise ValueError(
+                    f"out is {out.dtype}{list(out.shape)}; expected {DATASET_ROW_DTYPE}[{count}]"
+                )
             target = out.view(np.uint8)
-        rows = self._gather(indices, target).view(STEP_DTYPE)
+        rows = self._gather(indices, target).view(DATASET_ROW_DTYPE)
         shifts = self._id_shifts(indices)
         if shifts is not None:
             rows["run_id"] += shifts
@@ -243,7 +244,6 @@ class Dataset(TableRows):
         """
         from tape2048.formats._records import restore_values
         from tape2048.formats.endings import last_boards
-        from tape2048.formats.session_runs import join_seed
 
         rows = self.get_batch(np.arange(len(self))[self.rows_of(ordinal)])
         moves = np.ascontiguousarray(rows["move"])
@@ -325,7 +325,7 @@ def _in_memory(
         if shift:
             from tape2048.formats._records import shift_ids
 
-            shift_ids(records[begin:end], STEP_DTYPE.fields["run_id"][1], shift)  # type: ignore[index]
+            shift_ids(records[begin:end], DATASET_ROW_DTYPE.fields["run_id"][1], shift)  # type: ignore[index]
         begin = end
     records.flags.writeable = False
     return Part(records, 0, len(records) // ROW_BYTES)

@@ -18,9 +18,9 @@ import numpy as np
 
 from tape2048._crc import crc32c_combine, crc32c_file
 from tape2048._durable import storage_errors, write_file
-from tape2048._json import json_bytes
 from tape2048._manifest import flush_entry
 from tape2048._staging import Staging, hold
+from tape2048._text import json_bytes
 from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,
@@ -29,23 +29,23 @@ from tape2048.errors import (
     NotADatasetError,
     TapeError,
 )
-from tape2048.formats._dataset_files import (
+from tape2048.formats._dataset_files import open_directory, refuse_nothing
+from tape2048.formats._rows_writer import RowsWriter
+from tape2048.formats.dataset import RUN_STEPS_MAX
+from tape2048.formats.dataset_db import Extras, write_runs_db
+from tape2048.formats.dataset_layout import (
+    DATASET_ROW_DTYPE,
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
     RUN_ID_MAX,
     SHARDS,
-    STEP_DTYPE,
     STEPS_NPY,
     Manifest,
     SkippedRun,
     SourceCount,
-    open_directory,
-    refuse_nothing,
 )
-from tape2048.formats._rows_writer import RowsWriter
-from tape2048.formats.dataset import RUN_STEPS_MAX
-from tape2048.formats.dataset_db import Extras, write_runs_db
+from tape2048.formats.engine_text import split_seed
 from tape2048.formats.run import RunMeta, check_meta
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.session import FileEntry
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
 
-_RUN_ID_AT: int = STEP_DTYPE.fields["run_id"][1]  # type: ignore[index]
+_RUN_ID_AT: int = DATASET_ROW_DTYPE.fields["run_id"][1]  # type: ignore[index]
 
 _VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
@@ -252,7 +252,6 @@ class _Chunk(NamedTuple):
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
     """Rows of a few runs; this is what the threads do."""
     from tape2048.formats._records import dataset_records
-    from tape2048.formats.session_runs import split_seed
 
     good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]
     records = np.empty(ROW_BYTES * sum(len(run) for run in good), np.uint8)

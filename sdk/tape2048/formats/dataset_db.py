@@ -9,16 +9,15 @@ A file of others is read without trusting it (:mod:`tape2048._sqlite`).
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import re
 import sqlite3
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
+from tape2048._sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
 from tape2048.formats.runtable import RUN_TABLE_DTYPE, RunTable
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     import os
 
     from numpy.typing import NDArray
-
-__all__ = ["SCHEMA", "Extras", "read_runs_db", "table_of_columns", "write_runs_db"]
 
 SCHEMA = """
 CREATE TABLE runs (
@@ -63,7 +60,6 @@ _HIGHEST = {field: min(2**63 - 1, int(np.iinfo(RUN_TABLE_DTYPE[field]).max)) for
 _EXTRA = "tape2048_runs"
 _EXTRA_COLUMNS = ("id", "final_board", "seed")
 _TABLES = frozenset({"runs", _EXTRA})
-_INSERT_ROWS = 100
 
 
 class Extras(NamedTuple):
@@ -102,9 +98,7 @@ class Extras(NamedTuple):
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras) -> None:
-    """Write a fresh file, with no journal and nothing synced; on an error nothing is left.
-
-    The caller flushes the file and publishes it by a rename.
+    """Write a fresh file, as :func:`tape2048._sqlite.fresh_database`.
 
     Args:
         path: where nothing stands.
@@ -137,24 +131,14 @@ def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras)
         for record in zip(rows["id"].tolist(), finals, seeds, strict=True)
         if record[1] is not None or record[2] is not None
     ]
-    create_empty(path)
-    try:
-        with write_errors(path), contextlib.closing(connect(path, "rw")) as database:
-            database.execute("PRAGMA journal_mode = OFF")
-            database.execute("PRAGMA synchronous = OFF")
-            database.execute("BEGIN")
-            tables, *indexes = SCHEMA.split("CREATE INDEX")
-            for statement in tables.split(";")[:2]:
-                database.execute(statement)
-            _insert(database, "runs", len(_REQUIRED), list(records))
-            _insert(database, _EXTRA, len(_EXTRA_COLUMNS), known)
-            for statement in indexes:  # afterwards: sorting once is faster than keeping sorted
-                database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
-            database.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-        raise
+    with fresh_database(path) as database:
+        tables, *indexes = SCHEMA.split("CREATE INDEX")
+        for statement in tables.split(";")[:2]:
+            database.execute(statement)
+        insert_rows(database, "runs", _REQUIRED, itertools.chain.from_iterable(records))
+        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, itertools.chain.from_iterable(known))
+        for statement in indexes:  # afterwards: sorting once is faster than keeping sorted
+            database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
 
 
 def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
@@ -188,20 +172,6 @@ def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
 def _nullable(values: NDArray[np.uint64], known: NDArray[np.bool_]) -> list[int | None]:
     signed = values.astype(np.int64).tolist()
     return [value if has else None for value, has in zip(signed, known.tolist(), strict=True)]
-
-
-def _insert(database: sqlite3.Connection, table: str, columns: int, records: list[tuple[Any, ...]]) -> None:
-    one = f"({', '.join('?' * columns)})"
-    begin = f"INSERT INTO {table} VALUES "  # noqa: S608  (our own names)
-    whole = len(records) - len(records) % _INSERT_ROWS
-    database.executemany(
-        begin + ", ".join([one] * _INSERT_ROWS),
-        (
-            [value for record in records[first : first + _INSERT_ROWS] for value in record]
-            for first in range(0, whole, _INSERT_ROWS)
-        ),
-    )
-    database.executemany(begin + one, records[whole:])
 
 
 # ---------------------------------------------------------------------------------------- reading

@@ -15,14 +15,15 @@ import numpy as np
 from numba.extending import register_jitable
 
 from tape2048._crc import crc32c_file
+from tape2048._findings import Finding, Report
 from tape2048._jit import kernel
 from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
-from tape2048.formats._dataset_files import METADATA_DB, open_directory
+from tape2048.formats._dataset_files import open_directory
 from tape2048.formats.dataset import Dataset
+from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.rules import empty_mask, legal_mask, slide
-from tape2048.validation import Finding, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,7 +142,7 @@ def verify_dataset(
     try:
         dataset = Dataset.open(directory, load="mmap")
     except TapeError as error:
-        return Report(str(directory), 0, 0, 0, (_finding(error),))
+        return Report(str(directory), 0, 0, 0, (Finding.of(error),))
     total = sum(part.stat().st_size for part in directory.rglob("*") if part.is_file())
     done = 0
 
@@ -164,9 +165,9 @@ def verify_dataset(
                 checksums += 1
                 if found != entry.crc32c:
                     message = f"has CRC-32C {found:08x}; the manifest says {entry.crc32c:08x}"
-                    findings.append(_finding(ChecksumError(message, path=directory / name)))
+                    findings.append(Finding.of(ChecksumError(message, path=directory / name)))
     except TapeError as error:
-        findings.append(_finding(error))
+        findings.append(Finding.of(error))
     findings += _row_findings(dataset)
     return Report(str(directory), len(dataset), len(dataset.runs), checksums, tuple(findings))
 
@@ -182,17 +183,17 @@ def _row_findings(dataset: Dataset) -> Iterator[Finding]:
             if counts[kind] <= _NAMED_MAX:
                 error, words = _WORDS[kind]
                 text = f"row {row} {words} (run {runs['id'][run]}, from row {runs['first_row'][run]})"
-                yield _finding(error(text, path=dataset.paths[0]))
+                yield Finding.of(error(text, path=dataset.paths[0]))
         if total > len(bad):
-            yield _finding(FieldError(f"{total - len(bad)} more bad rows", path=dataset.paths[0]))
+            yield Finding.of(FieldError(f"{total - len(bad)} more bad rows", path=dataset.paths[0]))
         for run, tile in tiles:
             claimed = runs["highest_tile"][run]
             text = f"run {runs['id'][run]} has highest_tile {claimed}, but its rows show a {tile}"
-            yield _finding(BookkeepingError(text, path=table))
+            yield Finding.of(BookkeepingError(text, path=table))
     for kind, count in counts.items():
         if count > _NAMED_MAX:
             error, words = _WORDS[kind]
-            yield _finding(error(f"{count} rows, each of which {words}", path=dataset.paths[0]))
+            yield Finding.of(error(f"{count} rows, each of which {words}", path=dataset.paths[0]))
 
 
 def _check_job(dataset: Dataset, job: range) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int]]]:
@@ -220,7 +221,3 @@ def _check_job(dataset: Dataset, job: range) -> tuple[list[tuple[int, int, int]]
             if tile > int(runs["highest_tile"][run]):
                 tiles.append((job.start + run, tile))
     return bad, count, tiles
-
-
-def _finding(error: TapeError) -> Finding:
-    return Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)

@@ -11,19 +11,16 @@ real tables and real columns, no locks waited for, and an end to the work they c
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from tape2048._json import json_bytes
-from tape2048._sqlite import WorkLimit, columns_of, connect, create_empty, open_untrusted, write_errors
-from tape2048._words import counted
+from tape2048._sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
+from tape2048._text import counted, json_bytes
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
 
@@ -31,16 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-__all__ = ["Metadata", "packed_defect", "read_metadata", "write_metadata"]
-
-#: Rows of one INSERT statement. 85,000 runs (seven columns) took 85 ms with one row a statement, 41
-#: ms with 50, 39 ms with 250, 45 ms with 4,681; 185 ms through json_each, 168 ms through substr of a
-#: BLOB (one core, SQLite 3.40). Each statement also releases the GIL once, and taking it back is what
-#: costs beside a busy thread: 310 ms with one row, 125 ms with 100 or more. 128 x 7 parameters stay
-#: below 999, the limit of old builds. Page size, cache size, journal and locking mode made no
-#: difference above the noise.
-INSERT_ROWS = 128
 
 #: SQLite's virtual machine may take this many operations to read a file, and so many more for each of
 #: its bytes. A run takes about 30 operations and at least 12 bytes, so a sound file stays below 3 a
@@ -105,11 +92,7 @@ def write_metadata(
     blocks: NDArray[np.void],
     session: Mapping[str, object],
 ) -> None:
-    """Write a fresh ``metadata.db``, with no journal and nothing synced.
-
-    The caller fsyncs the file and publishes it by a rename: until then nobody reads it, and a crash
-    throws it away, so that SQLite's own journal and syncs would be work for nothing. The file is
-    in rollback-journal state, never WAL. On any error nothing is left at ``path``.
+    """Write a fresh ``metadata.db``, as :func:`tape2048._sqlite.fresh_database`.
 
     Args:
         path: where nothing exists yet.
@@ -128,23 +111,13 @@ def write_metadata(
     run_table = _signed_table(runs, RUN_DTYPE, (*_SEED_COLUMNS, *_ROW_COLUMNS), path)
     block_table = _signed_table(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS, path)
     facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
-    create_empty(path)
-    try:
-        with write_errors(path), contextlib.closing(connect(path, "rw")) as database:
-            database.execute("PRAGMA journal_mode = OFF")
-            database.execute("PRAGMA synchronous = OFF")
-            database.execute("BEGIN")
-            for statement in SCHEMA.split(";"):
-                database.execute(statement)
-            _insert(database, "runs", (*_SEED_COLUMNS, *_ROW_COLUMNS), run_table)
-            _insert_packed(database, runs)
-            _insert(database, "blocks", _BLOCK_COLUMNS, block_table)
-            database.executemany("INSERT INTO session(meta_key, meta_value) VALUES (?, ?)", facts)
-            database.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-        raise
+    with fresh_database(path) as database:
+        for statement in SCHEMA.split(";"):
+            database.execute(statement)
+        insert_rows(database, "runs", (*_SEED_COLUMNS, *_ROW_COLUMNS), run_table.reshape(-1).tolist())
+        _insert_packed(database, runs)
+        insert_rows(database, "blocks", _BLOCK_COLUMNS, block_table.reshape(-1).tolist())
+        database.executemany("INSERT INTO session(meta_key, meta_value) VALUES (?, ?)", facts)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:
@@ -228,19 +201,6 @@ def _signed_table(
             raise BookkeepingError(f"{name} is {column.max()}; SQLite holds at most 2**63 - 1", path=path)
         table[:, index] = column.astype(np.int64)  # modulo 2**64: the bit pattern stays
     return table[np.argsort(table[:, 0], kind="stable")]
-
-
-def _insert(
-    database: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: NDArray[np.int64]
-) -> None:
-    begin = f"INSERT INTO {table}({', '.join(columns)}) VALUES "  # noqa: S608  (our own names)
-    one_row = f"({', '.join('?' * len(columns))})"
-    whole = len(rows) - len(rows) % INSERT_ROWS
-    database.executemany(
-        begin + ", ".join([one_row] * INSERT_ROWS),
-        (rows[first : first + INSERT_ROWS].reshape(-1).tolist() for first in range(0, whole, INSERT_ROWS)),
-    )
-    database.executemany(begin + one_row, rows[whole:].tolist())
 
 
 def _insert_packed(database: sqlite3.Connection, runs: NDArray[np.void]) -> None:

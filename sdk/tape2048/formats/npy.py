@@ -1,9 +1,9 @@
 r"""Strict ``.npy`` files: one-dimensional, C order, structured rows of a type known beforehand.
 
-NumPy's own reader is written to accept; this one is written to refuse. It takes a file only when its
-header has exactly the three keys, its rows are of a type that the caller named, and its length is
-exactly what the header claims. Nothing is evaluated but literals, nothing is unpickled, and nothing
-is allocated from a count that the file's length does not bear out.
+A file is taken only when its rows are of a type that the caller named, and its length is exactly what the
+header claims. One regular expression reads the headers that this package and NumPy write of such rows;
+NumPy's own reader reads all others. Nothing is evaluated but literals, nothing is unpickled, and nothing is
+allocated from a count that the file's length does not bear out.
 
 ::
 
@@ -20,18 +20,19 @@ Specification: NEP 1 and ``numpy.lib.format``.
 
 from __future__ import annotations
 
-import ast
 import functools
+import io
 import os
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
+import numpy.lib.format as npy_format
 
 from tape2048._ram import Stretch, read_into
 from tape2048._reading import map_file, open_regular, reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import (
     NpyDtypeError,
     NpyHeaderError,
@@ -39,26 +40,11 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
-from tape2048.formats.session import STEPS_HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-__all__ = [
-    "HEADER_TEXT_BYTES_MAX",
-    "Load",
-    "NpyHeader",
-    "check_header",
-    "check_load",
-    "open_rows",
-    "open_shards",
-    "parse_header",
-    "read_header",
-    "rows_header",
-    "session_header",
-]
 
 #: How the rows come into memory: mapped from the page cache as they are touched, or read at once.
 Load: TypeAlias = Literal["mmap", "ram"]
@@ -68,18 +54,14 @@ Load: TypeAlias = Literal["mmap", "ram"]
 HEADER_TEXT_BYTES_MAX = 10_000
 
 _MAGIC = b"\x93NUMPY"
-_KEYS = {"descr", "fortran_order", "shape"}
 # The width of the length field, by format version.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
-# One scalar type as ``dtype.descr`` spells it. Aliases, comma strings and deprecated codes, all of
-# which ``np.dtype`` would take, are not among what any writer puts into a header.
-_SCALAR = re.compile(r"[<>|=]?[?biufcSUVOmM]\d{0,9}(\[\w{1,9}\])?")
 # No name and no number in a header is this long. Python refuses to print an integer of thousands of
 # digits, and an error message has to print what it found.
 _LONG_WORD = re.compile(rb"\w{65}")
 # Numbers that run into words, and escapes: Python's parser prints warnings of them, and no header has them.
 _STRING = re.compile(rb"'[^']*'|\"[^\"]*\"")
-_WARNED_OF = re.compile(rb"[0-9][A-Za-z_]")
+_WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]")
 
 
 # The text as NumPy and this package write it. Parsing it as a literal takes 0.2 ms, which counts where a
@@ -100,11 +82,6 @@ class NpyHeader(msgspec.Struct, frozen=True):
     def end_offset(self) -> int:
         """Length in bytes that a whole file with this header has."""
         return self.data_offset + self.rows * self.dtype.itemsize
-
-
-def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
-    """The header of a session's ``steps.npy``: :func:`rows_header`, ``STEPS_HEADER_BYTES`` long."""
-    return rows_header(dtype, rows, STEPS_HEADER_BYTES)
 
 
 def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
@@ -165,13 +142,33 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         raise _short_header(head, begin + length, path)
     text = head[begin : begin + length]
     usual = _USUAL_TEXT.fullmatch(text)
-    if usual is not None:
-        dtype = _known_type(usual[1])
-        if dtype is not None:
-            return NpyHeader(dtype, int(usual[2]), begin + length)
-    fields = _literal(text, "utf-8" if version == (3, 0) else "latin-1", path, begin)
-    rows = _row_count(fields, path, begin)
-    return NpyHeader(_row_type(fields["descr"], path, begin), rows, begin + length)
+    shape: tuple[int, ...]
+    try:
+        if usual is not None:
+            shape, fortran_order, dtype = (int(usual[2]),), False, _usual_type(usual[1])
+        else:
+            shape, fortran_order, dtype = _read_text(text)
+    except Exception as error:  # NumPy names no classes of what a bad text raises
+        raise NpyHeaderError(
+            f"header text {text[:200]!r} is none that a writer of .npy files makes: {type(error).__name__}",
+            path=path,
+            offset=begin,
+        ) from error
+    # bool is an int to isinstance, and no count.
+    if fortran_order or len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
+        raise NpyHeaderError(
+            f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and one dimension",
+            path=path,
+            offset=begin,
+        )
+    if dtype.hasobject:
+        raise ObjectDtypeError(
+            f"rows of type {dtype.descr} hold pickled Python objects",
+            path=path,
+            offset=begin,
+            hint="pickles are never loaded, here or elsewhere",
+        )
+    return NpyHeader(dtype, shape[0], begin + length)
 
 
 def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]) -> NpyHeader:
@@ -307,90 +304,20 @@ def check_load(load: str) -> None:
 
 
 @functools.lru_cache
-def _known_type(descr: bytes) -> np.dtype[Any] | None:
-    """The row type that ASCII text describes; None where it describes none, and the error is to be told."""
-    text = b"{'descr': %b, 'fortran_order': False, 'shape': ()}" % descr
-    try:
-        return _row_type(_literal(text, "ascii", "", 0)["descr"], "", 0)
-    except (NpyHeaderError, ObjectDtypeError):
-        return None
+def _usual_type(descr: bytes) -> np.dtype[Any]:
+    """The row type that the text of ``descr`` describes."""
+    return _read_text(b"{'descr': %b, 'fortran_order': False, 'shape': ()}" % descr)[2]
 
 
-def _literal(text: bytes, encoding: str, path: str | os.PathLike[str], offset: int) -> dict[str, Any]:
-    """The header text as a dict with exactly the three keys."""
-    if _LONG_WORD.search(text):
-        raise NpyHeaderError(
-            f"header text {text[:120]!r} holds a word of more than 64 characters", path=path, offset=offset
-        )
-    if b"\\" in text or _WARNED_OF.search(_STRING.sub(b"''", text)):
-        raise NpyHeaderError(
-            f"header text {text[:120]!r} is none that a writer of .npy files makes", path=path, offset=offset
-        )
-    try:
-        tree = ast.parse(text.decode(encoding), mode="eval").body
-        fields = ast.literal_eval(tree)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise NpyHeaderError(
-            f"header text is not a literal: {type(error).__name__} in {text[:120]!r}",
-            path=path,
-            offset=offset,
-        ) from error
-    # A dict literal keeps the last of two equal keys without a word; the tree still has both.
-    if not isinstance(tree, ast.Dict) or len(tree.keys) != len(_KEYS) or set(fields) != _KEYS:
-        raise NpyHeaderError(
-            f"header text {text[:120]!r} is not a dict with the keys {sorted(_KEYS)}, once each",
-            path=path,
-            offset=offset,
-        )
-    return dict(fields)
+def _read_text(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and row type by NumPy's reader, which evaluates literals alone.
 
-
-def _row_count(fields: dict[str, Any], path: str | os.PathLike[str], offset: int) -> int:
-    if fields["fortran_order"] is not False:
-        raise NpyHeaderError(
-            f"fortran_order is {fields['fortran_order']!r}; expected False", path=path, offset=offset
-        )
-    shape = fields["shape"]
-    # bool is an int to isinstance, and no count.
-    if not (isinstance(shape, tuple) and len(shape) == 1 and type(shape[0]) is int and shape[0] >= 0):
-        raise NpyHeaderError(
-            f"shape is {str(shape)[:80]}; expected one dimension of a whole number of rows",
-            path=path,
-            offset=offset,
-        )
-    return int(shape[0])
-
-
-def _row_type(descr: object, path: str | os.PathLike[str], offset: int) -> np.dtype[Any]:
-    try:
-        dtype: np.dtype[Any] = np.dtype(_checked_descr(descr))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise NpyHeaderError(
-            f"descr is {str(descr)[:200]}, which describes no row type: {error}", path=path, offset=offset
-        ) from error
-    if dtype.hasobject:
-        raise ObjectDtypeError(
-            f"rows of type {dtype.descr} hold pickled Python objects",
-            path=path,
-            offset=offset,
-            hint="pickles are never loaded, here or elsewhere",
-        )
-    return dtype
-
-
-def _checked_descr(descr: object) -> Any:
-    """``descr`` if it is spelled as ``dtype.descr`` spells types; ValueError otherwise."""
-    if isinstance(descr, str):
-        if not _SCALAR.fullmatch(descr):
-            raise ValueError(f"unknown type code {descr[:40]!r}")
-        return descr
-    if not isinstance(descr, list) or not descr:
-        raise ValueError("neither a type code nor a list of fields")
-    for field in descr:
-        if not (isinstance(field, tuple) and len(field) in {2, 3} and isinstance(field[0], str)):
-            raise ValueError(f"{str(field)[:40]} is not a field")
-        _checked_descr(field[1])
-    return descr
+    Version 2.0 stands for all: 3.0 differs in the names of fields that are not ASCII, which no row type has.
+    """
+    if b"\\" in text or _LONG_WORD.search(text) or _WARNED_OF.search(_STRING.sub(b"''", text)):
+        raise ValueError("not parsed")
+    file = io.BytesIO(len(text).to_bytes(4, "little") + text)
+    return npy_format.read_array_header_2_0(file, max_header_size=HEADER_TEXT_BYTES_MAX)
 
 
 def _short_header(head: bytes, expected: int, path: str | os.PathLike[str]) -> TruncatedError:

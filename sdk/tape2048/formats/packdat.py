@@ -59,6 +59,7 @@ from tape2048.formats._packdat_file import (
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.formats.run import Run, check_meta
+from tape2048.formats.run_files import scan_runs
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
 
@@ -151,30 +152,18 @@ class DataPack(TableRows):
         return cls([Part(records, 0, header.steps)], table)
 
     @classmethod
-    def build(
-        cls,
-        runs: str | os.PathLike[str] | Iterable[Run | str | os.PathLike[str]],
-        *,
-        workers: int | None = None,
-        on_skip: Callable[[str, Exception], object] | None = None,
-    ) -> Self:
+    def build(cls, runs: Iterable[Run]) -> Self:
         """Lay runs end to end, in their order, with ids from 0.
 
         Args:
-            runs: games, or paths of what holds games (run files, directories of them, packs, sessions,
-                data sets; see :func:`tape2048.formats.sources.open_source`), or one such path.
-            workers: threads that decode what stands at paths; None: one for each core.
-            on_skip: called with the name and the error of a run there that is left out; without it such
-                an error is raised.
+            runs: the games; :func:`tape2048.formats.sources.open_source` reads those of files.
 
         Raises:
+            TypeError: something else than runs.
             FieldError: a fact that its field cannot hold, an illegal move, a branch value that is not
                 finite, or more runs or steps than the format counts.
-            FormatError: what stands at a path is damaged, or nothing that is known.
-            StorageError: it cannot be read.
         """
-        sources = [runs] if isinstance(runs, str | os.PathLike) else runs
-        return cls._of_parts([], RunTable.of_metas([]), _runs_of(sources, workers, on_skip))
+        return cls._of_parts([], RunTable.of_metas([]), runs)
 
     @classmethod
     def _of_parts(cls, parts: list[NDArray[np.uint8]], table: RunTable, runs: Iterable[Run]) -> Self:
@@ -187,7 +176,7 @@ class DataPack(TableRows):
         begin, first_id = rows, next_id
         for run in runs:
             if not isinstance(run, Run):
-                raise TypeError(f"found {run!r:.200}, expected a Run; append_from_directory takes run files")
+                raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
             check_meta(run.meta)
             check_fits("id", next_id)
             check_fits("first_step_idx", rows)
@@ -240,7 +229,17 @@ class DataPack(TableRows):
             FormatError: a file is bad and there is no ``on_skip``; no run file stands there.
             StorageError: the directory cannot be listed.
         """
-        self.append(_runs_of([directory], workers, on_skip))
+
+        def runs() -> Iterator[Run]:
+            for found in scan_runs(directory, workers):
+                if found.run is not None:
+                    yield found.run
+                elif found.error is not None and on_skip is not None:
+                    on_skip(str(found.path), found.error)
+                elif found.error is not None:
+                    raise found.error
+
+        self.append(runs())
 
     def save(
         self, path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
@@ -361,24 +360,3 @@ def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
     np.minimum(values, np.float32(1 - 2**-23), out=values)
     values *= has
     return values
-
-
-def _runs_of(
-    sources: Iterable[Run | str | os.PathLike[str]],
-    workers: int | None,
-    on_skip: Callable[[str, Exception], object] | None,
-) -> Iterator[Run]:
-    """Runs as they are, and those of what stands at paths."""
-    from tape2048.formats.sources import open_source
-
-    for source in sources:
-        if isinstance(source, Run):
-            yield source
-            continue
-        for found in open_source(source).runs(workers=workers):
-            if found.run is not None:
-                yield found.run
-            elif on_skip is not None:
-                on_skip(found.name, found.failure)
-            else:
-                raise found.failure

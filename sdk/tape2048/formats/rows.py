@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload, runtim
 
 import numpy as np
 
-from tape2048._words import counted
+from tape2048._text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -10,23 +10,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tape2048._parallel import map_ordered
 from tape2048._reading import load_path, open_regular, reading
 from tape2048.errors import FormatError, NoRunsError, OutDirError, StorageError
+from tape2048.formats import a2t1
+from tape2048.formats.a2run2 import RunV2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tape2048.formats.run import Run
-
-__all__ = [
-    "RUN_SUFFIXES",
-    "Found",
-    "find_run_files",
-    "first_bytes",
-    "read_run_file",
-    "scan_files",
-    "scan_runs",
-]
 
 RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin")
 
@@ -87,36 +80,36 @@ def read_run_file(path: str | os.PathLike[str]) -> Run:
             :meth:`tape2048.formats.a2run2.RunV2.from_bytes`.
         StorageError: the operating system could not open or read it.
     """
-    from tape2048.formats import a2t1
-    from tape2048.formats.a2run2 import RunV2
-
     data = load_path(path)
     if data[: len(a2t1.MAGIC)].tobytes() == a2t1.MAGIC:
         return a2t1.parse_run(data, path)
     return RunV2.from_bytes(data, path)
 
 
-def scan_files(paths: Iterable[Path], read: Callable[[Path], Run]) -> Iterator[Found]:
-    """Read files one after the other; a bad one is yielded with its error, and the rest go on.
+def _scan(paths: Iterable[Path], read: Callable[[Path], Run], workers: int | None = 1) -> Iterator[Found]:
+    """Read files in order; a bad one is yielded with its error, and the rest go on.
 
     Args:
         paths: the files.
         read: reads one, or raises FormatError or StorageError.
+        workers: threads that read; None: one for each core.
     """
-    for path in paths:
+
+    def attempt(path: Path) -> Found:
         try:
-            run = read(path)
+            return Found(path, read(path), None)
         except (FormatError, StorageError) as error:
-            yield Found(path, None, error)
-        else:
-            yield Found(path, run, None)
+            return Found(path, None, error)
+
+    return map_ordered(attempt, paths, workers)
 
 
-def scan_runs(root: str | os.PathLike[str]) -> Iterator[Found]:
+def scan_runs(root: str | os.PathLike[str], workers: int | None = 1) -> Iterator[Found]:
     """Read every run file below a directory, A2T1 and a2run2 mixed, in path order.
 
     Args:
         root: the directory; see :func:`find_run_files`.
+        workers: threads that read; None: one for each core.
 
     Yields:
         For each file its path and either the run or the error, which names the defect.
@@ -125,7 +118,23 @@ def scan_runs(root: str | os.PathLike[str]) -> Iterator[Found]:
         NoRunsError: no run file stands there.
         OutDirError: the directory is missing or cannot be listed.
     """
-    return scan_files(find_run_files(root), read_run_file)
+    return _scan(find_run_files(root), read_run_file, workers)
+
+
+def scan(root: str | os.PathLike[str]) -> Iterator[Found]:
+    """Read every A2T1 file below a directory, in path order; a bad file costs that file alone.
+
+    Args:
+        root: a directory, or one of directories by day.
+
+    Yields:
+        For each file its path and either the run or the error, which names the defect.
+
+    Raises:
+        NoRunsError: no file with this format's extensions stands there.
+        OutDirError: the directory is missing or cannot be listed.
+    """
+    return _scan(find_run_files(root, (a2t1.SUFFIX, ".bin", ".run")), a2t1.read_run)
 
 
 def _refuse(error: OSError) -> None:

@@ -32,35 +32,21 @@ The rows of one run are contiguous and in step order. With ``sample_rate = N`` t
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import numpy as np
 
-__all__ = [
-    "ACTION_STEP_DTYPE",
-    "BLOCK_DTYPE",
-    "EXPS_OFFSET",
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "METADATA_DB",
-    "PACKED_SCHEMA",
-    "RUN_DTYPE",
-    "SAMPLE_RATE_MAX",
-    "SCHEMA",
-    "SESSION_NAME",
-    "STEPS_HEADER_BYTES",
-    "STEPS_NPY",
-    "STEP_DTYPE",
-    "FileEntry",
-    "Manifest",
-    "step_dtype",
-]
+from tape2048.formats.npy import rows_header
 
 FORMAT_VERSION = 1
 
 STEPS_NPY = "steps.npy"
 METADATA_DB = "metadata.db"
 MANIFEST = "manifest.json"
+
+#: Shards of rows, as foreign sessions name them.
+SHARD_NAME = re.compile(r"steps-(\d{6})\.npy")
 
 STEPS_HEADER_BYTES = 192
 
@@ -76,6 +62,13 @@ assert ACTION_STEP_DTYPE.itemsize == 29
 EXPS_OFFSET = 12
 assert STEP_DTYPE.fields is not None
 assert STEP_DTYPE.fields["exps"][1] == EXPS_OFFSET
+
+_SIGNED_STEP_DTYPE = np.dtype([("run_id", "<i8"), *STEP_DTYPE.descr[1:]])
+_SIGNED_ACTION_STEP_DTYPE = np.dtype([("run_id", "<i8"), *ACTION_STEP_DTYPE.descr[1:]])
+
+#: Row types that are taken. The seed leaves open whether ``run_id`` is signed; its bits are read as
+#: unsigned either way, and so are the ids of the run table.
+STEP_DTYPES = (STEP_DTYPE, ACTION_STEP_DTYPE, _SIGNED_STEP_DTYPE, _SIGNED_ACTION_STEP_DTYPE)
 
 #: One row of ``runs`` in memory (and in the recorder's journal and messages).
 RUN_DTYPE = np.dtype(
@@ -140,3 +133,8 @@ class Manifest(msgspec.Struct, frozen=True):
 def step_dtype(*, record_action: bool) -> np.dtype[np.void]:
     """The row type of ``steps.npy``, with or without the ``action`` field."""
     return ACTION_STEP_DTYPE if record_action else STEP_DTYPE
+
+
+def session_header(dtype: np.dtype[Any], rows: int) -> bytes:
+    """The header of a session's ``steps.npy``, ``STEPS_HEADER_BYTES`` long; see :func:`rows_header`."""
+    return rows_header(dtype, rows, STEPS_HEADER_BYTES)

@@ -1,13 +1,4 @@
-"""Runs out of a session, and a session out of runs.
-
-A session names its games by their seeds, and single runs have no field for one. The engine's text carries
-it: what comes out of a session that our recorder wrote is named ::
-
-    tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
-
-and :func:`write_session` finds player and seed in it again, so that a game keeps its identity (which
-splits hash) through every format.
-"""
+"""Runs out of a session, and a session out of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +7,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +16,7 @@ from tape2048._manifest import finish_session
 from tape2048._staging import Staging
 from tape2048._version import __version__
 from tape2048.errors import FieldError, FormatError, RecoveryError
-from tape2048.formats.npy import session_header
+from tape2048.formats.engine_text import engine_text, identity_of
 from tape2048.formats.run import Run, RunMeta
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -35,6 +26,7 @@ from tape2048.formats.session import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
+    session_header,
 )
 
 if TYPE_CHECKING:
@@ -44,44 +36,8 @@ if TYPE_CHECKING:
 
     from tape2048.session import Session
 
-__all__ = [
-    "Identity",
-    "boards_of",
-    "engine_text",
-    "identity_of",
-    "join_seed",
-    "session_run",
-    "split_seed",
-    "write_session",
-]
-
-_IDENTITY = re.compile(
-    r"(?P<engine>.*?) ?\bplayer_sha256=(?P<player>[0-9a-f]{64}) seed=(?P<seed>0|[1-9][0-9]{0,19})", re.DOTALL
-)
-
 #: Runs whose rows are put into one block of a written session.
 _BLOCK_ROWS = 262_144
-
-
-class Identity(NamedTuple):
-    """What an engine's text says of a game's identity: the rest of the text, player, seed."""
-
-    engine: str
-    player_sha256: str
-    seed: int
-
-
-def engine_text(engine: str, player_sha256: str, seed: int) -> str:
-    """An engine's text that carries a game's identity; :func:`identity_of` reads it."""
-    return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
-
-
-def identity_of(engine: str | None) -> Identity | None:
-    """The identity that an engine's text carries, or None."""
-    match = _IDENTITY.fullmatch(engine) if engine is not None else None
-    if match is None or int(match["seed"]) >= 2**64:
-        return None
-    return Identity(match["engine"], match["player"], int(match["seed"]))
 
 
 def session_run(session: Session, ordinal: int, final_board: int | None = None) -> tuple[Run, bool]:
@@ -173,22 +129,6 @@ def _unix_s(text: Any) -> int:
         return max(0, int(aware.timestamp()))
     except (TypeError, ValueError, OverflowError):
         return 0
-
-
-def split_seed(engine: str | None) -> tuple[str | None, int | None]:
-    """An engine's text without the seed at its end, which thousands of runs share; and the seed."""
-    if engine is None or identity_of(engine) is None:
-        return engine, None
-    text, _, seed = engine.rpartition(" seed=")
-    return text, int(seed)
-
-
-def join_seed(engine: str | None, seed: int | None) -> str | None:
-    """The opposite of :func:`split_seed`."""
-    return engine if seed is None else f"{engine} seed={seed}"
-
-
-# ---------------------------------------------------------------------------------------- writing
 
 
 def write_session(

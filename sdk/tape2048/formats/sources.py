@@ -17,8 +17,8 @@ import numpy as np
 from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular, reading
 from tape2048.errors import MagicError, NoRunsError, TapeError
-from tape2048.formats import jsonl_runs, packdat, parquet
-from tape2048.formats._dataset_files import METADATA_DB, SHARDS, STEP_DTYPE, STEPS_NPY
+from tape2048.formats import jsonl, packdat, parquet
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
 from tape2048.formats.run_files import find_run_files, read_run_file
 
@@ -184,7 +184,7 @@ def _directory_kind(path: Path) -> str:
     if STEPS_NPY in names:
         with open_regular(path / STEPS_NPY) as fd, reading(path / STEPS_NPY):
             head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
-        return "dataset" if parse_header(head, path / STEPS_NPY).dtype == STEP_DTYPE else "session"
+        return "dataset" if parse_header(head, path / STEPS_NPY).dtype == DATASET_ROW_DTYPE else "session"
     if METADATA_DB in names or any(name.startswith("steps-") for name in names):
         return "session"
     return "sessions" if sessions(path) else "runs"
@@ -302,10 +302,10 @@ def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
 
 
 def _jsonl(path: Path, kind: str) -> Source:
-    def decode(piece: jsonl_runs.Piece) -> list[SourceRun]:
-        return [SourceRun(name, run, error) for name, run, error in jsonl_runs.read_piece(path, piece)]
+    def decode(piece: jsonl.Piece) -> list[SourceRun]:
+        return [SourceRun(name, run, error) for name, run, error in jsonl.read_piece(path, piece)]
 
-    pieces = jsonl_runs.pieces_of(path)
+    pieces = jsonl.pieces_of(path)
     return Source(path, kind, len(pieces), pieces, decode)
 
 

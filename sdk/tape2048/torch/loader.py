@@ -36,7 +36,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate, get_work
 from tape2048._ahead import Prefetcher
 from tape2048._fields import check_fields, check_label_dtype
 from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048._numbers import whole
+from tape2048._text import as_int
 from tape2048._view import check_corpus
 from tape2048.batches import Batches
 from tape2048.corpus import Capped
@@ -161,9 +161,9 @@ class CriticLoader(IterableDataset[Tensors]):
         pin_memory: bool | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        self.threads = whole("threads", threads)
-        self.prefetch = whole("prefetch", prefetch)
-        self.keep = whole("keep", keep)
+        self.threads = as_int("threads", threads)
+        self.prefetch = as_int("prefetch", prefetch)
+        self.keep = as_int("keep", keep)
         for name, least in (("threads", 0), ("prefetch", 1), ("keep", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}; expected at least {least}")
@@ -192,7 +192,7 @@ class CriticLoader(IterableDataset[Tensors]):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, >= 0; an iteration that is under way ends with an error."""
-        epoch = whole("epoch", epoch)
+        epoch = as_int("epoch", epoch)
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
         self._end_iteration()

@@ -94,9 +94,9 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def record(path: Path, player: str, count: int) -> Path:
+    from tape2048.formats.engine_text import engine_text
     from tape2048.formats.run import Run as OneRun
     from tape2048.formats.run import RunMeta
-    from tape2048.formats.session_runs import engine_text
     from tape2048.rules import exps_to_boards
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)

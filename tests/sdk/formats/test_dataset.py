@@ -39,7 +39,7 @@ from tape2048.errors import (
 )
 from tape2048.formats import _dataset_files
 from tape2048.formats import dataset_build as build_module
-from tape2048.formats.dataset import STEP_DTYPE, Dataset
+from tape2048.formats.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
 from tape2048.formats.dataset_db import read_runs_db
 from tape2048.formats.dataset_verify import verify_dataset
@@ -83,7 +83,7 @@ def columns(path: Path) -> list[tuple[Any, ...]]:
 
 class TestBuild:
     def test_rows_are_those_of_the_description(self, built: Path) -> None:
-        assert STEP_DTYPE == ROW
+        assert DATASET_ROW_DTYPE == ROW
         np.testing.assert_array_equal(np.load(built / "steps.npy"), dataset_rows())
 
     def test_the_table_is_the_seed_s(self, built: Path, tmp_path: Path) -> None:

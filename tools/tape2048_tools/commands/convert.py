@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools._click import Command
 from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
 

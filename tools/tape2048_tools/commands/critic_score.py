@@ -61,7 +61,7 @@ def command(
     require_torch()
     import msgspec
 
-    from tape2048._words import counted
+    from tape2048._text import counted
     from tape2048.critic_scores import write_scores
     from tape2048.torch.critic import Critic
 

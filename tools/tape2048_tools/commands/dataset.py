@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools._click import Group
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import (

@@ -261,7 +261,7 @@ def _say_plan(
     *,
     as_json: bool,
 ) -> None:
-    from tape2048._words import counted
+    from tape2048._text import counted
     from tape2048.torch.embedding import tower_rate, tower_width
     from tape2048_tools.recording_view import duration
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools._click import Command
 from tape2048_tools.display import size
 from tape2048_tools.output import cell, print_human, print_json

@@ -90,7 +90,7 @@ def pack(
 
     Files that are not whole runs are left out and named on standard error; the exit code is then 1.
     """
-    from tape2048._words import counted
+    from tape2048._text import counted
     from tape2048.errors import NoRunsError
     from tape2048.formats.a2pack import pack_directory
     from tape2048_tools.progress import progress_bar
@@ -152,7 +152,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 
     A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
     """
-    from tape2048._words import counted
+    from tape2048._text import counted
     from tape2048.errors import FormatError
     from tape2048_tools.progress import progress_bar
 
@@ -230,7 +230,7 @@ def to_jsonl(
     quiet: bool,
 ) -> None:
     """Write every run as JSON lines."""
-    from tape2048._words import counted
+    from tape2048._text import counted
     from tape2048_tools.progress import progress_bar
 
     reader = _open(packfile)
@@ -271,7 +271,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 @_JSON
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Say what one run of a pack is, and show its final board."""
-    from tape2048._words import counted
+    from tape2048._text import counted
     from tape2048_tools.run_view import run_document, run_parts
 
     reader = _open(packfile)
@@ -299,7 +299,7 @@ def _document(found: PackStats) -> dict[str, Any]:
 
 
 def _numbers(text: str, count: int) -> list[int]:
-    from tape2048._words import counted
+    from tape2048._text import counted
 
     numbers = []
     for part in text.split(","):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import OutDirError
 from tape2048_recorder.config import CONFIG_ENV, load_config
 from tape2048_recorder.retention import RetentionLimits, load_retention

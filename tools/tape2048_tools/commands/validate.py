@@ -9,10 +9,11 @@ import click
 import msgspec
 
 from tape2048._directory import refuse_dataset
+from tape2048._findings import Finding
 from tape2048._reading import reading
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
-from tape2048.validation import Finding, validate_session
+from tape2048.validation import validate_session
 from tape2048_tools._click import Command
 from tape2048_tools.output import cell, finding, print_human, print_json
 from tape2048_tools.progress import progress_bar
@@ -167,7 +168,7 @@ def _put_away(result: Checked) -> Checked:
         with Upkeep(path.parent) as upkeep:
             moved = quarantine_session(path, result.findings, upkeep, by="tape2048 validate")
     except TapeError as error:
-        refused = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
+        refused = Finding.of(error)
         return msgspec.structs.replace(result, findings=(*result.findings, refused))
     return msgspec.structs.replace(result, quarantined=str(moved))
 
@@ -179,7 +180,7 @@ def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[F
         with progress_bar(f"{which} playing again", quiet=quiet) as progress:
             report = replay_session(path, progress=progress)
     except TapeError as error:  # a player that is not known here, say
-        found = Finding(type(error).__name__, error.message, error.path, error.offset, error.hint)
+        found = Finding.of(error)
         return None, (found,)
     return report.runs, tuple(report.findings)
 

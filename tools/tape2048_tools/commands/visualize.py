@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048._words import counted
+from tape2048._text import counted
 from tape2048_tools._click import Command
 from tape2048_tools.output import cell, print_human, print_json
 

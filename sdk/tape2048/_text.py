@@ -1,4 +1,4 @@
-r"""JSON of facts in which names of files may stand.
+r"""Text and numbers for people and files: counts in words, JSON of file names, integers from callers.
 
 A file's name is bytes. Where those are not UTF-8, Python's text for them is nothing that JSON (or Arrow) can
 hold, and is written with escapes instead: byte 0xff as ``\udcff``, as all that is printed says it.
@@ -6,11 +6,34 @@ hold, and is written with escapes instead: byte 0xff as ``\udcff``, as all that 
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-__all__ = ["is_utf8", "json_bytes", "valid_text"]
+if TYPE_CHECKING:
+    from typing import SupportsIndex
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun: ``1 game``, ``2,346 games``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def as_int(name: str, value: SupportsIndex) -> int:
+    """An integer argument (NumPy's and PyTorch's too) as a Python int, which fits JSON and does not overflow.
+
+    Args:
+        name: of the argument, for the message.
+        value: as it was given.
+
+    Raises:
+        ValueError: it is no integer.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r}; expected a whole number") from None
 
 
 def json_bytes(value: object) -> bytes:

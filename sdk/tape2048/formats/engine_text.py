@@ -1,0 +1,53 @@
+"""A game's identity in the text of its engine.
+
+A session names its games by their seeds, and single runs have no field for one. The engine's text carries
+it: a run out of a session of our recorder is named ::
+
+    tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
+
+and :func:`tape2048.formats.session_runs.write_session` finds player and seed in it again, so that a game
+keeps its identity (which splits hash) through every format.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_IDENTITY = re.compile(
+    r"(?P<engine>.*?) ?\bplayer_sha256=(?P<player>[0-9a-f]{64}) seed=(?P<seed>0|[1-9][0-9]{0,19})", re.DOTALL
+)
+
+
+class Identity(NamedTuple):
+    """What an engine's text says of a game's identity: the rest of the text, player, seed."""
+
+    engine: str
+    player_sha256: str
+    seed: int
+
+
+def engine_text(engine: str, player_sha256: str, seed: int) -> str:
+    """An engine's text that carries a game's identity; :func:`identity_of` reads it."""
+    return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
+
+
+def identity_of(engine: str | None) -> Identity | None:
+    """The identity that an engine's text carries, or None."""
+    match = _IDENTITY.fullmatch(engine) if engine is not None else None
+    if match is None or int(match["seed"]) >= 2**64:
+        return None
+    return Identity(match["engine"], match["player"], int(match["seed"]))
+
+
+def split_seed(engine: str | None) -> tuple[str | None, int | None]:
+    """An engine's text without the seed at its end, which thousands of runs share; and the seed."""
+    if engine is None or identity_of(engine) is None:
+        return engine, None
+    text, _, seed = engine.rpartition(" seed=")
+    return text, int(seed)
+
+
+def join_seed(engine: str | None, seed: int | None) -> str | None:
+    """The opposite of :func:`split_seed`."""
+    return engine if seed is None else f"{engine} seed={seed}"
