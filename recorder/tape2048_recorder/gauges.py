@@ -10,7 +10,7 @@ from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
 from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.supervisor import Supervisor

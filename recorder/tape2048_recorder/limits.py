@@ -11,7 +11,7 @@ from tape2048._words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
 
 __all__ = ["limit_met", "resident_bytes"]
 

@@ -16,40 +16,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
+from tape2048._mix import mix64
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "HAS_PDEP",
-    "add_below",
-    "bswap64",
-    "claim_in",
-    "copy_record",
-    "copy_symmetry",
-    "extract_nibbles",
-    "extract_nibbles_loop",
-    "float_bits",
-    "fold",
-    "high64",
-    "load8",
-    "load32",
-    "load64",
-    "popcount",
-    "prefetch",
-    "prefetch_in",
-    "prefetch_many",
-    "prefetch_many_in",
-    "select_bit",
-    "select_bit_loop",
-    "store8",
-    "store8_at",
-    "store16",
-    "store32",
-    "store32_at",
-    "store64",
-    "store64_at",
-    "unpack_symmetry",
-]
+#: :func:`tape2048._mix.mix64` for compiled code.
+mix: Any = register_jitable(mix64)
 
 # AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
 _SLOW_PDEP = ("bdver4", "znver1", "znver2")

@@ -23,6 +23,7 @@ from tape2048._bits import (
     load8,
     load32,
     load64,
+    mix,
     prefetch,
     prefetch_many,
     store8_at,
@@ -42,7 +43,6 @@ from tape2048._lookup import (
     find,
     keep,
     look_up,
-    mix,
     run_of,
     word,
 )

@@ -13,26 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import high64, load8, load32, load64, popcount, prefetch_many, select_bit, store64_at
-from tape2048._mix import mix64
+from tape2048._bits import high64, load8, load32, load64, mix, popcount, prefetch_many, select_bit, store64_at
 from tape2048._plan import LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048._rowmap import BOARD_BYTES
-
-__all__ = [
-    "CHUNK",
-    "Chunk",
-    "Wants",
-    "ask_for_boards",
-    "ask_for_rest",
-    "ask_for_row",
-    "ask_for_rows",
-    "find",
-    "keep",
-    "look_up",
-    "mix",
-    "run_of",
-    "word",
-]
 
 U64 = np.uint64
 
@@ -44,8 +27,6 @@ _LINE = U64(64)
 _LOW32 = U64(0xFFFFFFFF)
 _BOUNDARY = U64(0x7FFFFFFF)
 _BOARD_BYTES = U64(BOARD_BYTES)
-
-mix: Any = register_jitable(mix64)
 
 
 class Chunk(NamedTuple):

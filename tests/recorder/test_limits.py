@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tape2048_recorder import limits
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.limits import limit_met, resident_bytes
 
 

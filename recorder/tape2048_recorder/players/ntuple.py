@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload, register_jitable
 
-from tape2048._bits import float_bits, popcount, select_bit
+from tape2048._bits import float_bits, mix, popcount, select_bit
 from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
@@ -135,7 +135,7 @@ def of_network(
         ConfigError: a mixture that cannot be read.
     """
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
-    places, table, scales = place(network)
+    places, table, scales = place(network.layout, network.table, network.scales)
     player = NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
@@ -173,7 +173,7 @@ def _identity(player: NTuple, network: Network) -> npt.NDArray[np.uint8]:
 def _look_of(player: Any, gamma: Any) -> Any:
     if player.mix_looks.shape[0] == 1:
         return player.mix_looks[0]
-    draw = rng.mix64(gamma ^ _MIX_SALT)
+    draw = mix(gamma ^ _MIX_SALT)
     i = 0
     while i + 1 < player.mix_looks.shape[0] and draw >= player.mix_ends[i]:
         i += 1
