@@ -27,8 +27,7 @@ from tape2048.errors import (
     WorkersDiedError,
 )
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.gauges import Gauges
-from tape2048_recorder.limits import limit_met
+from tape2048_recorder.gauges import Gauges, limit_met
 from tape2048_recorder.playing import Playing, error_of
 from tape2048_recorder.protocol import (
     Ask,

@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import lzma
-import mmap
-import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +21,11 @@ import numpy as np
 from tape2048._durable import publishing_file
 from tape2048._words import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
-from tape2048_recorder.ntuple._safetensors import decode, encode
+from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
 from tape2048_recorder.ntuple.layout import Layout, tuple_text
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from tape2048_recorder.ntuple.network import Network
@@ -91,10 +90,7 @@ def file_facts(name: str) -> dict[str, Any]:
 def _bytes_of(name: str) -> memoryview:
     path = network_path(name)
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise TruncatedError("the file is empty; expected a network", path=path)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return mapped(path, "a network")
     except OSError as error:
         raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
 

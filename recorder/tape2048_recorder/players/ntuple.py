@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from tape2048._bits import float_bits, mix, popcount, select_bit
 from tape2048._jit import kernel
@@ -45,13 +45,11 @@ from tape2048_recorder.ntuple.downgrading import downgraded
 from tape2048_recorder.ntuple.lookup import highest_at_least, value_of
 from tape2048_recorder.ntuple.placing import place
 from tape2048_recorder.players import sha256_of
-from tape2048_recorder.players._api import NO_MOVE, choose, is_player
+from tape2048_recorder.players._api import NO_MOVE, chooses
 
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple.network import Network
     from tape2048_recorder.ntuple.placing import Places
-
-__all__ = ["NTuple", "make", "mix_choices", "move_values", "of_network"]
 
 U64 = np.uint64
 F32 = np.float32
@@ -441,37 +439,31 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
     return equal, state
 
 
-@overload(choose, jit_options={"forceinline": True})
+@chooses(NTuple, forceinline=True)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    if not is_player(player, NTuple):
-        return None
-
-    def choose_ntuple(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-        seen = board
-        if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
-            seen = downgraded(board)
-        options = _afterstates(seen)
-        if options[4] == U64(0):
-            return NO_MOVE, board, state
-        empty = count_empty(board)
-        spawns = _spawns_ahead(player, empty, _look_of(player, gamma))
-        draws = player.epsilon > 0.0 or player.temperature > 0.0
-        bit = U64(0)
-        if not draws:
-            if spawns > 0:
-                bit, draws = _best_move_ahead(player, options, empty, spawns)
-            else:
-                bit, draws = _best_move_now(player, options)
-        if draws:
-            bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
-        if seen != board:
-            options = _afterstates(board)
-        after = _of_move(bit, options[0], options[1], options[2], options[3])
-        if bit < U64(4):
-            after = transpose(after)
-        return popcount(bit - U64(1)), after, state
-
-    return choose_ntuple
+    seen = board
+    if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
+        seen = downgraded(board)
+    options = _afterstates(seen)
+    if options[4] == U64(0):
+        return NO_MOVE, board, state
+    empty = count_empty(board)
+    spawns = _spawns_ahead(player, empty, _look_of(player, gamma))
+    draws = player.epsilon > 0.0 or player.temperature > 0.0
+    bit = U64(0)
+    if not draws:
+        if spawns > 0:
+            bit, draws = _best_move_ahead(player, options, empty, spawns)
+        else:
+            bit, draws = _best_move_now(player, options)
+    if draws:
+        bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
+    if seen != board:
+        options = _afterstates(board)
+    after = _of_move(bit, options[0], options[1], options[2], options[3])
+    if bit < U64(4):
+        after = transpose(after)
+    return popcount(bit - U64(1)), after, state
 
 
 @kernel
