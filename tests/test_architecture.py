@@ -78,6 +78,7 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.bench_player": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.train_player": ("numba", "rich", "scipy", "torch"),
     "tape2048_recorder.ntuple.arguments": ("numba", "rich", "click", "torch"),
+    "tape2048_recorder.ntuple.files": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.export": ("numba", "rich", "numpy", "pyarrow", "torch"),

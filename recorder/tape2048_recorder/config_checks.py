@@ -17,9 +17,7 @@ from tape2048_recorder.settings import ENV_PREFIX, Origin, read_value, refuse, s
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tape2048_recorder.config import RecorderConfig
-
-__all__ = ["STOP_TIMEOUT_ENV", "buffer_mb", "check_together"]
+    from tape2048_recorder.config_schema import RecorderConfig
 
 #: The environment variable in which a unit says its ``TimeoutStopSec``, in seconds.
 STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"

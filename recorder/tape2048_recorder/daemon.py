@@ -27,8 +27,7 @@ from tape2048.errors import (
     WorkersDiedError,
 )
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.gauges import Gauges
-from tape2048_recorder.limits import limit_met
+from tape2048_recorder.gauges import Gauges, limit_met
 from tape2048_recorder.playing import Playing, error_of
 from tape2048_recorder.protocol import (
     Ask,
@@ -51,7 +50,7 @@ from tape2048_recorder.signals import ROTATE, STOP_NOW
 from tape2048_recorder.watch import Watch
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.instance import Memory
     from tape2048_recorder.ledger import Ledger
     from tape2048_recorder.publisher import Outcome

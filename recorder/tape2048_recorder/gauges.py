@@ -1,25 +1,30 @@
-"""What a recorder counts of itself beside its games, and the status that is made of it."""
+"""Gauges of a recorder: what it counts beside its games, its status, and the limits at which it ends."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048._text import counted
 from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
 from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import RecorderConfig
+    from collections.abc import Iterable
+
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.supervisor import Supervisor
     from tape2048_recorder.watch import Watch
 
-__all__ = ["Gauges", "pause_kind"]
-
 #: The rate shown is the mean over this long.
 RATE_WINDOW_S = 10.0
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def pause_kind(why: str) -> str:
@@ -171,3 +176,31 @@ class Gauges:
         if free is None or bytes_per_s <= 0:
             return None
         return max(free - config.min_free_mb * MEGABYTE, 0) / bytes_per_s
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Resident memory of these processes together; pages they share count for each."""
+    total = 0
+    for pid in pids:
+        try:
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError):
+            continue  # it has just ended
+    return total
+
+
+def limit_met(
+    config: RecorderConfig, *, rows: int, elapsed_s: float, disk_bytes: int, pids: Iterable[int]
+) -> str | None:
+    """The limit that is met, in words, or None. ``max_games`` is not here: no more games are handed out."""
+    if config.max_steps is not None and rows >= config.max_steps:
+        return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
+    if config.max_wall_s is not None and elapsed_s >= config.max_wall_s:
+        return f"max_wall_s = {config.max_wall_s:g} was reached"
+    if config.max_disk_mb is not None and disk_bytes >= config.max_disk_mb * MEGABYTE:
+        return f"max_disk_mb = {config.max_disk_mb} was reached ({disk_bytes / MEGABYTE:.0f} MB of sessions)"
+    if config.max_ram_mb is not None:
+        ram = resident_bytes(pids)
+        if ram >= config.max_ram_mb * MEGABYTE:
+            return f"max_ram_mb = {config.max_ram_mb} was reached ({ram / MEGABYTE:.0f} MB resident)"
+    return None

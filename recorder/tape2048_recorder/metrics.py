@@ -19,12 +19,11 @@ from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.report import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.report import Status
     from tape2048_recorder.status_file import Snapshot
-
-__all__ = ["Metrics", "Samples", "families", "open_metrics"]
 
 #: Between two writings of the textfile: as often as Prometheus usually looks.
 TEXTFILE_INTERVAL_S = 15.0
@@ -37,24 +36,28 @@ Samples = list[tuple[dict[str, str], float]]
 
 
 class _Metric(NamedTuple):
-    """A metric: its name without ``tape2048_``, its type, what it is, and its samples in a snapshot."""
+    """A metric: its name without ``tape2048_``, what it is, and its samples in a snapshot.
+
+    Prometheus's conventions: a counter's name ends in ``_total``, and units stand in the plural before that.
+    """
 
     name: str
-    kind: str
     text: str
     samples: Callable[[Snapshot], Samples]
 
 
-def _one(value: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Samples]:
+def _one(value: Callable[[Status], float | None]) -> Callable[[Snapshot], Samples]:
     def samples(snapshot: Snapshot) -> Samples:
-        found = value(snapshot)
+        found = value(snapshot.status)
         return [] if found is None else [({}, float(found))]
 
     return samples
 
 
-def _labelled(label: str, values: Callable[[Snapshot], dict[Any, float]]) -> Callable[[Snapshot], Samples]:
-    return lambda snapshot: [({label: str(key)}, float(value)) for key, value in values(snapshot).items()]
+def _labelled(label: str, values: Callable[[Status], Mapping[Any, float]]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: [
+        ({label: str(key)}, float(value)) for key, value in values(snapshot.status).items()
+    ]
 
 
 def _build(snapshot: Snapshot) -> Samples:
@@ -68,137 +71,80 @@ def _build(snapshot: Snapshot) -> Samples:
     return [(facts, 1.0)]
 
 
-def _states(snapshot: Snapshot) -> dict[str, float]:
-    return {state: float(state == snapshot.status.state) for state in get_args(State)}
+def _started(snapshot: Snapshot) -> Samples:
+    return [({}, datetime.fromisoformat(snapshot.started_at).timestamp())]
 
 
-def _started(snapshot: Snapshot) -> float:
-    return datetime.fromisoformat(snapshot.started_at).timestamp()
+def _states(status: Status) -> dict[str, float]:
+    return {state: float(state == status.state) for state in get_args(State)}
 
 
-# A counter's name ends in _total, units stand in the plural before that: Prometheus's conventions.
 _METRICS = (
-    _Metric("build_info", "gauge", "What plays and records; always 1.", _build),
-    _Metric("state", "gauge", "1 for the state that the recorder is in.", _labelled("state", _states)),
-    _Metric("start_time_seconds", "gauge", "When the recorder started, Unix time.", _one(_started)),
+    _Metric("build_info", "What plays and records; always 1.", _build),
+    _Metric("state", "1 for the state that the recorder is in.", _labelled("state", _states)),
+    _Metric("start_time_seconds", "When the recorder started, Unix time.", _started),
     _Metric(
         "status_time_seconds",
-        "gauge",
         "When these values were taken, Unix time.",
-        _one(lambda s: s.written_at),
+        lambda snapshot: [({}, snapshot.written_at)],
     ),
-    _Metric("steps_total", "counter", "Moves made, recorded or not.", _one(lambda s: s.status.steps)),
-    _Metric(
-        "model_ratio",
-        "gauge",
-        "Share of the workers' time in a batched player.",
-        _one(lambda s: s.status.model_share),
-    ),
-    _Metric("games_total", "counter", "Games finished.", _one(lambda s: s.status.games)),
-    _Metric(
-        "recorded_rows_total", "counter", "Rows in confirmed blocks.", _one(lambda s: s.status.recorded_rows)
-    ),
+    _Metric("steps_total", "Moves made, recorded or not.", _one(lambda s: s.steps)),
+    _Metric("model_ratio", "Share of the workers' time in a batched player.", _one(lambda s: s.model_share)),
+    _Metric("games_total", "Games finished.", _one(lambda s: s.games)),
+    _Metric("recorded_rows_total", "Rows in confirmed blocks.", _one(lambda s: s.recorded_rows)),
     _Metric(
         "recorded_games_total",
-        "counter",
         "Recorded games by their highest tile.",
-        _labelled("highest_tile", lambda s: dict(s.status.by_highest_tile)),
+        _labelled("highest_tile", lambda s: s.by_highest_tile),
     ),
     _Metric(
-        "reach_ratio",
-        "gauge",
-        "Share of recorded games that reached a tile.",
-        _labelled("tile", lambda s: s.status.reach),
+        "reach_ratio", "Share of recorded games that reached a tile.", _labelled("tile", lambda s: s.reach)
     ),
-    _Metric("mean_score", "gauge", "Mean score of recorded games.", _one(lambda s: s.status.mean_score)),
-    _Metric("blocks_total", "counter", "Confirmed blocks.", _one(lambda s: s.status.counts.blocks)),
-    _Metric("sessions_total", "counter", "Published sessions.", _one(lambda s: s.status.counts.sessions)),
+    _Metric("mean_score", "Mean score of recorded games.", _one(lambda s: s.mean_score)),
+    _Metric("blocks_total", "Confirmed blocks.", _one(lambda s: s.counts.blocks)),
+    _Metric("sessions_total", "Published sessions.", _one(lambda s: s.counts.sessions)),
+    _Metric("session_bytes_total", "Bytes of published sessions.", _one(lambda s: s.counts.session_bytes)),
     _Metric(
-        "session_bytes_total",
-        "counter",
-        "Bytes of published sessions.",
-        _one(lambda s: s.status.counts.session_bytes),
-    ),
-    _Metric(
-        "publish_seconds_total",
-        "counter",
-        "Time that publishing sessions took.",
-        _one(lambda s: s.status.counts.publish_s),
+        "publish_seconds_total", "Time that publishing sessions took.", _one(lambda s: s.counts.publish_s)
     ),
     _Metric(
         "publish_last_seconds",
-        "gauge",
         "Time that publishing the last session took.",
-        _one(lambda s: s.status.counts.publish_last_s),
+        _one(lambda s: s.counts.publish_last_s),
     ),
     _Metric(
         "pauses_total",
-        "counter",
         "Times that workers had to wait, by reason.",
-        _labelled("reason", lambda s: dict(s.status.counts.pauses)),
+        _labelled("reason", lambda s: s.counts.pauses),
     ),
-    _Metric(
-        "paused_seconds_total",
-        "counter",
-        "Time that workers had to wait.",
-        _one(lambda s: s.status.counts.paused_s),
-    ),
+    _Metric("paused_seconds_total", "Time that workers had to wait.", _one(lambda s: s.counts.paused_s)),
     _Metric(
         "worker_restarts_total",
-        "counter",
         "Workers started in the place of others.",
-        _one(lambda s: s.status.counts.worker_restarts),
+        _one(lambda s: s.counts.worker_restarts),
     ),
     _Metric(
         "workers_silent_total",
-        "counter",
         "Workers ended because nothing was heard of them.",
-        _one(lambda s: s.status.counts.workers_silent),
+        _one(lambda s: s.counts.workers_silent),
     ),
-    _Metric("workers", "gauge", "Workers that there should be.", _one(lambda s: s.status.workers)),
-    _Metric("workers_ready", "gauge", "Workers that play.", _one(lambda s: s.status.workers_ready)),
+    _Metric("workers", "Workers that there should be.", _one(lambda s: s.workers)),
+    _Metric("workers_ready", "Workers that play.", _one(lambda s: s.workers_ready)),
+    _Metric("workers_overdue", "Workers of which nothing is heard now.", _one(lambda s: s.workers_overdue)),
+    _Metric("rows_waiting", "Rows that wait to be written.", _one(lambda s: s.rows_waiting)),
     _Metric(
-        "workers_overdue",
-        "gauge",
-        "Workers of which nothing is heard now.",
-        _one(lambda s: s.status.workers_overdue),
+        "sessions_pending", "Closed sessions that wait to be published.", _one(lambda s: s.sessions_pending)
     ),
-    _Metric("rows_waiting", "gauge", "Rows that wait to be written.", _one(lambda s: s.status.rows_waiting)),
-    _Metric(
-        "sessions_pending",
-        "gauge",
-        "Closed sessions that wait to be published.",
-        _one(lambda s: s.status.sessions_pending),
-    ),
-    _Metric(
-        "open_session_rows",
-        "gauge",
-        "Confirmed rows of the open session.",
-        _one(lambda s: s.status.session_rows),
-    ),
-    _Metric(
-        "rotate_rows",
-        "gauge",
-        "Rows at which a session is published.",
-        _one(lambda s: s.status.rotate_steps),
-    ),
-    _Metric(
-        "disk_free_bytes",
-        "gauge",
-        "Bytes free on the file system of out_dir.",
-        _one(lambda s: s.status.free_bytes),
-    ),
+    _Metric("open_session_rows", "Confirmed rows of the open session.", _one(lambda s: s.session_rows)),
+    _Metric("rotate_rows", "Rows at which a session is published.", _one(lambda s: s.rotate_steps)),
+    _Metric("disk_free_bytes", "Bytes free on the file system of out_dir.", _one(lambda s: s.free_bytes)),
     _Metric(
         "disk_full_seconds",
-        "gauge",
         "Time until min_free_mb is reached at the rate of now.",
-        _one(lambda s: s.status.disk_full_s),
+        _one(lambda s: s.disk_full_s),
     ),
     _Metric(
-        "reloads_total",
-        "counter",
-        "Times that the configuration was read again.",
-        _one(lambda s: s.status.counts.reloads),
+        "reloads_total", "Times that the configuration was read again.", _one(lambda s: s.counts.reloads)
     ),
 )
 
@@ -218,7 +164,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for metric in _METRICS:
-        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        kind = CounterMetricFamily if metric.name.endswith("_total") else GaugeMetricFamily
         samples = metric.samples(snapshot)
         labels = ["recorder", *(samples[0][0] if samples else ())]
         family = kind(f"tape2048_{metric.name}", metric.text, labels=labels)

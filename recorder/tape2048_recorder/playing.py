@@ -6,9 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tape2048.errors import PlayerError, RecorderError, TapeError, WorkerStartError, error_class
-from tape2048_recorder.protocol import FromWorker, WantWeights, WeightsRefused, WeightsTaken
+from tape2048_recorder.protocol import LOADERS_MAX, FromWorker, WantWeights, WeightsRefused, WeightsTaken
 from tape2048_recorder.shared import LOADS
-from tape2048_recorder.weights import LOADERS_MAX
 
 if TYPE_CHECKING:
     from tape2048_recorder.models.inference import InferenceProcess

@@ -30,32 +30,13 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "Ask",
-    "Bye",
-    "Channel",
-    "Confirmed",
-    "Crashed",
-    "FromDaemon",
-    "FromWorker",
-    "Games",
-    "NoMoreGames",
-    "NoRoom",
-    "Range",
-    "Ready",
-    "Reserve",
-    "WantWeights",
-    "Weights",
-    "WeightsRefused",
-    "WeightsTaken",
-    "WriteFailed",
-    "Written",
-]
-
 _LENGTH = struct.Struct("<I")
 #: Below what malloc takes from the kernel anew each time.
 _RECEIVE_BYTES = 1 << 16
 FRAME_BYTES_MAX = 1 << 28
+
+#: So many processes may end while they load a checkpoint; then it is one that cannot be loaded.
+LOADERS_MAX = 3
 
 
 class Ready(msgspec.Struct, tag=True):

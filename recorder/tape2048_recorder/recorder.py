@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import platform
 import secrets
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
-from tape2048._findings import Finding
-from tape2048._quarantine import quarantine
 from tape2048._text import counted, is_utf8
 from tape2048._version import __version__
 from tape2048.errors import (
     DiskFullError,
-    FormatError,
     OutDirError,
     RecorderError,
     StorageError,
     TapeError,
 )
 from tape2048.formats.session import FORMAT_VERSION
-from tape2048_recorder.config import RecorderConfig, config_sha256, effective
+from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory
-from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.models.inference import InferenceProcess
-from tape2048_recorder.partial import PARTIAL_SUFFIX, Facts, stage_of
+from tape2048_recorder.partial import Facts
 from tape2048_recorder.players import check_player
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.playing import Playing
-from tape2048_recorder.publish import recover
-from tape2048_recorder.publisher import utc_text
 from tape2048_recorder.recording import MEGABYTE, Recording
+from tape2048_recorder.recovery import recover_all
 from tape2048_recorder.reload import Reload
 from tape2048_recorder.report import REACH_TILES, Reporter, Summary
 from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
+from tape2048_recorder.spec import WorkerSpec
 from tape2048_recorder.supervisor import Supervisor
 from tape2048_recorder.weights import LiveWeights
-from tape2048_recorder.worker import WorkerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["recover_all", "run"]
+    from tape2048_recorder.config_schema import RecorderConfig
 
 
 def run(
@@ -324,53 +317,3 @@ def _what_stands_at(path: Path) -> str:
             above = "" if part == path else f" at {part}"
             return f"a symbolic link to nowhere{above} ({part.readlink()})"
     return "a file"
-
-
-def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
-    """Publish what killed recorders of this instance left; call with the instance's lock held.
-
-    What makes no sense is put into the quarantine with the reason; what the operating system would not
-    read or write is left for the next start. Both are reported.
-    """
-    try:
-        # Not Path.glob, which takes what cannot be listed for empty (since Python 3.13).
-        names = fnmatch.filter(os.listdir(out_dir), f".*.{instance}{PARTIAL_SUFFIX}")  # noqa: PTH208
-        partials = sorted(out_dir / name for name in names)
-    except OSError as error:
-        raise storage_error(error, out_dir, "looking for unfinished sessions") from error
-    found = []
-    for partial in partials:
-        try:
-            published = recover(out_dir, partial, ended_at=_last_written(partial))
-        except FormatError as error:
-            _put_away(out_dir, partial, error, reporter)
-            continue
-        except TapeError as error:
-            reporter.event("error", f"not recovered, left as it is: {error}")
-            continue
-        if published.path is not None:
-            found.append(published.path)
-            what = f"recovered {published.path.name}: {published.contents}, of a recorder that was killed"
-            reporter.event("warning", what)
-        if published.rows_lost:
-            lost = counted(published.rows_lost, "row")
-            reporter.event("error", f"{partial.name}: {lost} did not match checksums")
-    return found
-
-
-def _put_away(out_dir: Path, partial: Path, error: FormatError, reporter: Reporter) -> None:
-    found = Finding.of(error)
-    try:
-        where = quarantine(out_dir, partial, [found], by="recovery")
-    except TapeError as refused:
-        reporter.event("error", f"not recovered, left as it is: {error} ({refused.message})")
-    else:
-        reporter.event("error", f"not recovered, put into {where.parent.name}/{where.name}: {error}")
-
-
-def _last_written(partial: Path) -> str:
-    try:
-        moment = (stage_of(partial) / JOURNAL).stat().st_mtime
-    except OSError:
-        return utc_text()
-    return utc_text(datetime.fromtimestamp(moment, UTC))

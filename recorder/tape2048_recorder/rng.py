@@ -17,9 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048._bits import high64, popcount
-
-__all__ = ["bounded", "game_seeds", "mix64", "next_u64", "start", "uniform"]
+from tape2048._bits import high64, mix, popcount
 
 U64 = np.uint64
 GOLDEN_GAMMA = U64(0x9E3779B97F4A7C15)
@@ -27,19 +25,11 @@ _GAMMA_FLIPS_MIN = U64(24)
 
 
 @register_jitable
-def mix64(z: Any) -> Any:
-    """The finaliser: a bijection on ``u64`` (David Stafford's variant 13)."""
-    z = (z ^ (z >> U64(30))) * U64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> U64(27))) * U64(0x94D049BB133111EB)
-    return z ^ (z >> U64(31))
-
-
-@register_jitable
 def start(seed: Any) -> Any:
     """The generator of the game with this seed: ``(state, gamma)``."""
     seed = U64(seed)
-    state = mix64(seed + GOLDEN_GAMMA)
-    gamma = mix64(seed + GOLDEN_GAMMA + GOLDEN_GAMMA) | U64(1)
+    state = mix(seed + GOLDEN_GAMMA)
+    gamma = mix(seed + GOLDEN_GAMMA + GOLDEN_GAMMA) | U64(1)
     # An increment with few bit changes mixes poorly at first (the paper's fig. 16).
     if popcount(gamma ^ (gamma >> U64(1))) < _GAMMA_FLIPS_MIN:
         gamma ^= U64(0xAAAAAAAAAAAAAAAA)
@@ -50,7 +40,7 @@ def start(seed: Any) -> Any:
 def next_u64(state: Any, gamma: Any) -> Any:
     """The next 64 random bits: ``(bits, state)``."""
     state += gamma
-    return mix64(state), state
+    return mix(state), state
 
 
 @register_jitable
@@ -83,5 +73,5 @@ def game_seeds(seed: int, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]
     """
     with np.errstate(over="ignore"):
         z = U64(seed & 0xFFFFFFFFFFFFFFFF) + (ids + U64(1)) * GOLDEN_GAMMA
-        mixed: npt.NDArray[np.uint64] = mix64(z)
+        mixed: npt.NDArray[np.uint64] = mix(z)
     return mixed

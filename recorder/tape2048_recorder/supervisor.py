@@ -19,13 +19,12 @@ import msgspec
 
 from tape2048_recorder.protocol import Channel, FromDaemon, Range, Weights, Written
 from tape2048_recorder.shared import PLAY, Shared
+from tape2048_recorder.spec import WORKER_MODULE
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.models.inference import InferenceProcess
-    from tape2048_recorder.worker import WorkerSpec
-
-__all__ = ["Supervisor", "Worker"]
+    from tape2048_recorder.spec import WorkerSpec
 
 #: Between a worker's death and the next start in its place: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1
@@ -173,7 +172,7 @@ class Supervisor:
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             worker.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tape2048_recorder.worker", msgspec.json.encode(spec).decode()],
+                [sys.executable, "-P", "-m", WORKER_MODULE, msgspec.json.encode(spec).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self.shared.fd, *self.fds),

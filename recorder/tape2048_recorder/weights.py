@@ -33,13 +33,8 @@ if TYPE_CHECKING:
     from tape2048_recorder.partial import Facts
     from tape2048_recorder.report import Reporter
 
-__all__ = ["LOADERS_MAX", "POLL_S", "LiveWeights", "newest_checkpoint"]
-
 #: Between two looks into the directory: a checkpoint takes longer to write, and a look costs microseconds.
 POLL_S = 1.0
-
-#: So many processes may end while they load a checkpoint; then it is one that cannot be loaded.
-LOADERS_MAX = 3
 
 #: Characters of a session's tag; eight of the hash tell checkpoints of one name apart.
 _TAG_MAX = 100

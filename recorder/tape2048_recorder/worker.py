@@ -1,54 +1,37 @@
-"""A worker: plays games into its block buffer, and writes full blocks where the daemon says.
-
-Started by the daemon as ``python -m tape2048_recorder.worker`` with a socket and a shared memory file
-at the descriptors named in its arguments; never by hand.
-"""
+"""The loop of a worker: plays games into its block buffer, and writes full blocks where the daemon says."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import faulthandler
 import os
-import signal
-import socket
-import sys
 import time
-import traceback
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import write_all
-from tape2048._text import valid_text
-from tape2048.errors import TapeError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048_recorder.protocol import (
     Ask,
     Bye,
-    Channel,
     Confirmed,
-    Crashed,
     FromDaemon,
     FromWorker,
     Games,
     NoMoreGames,
     NoRoom,
     Range,
-    Ready,
     Reserve,
-    Weights,
     WriteFailed,
     Written,
 )
-from tape2048_recorder.shared import DRAIN, HURRY, Shared
+from tape2048_recorder.shared import DRAIN, HURRY
 
-__all__ = ["WorkerSpec", "die_with", "main"]
-
-_PR_SET_PDEATHSIG = 1
+if TYPE_CHECKING:
+    from tape2048_recorder.protocol import Channel
+    from tape2048_recorder.shared import Shared
+    from tape2048_recorder.spec import WorkerSpec
 
 #: One call of the compiled loop should take about this long: it is how soon a command is seen.
 SLICE_S = 0.05
@@ -59,37 +42,11 @@ _SLICE_STEPS_MAX = 1 << 24
 #: rows with about 2,200.
 RUNS_MAX = 16_384
 
-#: By how much a worker counts as larger than it is, in thousandths of the memory there is, when the kernel
-#: looks for whom to kill.
-OOM_SCORE_ADJ = 500
-
 #: Games asked for at first, before anything is known of their length.
 _FIRST_GAMES = 8
 
 #: For how many blocks a worker asks for games in advance: seldom does it run out before the next is written.
 _BLOCKS_AHEAD = 1.25
-
-
-class WorkerSpec(msgspec.Struct, frozen=True):
-    """What a worker is told when it starts."""
-
-    index: int
-    workers: int
-    daemon_pid: int
-    socket_fd: int
-    shared_fd: int
-    player: str
-    player_args: dict[str, int | float | str | bool]
-    seed: int
-    sample_rate: int
-    record_action: bool
-    # What follows is for batched players (`tape2048_recorder.lanes.worker`).
-    lanes: int = 1
-    sampling: dict[str, int | float | str | bool] = {}
-    inference: str = "worker"
-    weights: Weights | None = None
-    server_memory_fd: int = -1
-    server_wake_fds: list[int] = []
 
 
 class Worker:
@@ -324,67 +281,3 @@ class Worker:
 
 def _unexpected(what: str, answer: FromDaemon) -> TypeError:
     return TypeError(f"expected {what}, got {answer!r}")
-
-
-def die_with(daemon_pid: int) -> None:
-    """Have the kernel kill this process when the daemon dies, and stop now if it has died already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != daemon_pid:
-        raise SystemExit(1)
-
-
-def die_first() -> None:
-    """Be the one that the kernel kills where memory runs out.
-
-    A worker is replaced, and its unrecorded games are played again. The daemon would take everybody along,
-    and is the largest at times: while it publishes very many short games.
-    """
-    score = Path("/proc/self/oom_score_adj")
-    with contextlib.suppress(OSError):
-        score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
-
-
-def _worker_class(player: str) -> type[Worker]:
-    """The kind of worker that plays a player of this name."""
-    from tape2048_recorder.players.batch import is_batched
-
-    if not is_batched(player):
-        return Worker
-    from tape2048_recorder.lanes.worker import BatchWorker
-
-    return BatchWorker
-
-
-def main(argument: str) -> int:
-    """Run a worker from the JSON of its :class:`WorkerSpec`."""
-    begin = time.monotonic()
-    spec = msgspec.json.decode(argument, type=WorkerSpec)
-    die_with(spec.daemon_pid)
-    die_first()
-    # Whether to stop is the daemon's to say; a terminal's Ctrl-C reaches the whole process group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
-    channel = Channel(socket.socket(fileno=spec.socket_fd))
-    shared = Shared(spec.shared_fd, spec.workers)
-    starting = True
-    try:
-        worker = _worker_class(spec.player)(spec, channel, shared)
-        worker.warm_up()
-        channel.send(Ready(worker.player_sha256, time.monotonic() - begin, worker.generation))
-        starting = False
-        worker.run()
-    except (EOFError, ConnectionError):
-        return 1  # the daemon is gone, and with it whatever could be said
-    except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
-        if isinstance(error, TapeError):
-            hint = None if error.hint is None else valid_text(error.hint)
-            channel.send(Crashed(valid_text(str(error)), starting, type(error).__name__, hint))
-        else:
-            channel.send(Crashed(valid_text(traceback.format_exc()), starting))
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -24,6 +24,7 @@ from tape2048._bits import (
     load8,
     load32,
     load64,
+    mix,
     prefetch,
     prefetch_many,
     store8_at,
@@ -43,7 +44,6 @@ from tape2048._lookup import (
     ask_for_row,
     ask_for_rows,
     look_up,
-    mix,
     run_of,
 )
 from tape2048._plan import Order, Outputs, Tables

@@ -19,12 +19,12 @@ from tape2048._bits import (
     keep,
     load8,
     load32,
+    mix,
     popcount,
     prefetch_many,
     select_bit,
     word,
 )
-from tape2048._mix import mix64
 from tape2048._rowmap import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 
 U64 = np.uint64
@@ -35,8 +35,6 @@ CHUNK = 128
 
 _LINE = U64(64)
 _BOARD_BYTES = U64(BOARD_BYTES)
-
-mix: Any = register_jitable(mix64)
 
 
 class Chunk(NamedTuple):

@@ -212,7 +212,8 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     if "core" in how:
         os.sched_setaffinity(0, {how["core"]})
     os.nice(how.get("nice", 0))
-    from tape2048_recorder.config import RecorderConfig, split_player
+    from tape2048_recorder.config import split_player
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.daemon import Daemon
     from tape2048_recorder.recorder import run
 

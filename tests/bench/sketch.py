@@ -38,7 +38,7 @@ _RESTART_MIN = 10
 
 def table_of(network: Network) -> npt.NDArray[np.float32]:
     """The first stage of a network with these tuples, ``f32[4 * 16**5]``, in points of score."""
-    tables = network.tables()
+    tables = network.layout.tables(network.table)
     scaled = [tables[0, t].astype(np.float32) * network.scales[0, t] for t in range(len(TUPLES))]
     return np.concatenate(scaled)
 

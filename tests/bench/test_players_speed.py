@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tape2048_recorder.ntuple.files import load_network
-from tape2048_recorder.ntuple.network import Layout, Network
+from tape2048_recorder.ntuple.layout import Layout
+from tape2048_recorder.ntuple.network import Network
 
 from . import players, sketch
 

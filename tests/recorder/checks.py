@@ -18,7 +18,7 @@ from tape2048.validation import validate_session
 from tape2048_recorder.instance import Instance
 from tape2048_recorder.journal import JOURNAL, read_journal
 from tape2048_recorder.partial import stage_of
-from tape2048_recorder.recorder import recover_all
+from tape2048_recorder.recovery import recover_all
 
 from .materials import ROW_BYTES, Prepared
 

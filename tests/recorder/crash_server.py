@@ -25,10 +25,10 @@ from materials import SEED, Prepared, load_blocks, make_facts
 from mutants import Mutant, applied
 
 from tape2048.errors import TapeError
-from tape2048_recorder import recorder
 from tape2048_recorder.instance import GameState, Instance, Memory
 from tape2048_recorder.partial import PartialSession
 from tape2048_recorder.publish import publish
+from tape2048_recorder.recovery import recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ class Scene:
     def rotation(self) -> None:
         """Two sessions with one name: one with a hole, closed while the other one is being written."""
         instance = Instance(self.root, "default")
-        recorder.recover_all(self.root, "default", Silent())
+        recover_all(self.root, "default", Silent())
         Memory(instance, SEED).cover(0)
         first = self._begin(1)
         if first is not None:
@@ -103,7 +103,7 @@ class Scene:
     def recovery(self) -> None:
         """What the next start does with what it finds."""
         instance = Instance(self.root, "default")
-        recorder.recover_all(self.root, "default", Silent())
+        recover_all(self.root, "default", Silent())
         instance.close()
 
     @contextlib.contextmanager

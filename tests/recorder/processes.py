@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tape2048_recorder.spec import WORKER_MODULE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -189,7 +191,7 @@ def workers_of(daemon_pid: int) -> list[int]:
             arguments = path.read_bytes().split(b"\0")
         except OSError:
             continue  # it has just ended
-        if b"tape2048_recorder.worker" in arguments and b'"daemon_pid":%d,' % daemon_pid in arguments[-2]:
+        if WORKER_MODULE.encode() in arguments and b'"daemon_pid":%d,' % daemon_pid in arguments[-2]:
             found.append(int(path.parent.name))
     return sorted(found)
 

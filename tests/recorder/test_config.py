@@ -17,15 +17,9 @@ from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
 from tape2048_recorder import config_checks
 from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
-from tape2048_recorder.config import (
-    STOP_TIMEOUT_ENV,
-    RecorderConfig,
-    check_loaded_player,
-    config_sha256,
-    effective,
-    load_config,
-    split_player,
-)
+from tape2048_recorder.config import check_loaded_player, config_sha256, effective, load_config, split_player
+from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV
+from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.settings import Origin, settings_of
 
 SETTINGS = settings_of(RecorderConfig)

@@ -372,7 +372,8 @@ def test_a_worker_that_goes_wrong_is_replaced_and_nothing_shows(
 POOR_WORKER = """
 import os
 import sys
-from tape2048_recorder import protocol, worker
+from tape2048_recorder import protocol, worker_main
+from tape2048_recorder.spec import WORKER_MODULE
 
 send = protocol.Channel.send
 blocks = 0
@@ -398,9 +399,9 @@ def poor_class(name):
     return rich_class(name)
 
 protocol.Channel.send = mortal_send
-rich_class, worker._worker_class = worker._worker_class, poor_class
-if sys.orig_argv[-3:-1] == ["-m", "tape2048_recorder.worker"]:  # that is this module, once more
-    sys.exit(worker.main(sys.orig_argv[-1]))
+rich_class, worker_main._worker_class = worker_main._worker_class, poor_class
+if sys.orig_argv[-3:-1] == ["-m", WORKER_MODULE]:  # that is this module, once more
+    sys.exit(worker_main.main(sys.orig_argv[-1]))
 """
 
 

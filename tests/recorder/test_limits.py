@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tape2048_recorder import limits
-from tape2048_recorder.config import RecorderConfig
-from tape2048_recorder.limits import limit_met, resident_bytes
+from tape2048_recorder import gauges
+from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.gauges import limit_met, resident_bytes
 
 
 def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:
     values: dict[str, Any] = {"rows": 0, "elapsed_s": 0.0, "disk_bytes": 0, **given}
     config = RecorderConfig(**{name: values.pop(name) for name in [*values] if name.startswith("max_")})
-    monkeypatch.setattr(limits, "resident_bytes", lambda pids: ram if list(pids) == [7, 8] else 0)
+    monkeypatch.setattr(gauges, "resident_bytes", lambda pids: ram if list(pids) == [7, 8] else 0)
     return limit_met(config, pids=[7, 8], **values)
 
 

@@ -18,8 +18,8 @@ import pytest
 from tape2048.errors import ControlError, NotRunningError
 from tape2048.session import Session
 from tape2048_recorder.control import Running
+from tape2048_recorder.process import OOM_SCORE_ADJ
 from tape2048_recorder.status_file import judge, read_snapshot
-from tape2048_recorder.worker import OOM_SCORE_ADJ
 
 from .checks import assert_sessions_valid, meta_of
 from .processes import PATIENCE_S, environment, kill, wait_until, workers_of

@@ -14,7 +14,8 @@ import pytest
 from tape2048_recorder import watch as module
 from tape2048_recorder.protocol import Range
 from tape2048_recorder.shared import ASKS, LOADS
-from tape2048_recorder.watch import ABORT_S, START_S, WRITING_FACTOR, Watch, whereabouts
+from tape2048_recorder.silence import ABORT_S, START_S, whereabouts
+from tape2048_recorder.watch import WRITING_FACTOR, Watch
 
 from .checks import assert_sessions_valid
 from .processes import kill, wait_until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_tools.log_lines import log_line, worth_saying
 from tape2048_tools.recording_view import LogView
 

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from tape2048 import Session, sessions
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.report import Status, Summary
 from tape2048_tools.recording_view import LiveView, LogView, duration, rate, reach_text, summary_parts
 

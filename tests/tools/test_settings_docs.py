@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tape2048_recorder.config import RecorderConfig, load_config
+from tape2048_recorder.config import load_config
+from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
 from tape2048_recorder.settings import settings_of
 from tape2048_tools.errors_docs import ERROR_MARKERS, errors_table

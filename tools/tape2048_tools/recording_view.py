@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.panel import Panel
 
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.report import Level, Status, Summary
 
 __all__ = ["LiveView", "LogView", "duration", "open_view", "summary_parts"]

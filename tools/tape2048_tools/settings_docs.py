@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048_recorder.config import RecorderConfig
+from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.retention import TABLE, RetentionLimits
 from tape2048_recorder.settings import settings_of
 

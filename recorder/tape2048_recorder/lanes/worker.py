@@ -34,8 +34,6 @@ from tape2048_recorder.worker import RUNS_MAX, SLICE_S, Worker
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BatchWorker"]
-
 
 class BatchWorker(Worker):
     """The loop of one worker with a batched player."""

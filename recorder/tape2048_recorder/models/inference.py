@@ -12,16 +12,17 @@ import msgspec
 
 from tape2048.errors import InferenceError
 from tape2048_recorder.models.slots import LOADING, MOVES, SLOTS_PER_WORKER
-from tape2048_recorder.watch import START_S, Silence
-from tape2048_recorder.weights import LOADERS_MAX
+from tape2048_recorder.protocol import LOADERS_MAX
+from tape2048_recorder.silence import START_S, Silence
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import RecorderConfig
+    from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.models.slots import Slots
     from tape2048_recorder.report import Reporter
-    from tape2048_recorder.worker import WorkerSpec
+    from tape2048_recorder.spec import WorkerSpec
 
-__all__ = ["InferenceProcess"]
+#: The module that the inference process runs.
+SERVER_MODULE = "tape2048_recorder.models.server"
 
 #: Deaths in a row, without an answer between them, after which it is hopeless.
 DEATHS_MAX = 5
@@ -115,7 +116,7 @@ class InferenceProcess:
         )
         argument = msgspec.json.encode(spec).decode()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tape2048_recorder.models.server", argument],
+            [sys.executable, "-P", "-m", SERVER_MODULE, argument],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=self.fds,

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tape2048_recorder.protocol import Weights
-    from tape2048_recorder.worker import WorkerSpec
-
-__all__ = ["Hurried", "RemotePlayer", "capacity_of"]
+    from tape2048_recorder.spec import WorkerSpec
 
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
 _WAIT_MS = 200

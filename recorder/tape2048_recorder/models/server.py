@@ -1,6 +1,6 @@
 """The inference process: computes for all workers, so that one model on one GPU serves them.
 
-Started by the daemon as ``python -m tape2048_recorder.models.server``; never by hand. It takes whatever
+Started by the daemon, never by hand. It takes whatever
 stands in the slots when it looks, as one batch for each checkpoint that is asked for, and looks again. A
 checkpoint is loaded when it is first asked for, and stays for as long as anybody asks for it.
 """
@@ -8,9 +8,7 @@ checkpoint is loaded when it is first asked for, and stays for as long as anybod
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
-import signal
 import sys
 import traceback
 from typing import TYPE_CHECKING
@@ -22,12 +20,10 @@ from tape2048._text import valid_text
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.models.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
-from tape2048_recorder.worker import die_with
+from tape2048_recorder.process import set_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = ["Server", "ServerSpec", "main"]
 
 #: A model that was not asked for in so many rounds is let go when another one is loaded. Each table asks in
 #: every few rounds; how many models play at once depends on how long the workers' games are.
@@ -182,10 +178,7 @@ class Server:
 def main(argument: str) -> int:
     """Run the process from the JSON of its :class:`ServerSpec`."""
     spec = msgspec.json.decode(argument, type=ServerSpec)
-    die_with(spec.daemon_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
+    set_up(spec.daemon_pid)
     Server(spec).run()
     return 0
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from tape2048_recorder.players.batch import TOLD_BYTES_MAX
 
-__all__ = ["ERROR", "LOADING", "MOVES", "SCORES", "SLOTS_PER_TABLE", "SLOTS_PER_WORKER", "Slots"]
-
 #: Two halves alternate, and while weights change a worker plays two tables; all of them may be under way.
 SLOTS_PER_TABLE = 2
 SLOTS_PER_WORKER = 2 * SLOTS_PER_TABLE

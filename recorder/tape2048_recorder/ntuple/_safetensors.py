@@ -15,6 +15,8 @@ bytes, in the order of their names, as 8 hexadecimal digits. It is checked where
 from __future__ import annotations
 
 import math
+import mmap
+import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,7 @@ from tape2048.errors import ChecksumError, FormatError, TrailingBytesError, Trun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-__all__ = ["decode", "encode"]
+    from pathlib import Path
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +76,23 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     for name in sorted(arrays):
         value = crc32c(_bytes_of(arrays[name]), value)
     return f"{value:08x}"
+
+
+def mapped(path: Path, expected: str) -> memoryview:
+    """Map a file into memory; its bytes are read when they are used.
+
+    Args:
+        path: the file.
+        expected: what it should hold, in words.
+
+    Raises:
+        TruncatedError: it is empty.
+        OSError: as the operating system gave it.
+    """
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise TruncatedError(f"the file is empty; expected {expected}", path=path)
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:

@@ -1,29 +1,20 @@
-"""What can be told of the ``ntuple`` player's parameters before anything is loaded."""
+"""Checks of the ``ntuple`` player's parameters that need no network and no compiler."""
 
 from __future__ import annotations
 
-import importlib.resources
 import itertools
 import math
-import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tape2048.errors import ConfigError
+from tape2048_recorder.ntuple.files import network_path
+from tape2048_recorder.ntuple.layout import TILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["OF_NETWORK", "SHIPPED", "TILES", "check", "network_path", "parse_mix"]
-
 #: The ``downgrade`` that leaves it to the network.
 OF_NETWORK = -1
-
-#: Highest tiles from which boards may be downgraded: below the first, no tile can be missing.
-TILES = [1 << exponent for exponent in range(2, 16)]
-
-#: Networks that come with the package, by the name that stands for them.
-SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
 
 
 def check(args: Mapping[str, Any]) -> None:
@@ -41,30 +32,6 @@ def check(args: Mapping[str, Any]) -> None:
             f"found downgrade = {downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
             hint=f"0 takes all boards as they are; {OF_NETWORK}, the default, asks the network",
         )
-
-
-def network_path(name: str) -> Path:
-    """The file of the network that ships under this name, or else the file at this path.
-
-    Raises:
-        ConfigError: neither.
-    """
-    path = Path(name)
-    if name in SHIPPED:
-        path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
-    try:
-        is_file = stat.S_ISREG(path.stat().st_mode)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-    else:
-        if is_file:
-            return path
-        reason = "not a file"
-    raise ConfigError(
-        f"found no network at {name!r} ({reason})",
-        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)};"
-        " `tape2048 train-player` makes others (--preset strong)",
-    )
 
 
 def parse_mix(text: str) -> tuple[list[int], list[int]]:

@@ -9,9 +9,10 @@ it was trained. Files that would expand to 4 GiB or more are not compressed: no 
 from __future__ import annotations
 
 import hashlib
+import importlib.resources
 import lzma
-import mmap
-import os
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,14 +21,17 @@ import numpy as np
 from tape2048._durable import publishing_file
 from tape2048._text import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
-from tape2048_recorder.ntuple._safetensors import decode, encode
-from tape2048_recorder.ntuple.arguments import network_path
-from tape2048_recorder.ntuple.network import Layout, Network, tuple_text
+from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
+from tape2048_recorder.ntuple.layout import Layout, tuple_text
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["file_facts", "load_network", "read_network", "save_network"]
+    from tape2048_recorder.ntuple.network import Network
+
+#: Networks that come with the package, by the name that stands for them.
+SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
 
 FORMAT = "tape2048 n-tuple network 1"
 
@@ -41,6 +45,30 @@ EXPANDED_BYTES_MAX = 4 << 30
 
 #: What expanding may keep in memory beside it; `xz -9` needs 65 MB.
 _XZ_MEMORY_MAX = 256 << 20
+
+
+def network_path(name: str) -> Path:
+    """The file of the network that ships under this name, or else the file at this path.
+
+    Raises:
+        ConfigError: neither.
+    """
+    path = Path(name)
+    if name in SHIPPED:
+        path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+    else:
+        if is_file:
+            return path
+        reason = "not a file"
+    raise ConfigError(
+        f"found no network at {name!r} ({reason})",
+        hint=f"weights is a path, or one of the networks that ship: {', '.join(SHIPPED)};"
+        " `tape2048 train-player` makes others (--preset strong)",
+    )
 
 
 def load_network(name: str) -> Network:
@@ -62,10 +90,7 @@ def file_facts(name: str) -> dict[str, Any]:
 def _bytes_of(name: str) -> memoryview:
     path = network_path(name)
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise TruncatedError("the file is empty; expected a network", path=path)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return mapped(path, "a network")
     except OSError as error:
         raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
 
@@ -98,6 +123,9 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
         FormatError: :class:`NetworkError` where it is whole and not a network, or has values that are not
             finite; others where it is damaged.
     """
+    # Here and not above, so that a network's path can be checked without loading the compiler.
+    from tape2048_recorder.ntuple.network import Network
+
     arrays, texts = decode(_expanded(data, path), path)
     if texts.get("format") != FORMAT:
         raise NetworkError(
@@ -173,7 +201,7 @@ def save_network(
         KeyboardInterrupt: compressing was interrupted; what stood there still does.
     """
     layout = network.layout
-    arrays = dict(zip(_names(layout), network.tables().values(), strict=True))
+    arrays = dict(zip(_names(layout), layout.tables(network.table).values(), strict=True))
     texts = {
         "format": FORMAT,
         "stages": " ".join(str(tile) for tile in layout.stages),

@@ -38,7 +38,8 @@ from tape2048._jit import kernel
 from tape2048.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.engine import new_game, spawn
-from tape2048_recorder.ntuple.lookup import SYMMETRIES, indices_of, stage_of, value_of
+from tape2048_recorder.ntuple._images import stage_of
+from tape2048_recorder.ntuple.lookup import SYMMETRIES, indices_of, value_of
 
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple.placing import Places

@@ -28,8 +28,6 @@ from tape2048._bits import extract_nibbles
 from tape2048.rules import flip, mirror, transpose
 from tape2048_recorder.ntuple._images import stage_of, sums_at
 
-__all__ = ["SYMMETRIES", "highest_at_least", "indices_of", "stage_of", "value_of"]
-
 U64 = np.uint64
 
 SYMMETRIES = 8

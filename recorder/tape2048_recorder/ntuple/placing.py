@@ -21,9 +21,7 @@ from tape2048._ram import allocate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tape2048_recorder.ntuple.network import Layout, Network
-
-__all__ = ["Places", "place", "places_of", "stage_reaches"]
+    from tape2048_recorder.ntuple.layout import Layout
 
 U64 = np.uint64
 
@@ -63,8 +61,15 @@ def places_of(layout: Layout, entry_bytes: int) -> Places:
     return Places((), _numbers(singles), stage_reaches(layout), U64(layout.stage_size * entry_bytes))
 
 
-def place(network: Network) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """A network's entries where a player has them.
+def place(
+    layout: Layout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
+) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
+    """Place a network's entries where a player has them.
+
+    Args:
+        layout: the network's.
+        table: ``f32[entries]`` or ``i16[entries]``, in the network's own order.
+        scales: ``f32[S, T]``.
 
     Returns:
         The places, the entries (``f32[entries]``, the network's own, or ``i16[entries]``, a copy), and the
@@ -74,14 +79,14 @@ def place(network: Network) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.fl
     Raises:
         StorageError: the system will not promise the memory.
     """
-    layout, tables = network.layout, network.tables()
-    if network.table.dtype == np.float32:
-        return places_of(layout, network.table.itemsize), network.table, network.scales
+    if table.dtype == np.float32:
+        return places_of(layout, table.itemsize), table, scales
+    tables = layout.tables(table)
     pairs, singles = _pairs(layout)
-    size = network.table.nbytes
+    size = table.nbytes
     memory = allocate(size + _BEYOND, hint="a smaller network, or fewer workers, take less")
-    table = memory[:size].view(np.int16)
-    stages = table.reshape(layout.stage_count, -1)
+    placed = memory[:size].view(np.int16)
+    stages = placed.reshape(layout.stage_count, -1)
     begins, at = [], 0
     for tuples in [*pairs, *((t,) for t in singles)]:
         begins.append(2 * at)
@@ -107,7 +112,7 @@ def place(network: Network) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.fl
         U64(2 * layout.stage_size),
     )
     columns = [a for a, _ in pairs] + [b for _, b in pairs] + singles
-    return places, table, np.ascontiguousarray(network.scales[:, columns])
+    return places, placed, np.ascontiguousarray(scales[:, columns])
 
 
 def _pairs(layout: Layout) -> tuple[list[tuple[int, int]], list[int]]:

@@ -17,8 +17,6 @@ gives what going through would have given, to the bit.
 from __future__ import annotations
 
 import math
-import mmap
-import os
 import threading
 import time
 from collections import deque
@@ -31,8 +29,8 @@ import numpy.typing as npt
 from tape2048 import _resources
 from tape2048._durable import publishing_file, storage_error
 from tape2048._text import counted
-from tape2048.errors import ConfigError, NetworkError, TruncatedError
-from tape2048_recorder.ntuple._safetensors import decode, encode
+from tape2048.errors import ConfigError, NetworkError
+from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
 from tape2048_recorder.ntuple.network import Network
 from tape2048_recorder.ntuple.placing import places_of, stage_reaches
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048_recorder.ntuple.training_config import TrainingConfig
-
-__all__ = ["Progress", "Trainer", "memory_needed"]
 
 U64 = np.uint64
 
@@ -377,7 +373,11 @@ class Trainer:
             ConfigError: it is one of another network, or of a training that began otherwise.
             StorageError: it cannot be read.
         """
-        arrays, texts = decode(_mapped(path), str(path))
+        try:
+            data = mapped(path, "a checkpoint")
+        except OSError as error:
+            raise storage_error(error, path, "reading a checkpoint") from error
+        arrays, texts = decode(data, str(path))
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise NetworkError(
                 f"found the format {texts.get('format')!r}, expected {CHECKPOINT_FORMAT!r}", path=path
@@ -423,17 +423,6 @@ class Trainer:
         for lane, state in zip(self._lanes, arrays["lanes"], strict=True):
             lane.state[:] = state
         self._counts = counts
-
-
-def _mapped(path: Path) -> memoryview:
-    """A file's bytes, of which a trainer that goes on copies each once: they are not read beforehand."""
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise TruncatedError("the file is empty; expected a checkpoint", path=path)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise storage_error(error, path, "reading a checkpoint") from error
 
 
 def _check_memory(config: TrainingConfig) -> None:

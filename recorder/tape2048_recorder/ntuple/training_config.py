@@ -11,8 +11,8 @@ import msgspec
 from tape2048._resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048_recorder._toml import read_toml
-from tape2048_recorder.ntuple.arguments import TILES
-from tape2048_recorder.ntuple.network import DOWNGRADE, Layout
+from tape2048_recorder.ntuple.layout import TILES, Layout
+from tape2048_recorder.ntuple.network import DOWNGRADE
 from tape2048_recorder.settings import Origin, about, read_value, settings_of, unknown_key
 
 __all__ = ["PRESETS", "TrainingConfig", "load_training_config", "preset_path"]

@@ -10,28 +10,24 @@ A new player is one module::
         depth: np.uint64
 
 
-    @overload(choose)
+    @chooses(Mine)
     def _choose(player, board, state, gamma):
-        if not is_player(player, Mine):
-            return None
-
-        def choose_mine(player, board, state, gamma):
-            ...
-            return move, afterstate, state  # three u64; NO_MOVE where nothing is legal
-
-        return choose_mine
+        ...
+        return move, afterstate, state  # three u64; NO_MOVE where nothing is legal
 
 and one row in :data:`tape2048_recorder.players.REGISTRY`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numba import types
+from numba.extending import overload
 
-__all__ = ["NO_MOVE", "choose", "is_player"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What :func:`choose` gives for a board on which the game is over.
 NO_MOVE = np.uint64(4)
@@ -53,6 +49,20 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     raise TypeError(message)
 
 
-def is_player(numba_type: Any, cls: type) -> bool:
-    """Whether numba sees an argument as this player (for the overloads of :func:`choose`)."""
-    return isinstance(numba_type, types.BaseNamedTuple) and getattr(numba_type, "instance_class", None) is cls
+def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
+    """Make a function the choice of a player, with the arguments and the answer of :func:`choose`.
+
+    Args:
+        player_class: the player's ``NamedTuple``.
+        jit_options: numba's, such as ``forceinline=True``.
+    """
+
+    def register(function: Any) -> Any:
+        @overload(choose, jit_options=cast("Any", jit_options))
+        def _resolve(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+            is_tuple = isinstance(player, types.BaseNamedTuple)
+            return function if is_tuple and getattr(player, "instance_class", None) is player_class else None
+
+        return function
+
+    return register

@@ -24,13 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
 from tape2048._jit import kernel
 from tape2048.rules import empty_mask, row, slide, slide_rows, transpose
-from tape2048_recorder.players._api import NO_MOVE, choose, is_player
-
-__all__ = ["WEIGHTS", "Expectimax", "Weights", "line_tables", "make", "move_values"]
+from tape2048_recorder.players._api import NO_MOVE, chooses
 
 U64 = np.uint64
 
@@ -216,33 +214,27 @@ def _value(player: Any, after: Any) -> Any:
     return _expect_3(player, after)
 
 
-@overload(choose)
+@chooses(Expectimax)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    if not is_player(player, Expectimax):
-        return None
-
-    def choose_expectimax(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-        columns = transpose(board)
-        best_move = NO_MOVE
-        best_after = board
-        best = np.float32(-1)
-        for m in range(4):
-            move = U64(m)
-            vertical = move < U64(2)
-            source = columns if vertical else board
-            after = slide_rows(source, move & _ONE)
-            if after == source:
-                continue
-            if vertical:
-                after = transpose(after)
-            value = _value(player, after)
-            if value > best:
-                best = value
-                best_move = move
-                best_after = after
-        return best_move, best_after, state
-
-    return choose_expectimax
+    columns = transpose(board)
+    best_move = NO_MOVE
+    best_after = board
+    best = np.float32(-1)
+    for m in range(4):
+        move = U64(m)
+        vertical = move < U64(2)
+        source = columns if vertical else board
+        after = slide_rows(source, move & _ONE)
+        if after == source:
+            continue
+        if vertical:
+            after = transpose(after)
+        value = _value(player, after)
+        if value > best:
+            best = value
+            best_move = move
+            best_after = after
+    return best_move, best_after, state
 
 
 @kernel

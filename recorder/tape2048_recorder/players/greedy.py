@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
 from tape2048.rules import rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
-from tape2048_recorder.players._api import NO_MOVE, choose, is_player
-
-__all__ = ["Greedy", "make"]
+from tape2048_recorder.players._api import NO_MOVE, chooses
 
 U64 = np.uint64
 
@@ -27,38 +24,32 @@ def make() -> Greedy:
     return Greedy(U64(0))
 
 
-@overload(choose)
+@chooses(Greedy)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    if not is_player(player, Greedy):
-        return None
-
-    def choose_greedy(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-        columns = transpose(board)
-        column_score = rows_merge_score(columns)
-        row_score = rows_merge_score(board)
-        best_score = U64(0)
-        best_move = NO_MOVE
-        best_after = board
-        ties = U64(0)
-        for m in range(4):
-            move = U64(m)
-            vertical = move < U64(2)
-            source = columns if vertical else board
-            after = slide_rows(source, move & U64(1))
-            score = column_score if vertical else row_score
-            if after == source or (ties != U64(0) and score < best_score):
+    columns = transpose(board)
+    column_score = rows_merge_score(columns)
+    row_score = rows_merge_score(board)
+    best_score = U64(0)
+    best_move = NO_MOVE
+    best_after = board
+    ties = U64(0)
+    for m in range(4):
+        move = U64(m)
+        vertical = move < U64(2)
+        source = columns if vertical else board
+        after = slide_rows(source, move & U64(1))
+        score = column_score if vertical else row_score
+        if after == source or (ties != U64(0) and score < best_score):
+            continue
+        if ties == U64(0) or score > best_score:
+            ties = U64(1)
+        else:
+            # The k-th of k equals replaces the one held with chance 1/k: uniform in the end.
+            ties += U64(1)
+            draw, state = rng.bounded(state, gamma, ties)
+            if draw != U64(0):
                 continue
-            if ties == U64(0) or score > best_score:
-                ties = U64(1)
-            else:
-                # The k-th of k equals replaces the one held with chance 1/k: uniform in the end.
-                ties += U64(1)
-                draw, state = rng.bounded(state, gamma, ties)
-                if draw != U64(0):
-                    continue
-            best_score = score
-            best_move = move
-            best_after = transpose(after) if vertical else after
-        return best_move, best_after, state
-
-    return choose_greedy
+        best_score = score
+        best_move = move
+        best_after = transpose(after) if vertical else after
+    return best_move, best_after, state

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import overload, register_jitable
+from numba.extending import register_jitable
 
-from tape2048._bits import float_bits, popcount, select_bit
+from tape2048._bits import float_bits, mix, popcount, select_bit
 from tape2048._jit import kernel
 from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
@@ -45,13 +45,11 @@ from tape2048_recorder.ntuple.downgrading import downgraded
 from tape2048_recorder.ntuple.lookup import highest_at_least, value_of
 from tape2048_recorder.ntuple.placing import place
 from tape2048_recorder.players import sha256_of
-from tape2048_recorder.players._api import NO_MOVE, choose, is_player
+from tape2048_recorder.players._api import NO_MOVE, chooses
 
 if TYPE_CHECKING:
     from tape2048_recorder.ntuple.network import Network
     from tape2048_recorder.ntuple.placing import Places
-
-__all__ = ["NTuple", "make", "mix_choices", "move_values", "of_network"]
 
 U64 = np.uint64
 F32 = np.float32
@@ -135,7 +133,7 @@ def of_network(
         ConfigError: a mixture that cannot be read.
     """
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
-    places, table, scales = place(network)
+    places, table, scales = place(network.layout, network.table, network.scales)
     player = NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
@@ -173,7 +171,7 @@ def _identity(player: NTuple, network: Network) -> npt.NDArray[np.uint8]:
 def _look_of(player: Any, gamma: Any) -> Any:
     if player.mix_looks.shape[0] == 1:
         return player.mix_looks[0]
-    draw = rng.mix64(gamma ^ _MIX_SALT)
+    draw = mix(gamma ^ _MIX_SALT)
     i = 0
     while i + 1 < player.mix_looks.shape[0] and draw >= player.mix_ends[i]:
         i += 1
@@ -441,37 +439,31 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
     return equal, state
 
 
-@overload(choose, jit_options={"forceinline": True})
+@chooses(NTuple, forceinline=True)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    if not is_player(player, NTuple):
-        return None
-
-    def choose_ntuple(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-        seen = board
-        if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
-            seen = downgraded(board)
-        options = _afterstates(seen)
-        if options[4] == U64(0):
-            return NO_MOVE, board, state
-        empty = count_empty(board)
-        spawns = _spawns_ahead(player, empty, _look_of(player, gamma))
-        draws = player.epsilon > 0.0 or player.temperature > 0.0
-        bit = U64(0)
-        if not draws:
-            if spawns > 0:
-                bit, draws = _best_move_ahead(player, options, empty, spawns)
-            else:
-                bit, draws = _best_move_now(player, options)
-        if draws:
-            bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
-        if seen != board:
-            options = _afterstates(board)
-        after = _of_move(bit, options[0], options[1], options[2], options[3])
-        if bit < U64(4):
-            after = transpose(after)
-        return popcount(bit - U64(1)), after, state
-
-    return choose_ntuple
+    seen = board
+    if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
+        seen = downgraded(board)
+    options = _afterstates(seen)
+    if options[4] == U64(0):
+        return NO_MOVE, board, state
+    empty = count_empty(board)
+    spawns = _spawns_ahead(player, empty, _look_of(player, gamma))
+    draws = player.epsilon > 0.0 or player.temperature > 0.0
+    bit = U64(0)
+    if not draws:
+        if spawns > 0:
+            bit, draws = _best_move_ahead(player, options, empty, spawns)
+        else:
+            bit, draws = _best_move_now(player, options)
+    if draws:
+        bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
+    if seen != board:
+        options = _afterstates(board)
+    after = _of_move(bit, options[0], options[1], options[2], options[3])
+    if bit < U64(4):
+        after = transpose(after)
+    return popcount(bit - U64(1)), after, state
 
 
 @kernel

@@ -6,13 +6,10 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
 from tape2048.rules import slide_rows, transpose
 from tape2048_recorder import rng
-from tape2048_recorder.players._api import NO_MOVE, choose, is_player
-
-__all__ = ["Random", "make"]
+from tape2048_recorder.players._api import NO_MOVE, chooses
 
 U64 = np.uint64
 
@@ -35,25 +32,19 @@ def make() -> Random:
     return Random(U64(0))
 
 
-@overload(choose)
+@chooses(Random)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    if not is_player(player, Random):
-        return None
-
-    def choose_random(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-        # The first legal move in a random order is a uniformly random legal move, and mostly the
-        # first one tried is legal: cheaper than finding out which of the four are.
-        draw, state = rng.bounded(state, gamma, _ORDER_COUNT)
-        order = U64(_ORDERS[draw])
-        columns = transpose(board)
-        for _ in range(4):
-            move = order & U64(3)
-            order >>= U64(2)
-            vertical = move < U64(2)
-            source = columns if vertical else board
-            after = slide_rows(source, move & U64(1))
-            if after != source:
-                return move, transpose(after) if vertical else after, state
-        return NO_MOVE, board, state
-
-    return choose_random
+    # The first legal move in a random order is a uniformly random legal move, and mostly the
+    # first one tried is legal: cheaper than finding out which of the four are.
+    draw, state = rng.bounded(state, gamma, _ORDER_COUNT)
+    order = U64(_ORDERS[draw])
+    columns = transpose(board)
+    for _ in range(4):
+        move = order & U64(3)
+        order >>= U64(2)
+        vertical = move < U64(2)
+        source = columns if vertical else board
+        after = slide_rows(source, move & U64(1))
+        if after != source:
+            return move, transpose(after) if vertical else after, state
+    return NO_MOVE, board, state

@@ -16,12 +16,13 @@ from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session import sessions
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
+from tape2048_recorder.models.inference import SERVER_MODULE
 from tape2048_recorder.protocol import Confirmed
 from tape2048_recorder.replay import replay_session
 from tape2048_recorder.rng import game_seeds
 from tape2048_recorder.sampling import read_sampling
 from tape2048_recorder.shared import HURRY, Shared
-from tape2048_recorder.worker import WorkerSpec
+from tape2048_recorder.spec import WorkerSpec
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until
@@ -443,6 +444,6 @@ def servers_of(daemon_pid: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             arguments = path.read_bytes()
-            if b"models.server" in arguments and b'"daemon_pid":%d,' % daemon_pid in arguments:
+            if SERVER_MODULE.encode() in arguments and b'"daemon_pid":%d,' % daemon_pid in arguments:
                 found.append(int(path.parent.name))
     return found

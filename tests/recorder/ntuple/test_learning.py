@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 from tests import reference
 
+from tape2048_recorder.ntuple.layout import Layout
 from tape2048_recorder.ntuple.learning import LENGTH_MAX, Lane, Tables, learn_backwards, new_lane, train
-from tape2048_recorder.ntuple.network import Layout, Network
+from tape2048_recorder.ntuple.network import Network
 from tape2048_recorder.ntuple.placing import places_of
 
 from . import slow

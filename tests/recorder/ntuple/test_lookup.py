@@ -15,8 +15,10 @@ from tests import reference
 from tape2048 import _bits
 from tape2048._jit import kernel
 from tape2048.errors import ConfigError
-from tape2048_recorder.ntuple.lookup import indices_of, stage_of
-from tape2048_recorder.ntuple.network import Layout, Network, parse_tuple, tuple_text
+from tape2048_recorder.ntuple._images import stage_of
+from tape2048_recorder.ntuple.layout import Layout, parse_tuple, tuple_text
+from tape2048_recorder.ntuple.lookup import indices_of
+from tape2048_recorder.ntuple.network import Network
 from tape2048_recorder.ntuple.placing import place, stage_reaches
 
 from . import slow
@@ -136,7 +138,7 @@ def place_in(board: int, fields: tuple[np.uint64, ...]) -> int:
 
 def test_tuples_that_share_all_cells_but_one_stand_in_the_same_lines() -> None:
     network = slow.random_network("01234", "45678", "0123", "01245", "45689", stages=(256,), dtype=np.int16)
-    places, table, scales = place(network)
+    places, table, scales = place(network.layout, network.table, network.scales)
     words = table.view(np.int32)
     assert scales.tolist() == network.scales[:, [0, 1, 3, 4, 2]].tolist()
     assert table.ctypes.data % 64 == 0
@@ -218,8 +220,9 @@ def test_quantising_rounds_to_steps_and_keeps_what_does_not_fit_in_coarser_ones(
     assert quantised.scales.dtype == np.float32
     assert quantised.scales[0, 0] == 16
     assert quantised.scales[0, 1] == np.float32(1_000_000 / 32767)
-    for (table_of, values), back in zip(network.tables().items(), quantised.tables().values(), strict=True):
-        scale = quantised.scales[table_of]
+    quantised_tables = quantised.layout.tables(quantised.table)
+    for table_of, values in network.layout.tables(network.table).items():
+        scale, back = quantised.scales[table_of], quantised_tables[table_of]
         assert np.abs(values - back * scale).max() <= 0.5001 * scale
     assert quantised.facts["quantised_step"] == 16
     assert network.table.dtype == np.float32

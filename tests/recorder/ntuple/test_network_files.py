@@ -23,9 +23,9 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048_recorder.ntuple import _safetensors, files
-from tape2048_recorder.ntuple.arguments import SHIPPED
-from tape2048_recorder.ntuple.files import file_facts, load_network, read_network, save_network
-from tape2048_recorder.ntuple.network import Layout, Network
+from tape2048_recorder.ntuple.files import SHIPPED, file_facts, load_network, read_network, save_network
+from tape2048_recorder.ntuple.layout import Layout
+from tape2048_recorder.ntuple.network import Network
 
 from . import slow
 
@@ -114,7 +114,7 @@ def test_the_safetensors_library_reads_what_we_write(tmp_path: Path, kind: str) 
     safetensors = pytest.importorskip("safetensors.numpy")
     save_network(NETWORKS[kind], tmp_path / "network", compress=False)
     found = safetensors.load_file(tmp_path / "network")
-    tables = NETWORKS[kind].tables()
+    tables = NETWORKS[kind].layout.tables(NETWORKS[kind].table)
     expected = {f"{stage}/{files.tuple_text(NETWORKS[kind].layout.tuples[i])}" for stage, i in tables}
     assert found.keys() == expected | {"scales"}
     assert np.array_equal(np.concatenate([found[name] for name in sorted(expected)]), NETWORKS[kind].table)

@@ -11,8 +11,7 @@ from tape2048._resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048_recorder import players
 from tape2048_recorder.evaluation import Evaluation, evaluate
-from tape2048_recorder.ntuple.arguments import SHIPPED, network_path
-from tape2048_recorder.ntuple.files import file_facts, load_network
+from tape2048_recorder.ntuple.files import SHIPPED, file_facts, load_network, network_path
 from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
 
 from . import slow

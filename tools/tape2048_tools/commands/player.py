@@ -40,7 +40,7 @@ def command() -> None:
 def info(*, weights: str, as_json: bool) -> None:
     """Show what a network file holds. WEIGHTS is a file, or a network that ships (default, fast)."""
     from tape2048_recorder.ntuple.files import file_facts, load_network
-    from tape2048_recorder.ntuple.network import tuple_text
+    from tape2048_recorder.ntuple.layout import tuple_text
 
     network = load_network(weights)
     layout = network.layout

@@ -1,0 +1,63 @@
+"""The program of a worker process, which the daemon starts; never to be started by hand.
+
+Its argument is the JSON of a :class:`~tape2048_recorder.spec.WorkerSpec`, which names the descriptors of its
+socket to the daemon and of the memory that they share.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+import traceback
+
+import msgspec
+
+from tape2048._text import valid_text
+from tape2048.errors import TapeError
+from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.process import die_first, set_up
+from tape2048_recorder.protocol import Channel, Crashed, Ready
+from tape2048_recorder.shared import Shared
+from tape2048_recorder.spec import WorkerSpec
+from tape2048_recorder.worker import Worker
+
+
+def _worker_class(player: str) -> type[Worker]:
+    """The kind of worker that plays a player of this name."""
+    if not is_batched(player):
+        return Worker
+    from tape2048_recorder.lanes.worker import BatchWorker
+
+    return BatchWorker
+
+
+def main(argument: str) -> int:
+    """Run a worker from the JSON of its :class:`WorkerSpec`."""
+    begin = time.monotonic()
+    spec = msgspec.json.decode(argument, type=WorkerSpec)
+    set_up(spec.daemon_pid)
+    die_first()
+    channel = Channel(socket.socket(fileno=spec.socket_fd))
+    shared = Shared(spec.shared_fd, spec.workers)
+    starting = True
+    try:
+        worker = _worker_class(spec.player)(spec, channel, shared)
+        worker.warm_up()
+        channel.send(Ready(worker.player_sha256, time.monotonic() - begin, worker.generation))
+        starting = False
+        worker.run()
+    except (EOFError, ConnectionError):
+        return 1  # the daemon is gone, and with it whatever could be said
+    except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
+        if isinstance(error, TapeError):
+            hint = None if error.hint is None else valid_text(error.hint)
+            channel.send(Crashed(valid_text(str(error)), starting, type(error).__name__, hint))
+        else:
+            channel.send(Crashed(valid_text(traceback.format_exc()), starting))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
