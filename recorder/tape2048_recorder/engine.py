@@ -1,9 +1,4 @@
-"""What happens on the board: the rules, and the two things that chance does.
-
-The rules themselves live in :mod:`tape2048.rules`, since the SDK needs them too (legal masks,
-symmetries, recovered moves), and are offered here again beside what only play needs: the spawn after
-a move, and the start of a game.
-"""
+"""Chance on the board: the spawn after a move, and the start of a game."""
 
 from __future__ import annotations
 
@@ -13,38 +8,8 @@ import numpy as np
 
 from tape2048._bits import popcount, select_bit
 from tape2048._jit import kernel
-from tape2048.rules import (
-    board_score,
-    boards_to_exps,
-    count_empty,
-    empty_mask,
-    exps_to_boards,
-    legal_mask,
-    legal_masks,
-    max_exponent,
-    merge_score,
-    slide,
-    symmetry,
-    transpose,
-)
+from tape2048.rules import empty_mask
 from tape2048_recorder import rng
-
-__all__ = [
-    "board_score",
-    "boards_to_exps",
-    "count_empty",
-    "empty_mask",
-    "exps_to_boards",
-    "legal_mask",
-    "legal_masks",
-    "max_exponent",
-    "merge_score",
-    "new_game",
-    "slide",
-    "spawn",
-    "symmetry",
-    "transpose",
-]
 
 U64 = np.uint64
 

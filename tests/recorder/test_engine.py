@@ -127,10 +127,3 @@ def test_random_play_comes_to_what_is_published() -> None:
     assert steps / games == pytest.approx(118, rel=0.01)
     assert highest.max() <= 1024
     assert np.isin(highest, 2 ** np.arange(2, 11, dtype=np.uint64)).all()
-
-
-def test_the_engine_offers_the_rules_again() -> None:
-    from tape2048 import rules
-
-    for name in set(engine.__all__) - {"new_game", "spawn"}:
-        assert getattr(engine, name) is getattr(rules, name)
