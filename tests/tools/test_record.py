@@ -96,6 +96,20 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
         (["--player", "random:depth=1"], 78, "takes no 'depth'"),
         (["--rotate-steps", "0"], 78, "--rotate-steps"),
         (["--no-such-flag"], 2, "No such option"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    tape: Callable[..., Outcome], args: list[str], code: int, said: str
+) -> None:
+    done = tape("record", *args)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
         (["--out-dir", "a_file"], 31, "expected a directory"),
         (["--out-dir", "a_file/below"], 31, "a_file"),
         (["--min-free-mb", "1000000000"], 32, "min_free_mb"),
