@@ -37,10 +37,9 @@ Samples = list[tuple[dict[str, str], float]]
 
 
 class _Metric(NamedTuple):
-    """A metric: its name without ``tape2048_``, its type, what it is, and its samples in a snapshot."""
+    """A metric: its name without ``tape2048_``, what it is, and its samples in a snapshot."""
 
     name: str
-    kind: str
     text: str
     samples: Callable[[Snapshot], Samples]
 
@@ -76,127 +75,88 @@ def _started(snapshot: Snapshot) -> float:
     return datetime.fromisoformat(snapshot.started_at).timestamp()
 
 
-# A counter's name ends in _total, units stand in the plural before that: Prometheus's conventions.
+# A counter's name ends in _total, all others are gauges; units stand in the plural before that: Prometheus's
+# conventions.
 _METRICS = (
-    _Metric("build_info", "gauge", "What plays and records; always 1.", _build),
-    _Metric("state", "gauge", "1 for the state that the recorder is in.", _labelled("state", _states)),
-    _Metric("start_time_seconds", "gauge", "When the recorder started, Unix time.", _one(_started)),
+    _Metric("build_info", "What plays and records; always 1.", _build),
+    _Metric("state", "1 for the state that the recorder is in.", _labelled("state", _states)),
+    _Metric("start_time_seconds", "When the recorder started, Unix time.", _one(_started)),
+    _Metric("status_time_seconds", "When these values were taken, Unix time.", _one(lambda s: s.written_at)),
+    _Metric("steps_total", "Moves made, recorded or not.", _one(lambda s: s.status.steps)),
     _Metric(
-        "status_time_seconds",
-        "gauge",
-        "When these values were taken, Unix time.",
-        _one(lambda s: s.written_at),
+        "model_ratio", "Share of the workers' time in a batched player.", _one(lambda s: s.status.model_share)
     ),
-    _Metric("steps_total", "counter", "Moves made, recorded or not.", _one(lambda s: s.status.steps)),
-    _Metric(
-        "model_ratio",
-        "gauge",
-        "Share of the workers' time in a batched player.",
-        _one(lambda s: s.status.model_share),
-    ),
-    _Metric("games_total", "counter", "Games finished.", _one(lambda s: s.status.games)),
-    _Metric(
-        "recorded_rows_total", "counter", "Rows in confirmed blocks.", _one(lambda s: s.status.recorded_rows)
-    ),
+    _Metric("games_total", "Games finished.", _one(lambda s: s.status.games)),
+    _Metric("recorded_rows_total", "Rows in confirmed blocks.", _one(lambda s: s.status.recorded_rows)),
     _Metric(
         "recorded_games_total",
-        "counter",
         "Recorded games by their highest tile.",
         _labelled("highest_tile", lambda s: dict(s.status.by_highest_tile)),
     ),
     _Metric(
         "reach_ratio",
-        "gauge",
         "Share of recorded games that reached a tile.",
         _labelled("tile", lambda s: s.status.reach),
     ),
-    _Metric("mean_score", "gauge", "Mean score of recorded games.", _one(lambda s: s.status.mean_score)),
-    _Metric("blocks_total", "counter", "Confirmed blocks.", _one(lambda s: s.status.counts.blocks)),
-    _Metric("sessions_total", "counter", "Published sessions.", _one(lambda s: s.status.counts.sessions)),
+    _Metric("mean_score", "Mean score of recorded games.", _one(lambda s: s.status.mean_score)),
+    _Metric("blocks_total", "Confirmed blocks.", _one(lambda s: s.status.counts.blocks)),
+    _Metric("sessions_total", "Published sessions.", _one(lambda s: s.status.counts.sessions)),
     _Metric(
-        "session_bytes_total",
-        "counter",
-        "Bytes of published sessions.",
-        _one(lambda s: s.status.counts.session_bytes),
+        "session_bytes_total", "Bytes of published sessions.", _one(lambda s: s.status.counts.session_bytes)
     ),
     _Metric(
         "publish_seconds_total",
-        "counter",
         "Time that publishing sessions took.",
         _one(lambda s: s.status.counts.publish_s),
     ),
     _Metric(
         "publish_last_seconds",
-        "gauge",
         "Time that publishing the last session took.",
         _one(lambda s: s.status.counts.publish_last_s),
     ),
     _Metric(
         "pauses_total",
-        "counter",
         "Times that workers had to wait, by reason.",
         _labelled("reason", lambda s: dict(s.status.counts.pauses)),
     ),
     _Metric(
-        "paused_seconds_total",
-        "counter",
-        "Time that workers had to wait.",
-        _one(lambda s: s.status.counts.paused_s),
+        "paused_seconds_total", "Time that workers had to wait.", _one(lambda s: s.status.counts.paused_s)
     ),
     _Metric(
         "worker_restarts_total",
-        "counter",
         "Workers started in the place of others.",
         _one(lambda s: s.status.counts.worker_restarts),
     ),
     _Metric(
         "workers_silent_total",
-        "counter",
         "Workers ended because nothing was heard of them.",
         _one(lambda s: s.status.counts.workers_silent),
     ),
-    _Metric("workers", "gauge", "Workers that there should be.", _one(lambda s: s.status.workers)),
-    _Metric("workers_ready", "gauge", "Workers that play.", _one(lambda s: s.status.workers_ready)),
+    _Metric("workers", "Workers that there should be.", _one(lambda s: s.status.workers)),
+    _Metric("workers_ready", "Workers that play.", _one(lambda s: s.status.workers_ready)),
     _Metric(
-        "workers_overdue",
-        "gauge",
-        "Workers of which nothing is heard now.",
-        _one(lambda s: s.status.workers_overdue),
+        "workers_overdue", "Workers of which nothing is heard now.", _one(lambda s: s.status.workers_overdue)
     ),
-    _Metric("rows_waiting", "gauge", "Rows that wait to be written.", _one(lambda s: s.status.rows_waiting)),
+    _Metric("rows_waiting", "Rows that wait to be written.", _one(lambda s: s.status.rows_waiting)),
     _Metric(
         "sessions_pending",
-        "gauge",
         "Closed sessions that wait to be published.",
         _one(lambda s: s.status.sessions_pending),
     ),
     _Metric(
-        "open_session_rows",
-        "gauge",
-        "Confirmed rows of the open session.",
-        _one(lambda s: s.status.session_rows),
+        "open_session_rows", "Confirmed rows of the open session.", _one(lambda s: s.status.session_rows)
     ),
+    _Metric("rotate_rows", "Rows at which a session is published.", _one(lambda s: s.status.rotate_steps)),
     _Metric(
-        "rotate_rows",
-        "gauge",
-        "Rows at which a session is published.",
-        _one(lambda s: s.status.rotate_steps),
-    ),
-    _Metric(
-        "disk_free_bytes",
-        "gauge",
-        "Bytes free on the file system of out_dir.",
-        _one(lambda s: s.status.free_bytes),
+        "disk_free_bytes", "Bytes free on the file system of out_dir.", _one(lambda s: s.status.free_bytes)
     ),
     _Metric(
         "disk_full_seconds",
-        "gauge",
         "Time until min_free_mb is reached at the rate of now.",
         _one(lambda s: s.status.disk_full_s),
     ),
     _Metric(
         "reloads_total",
-        "counter",
         "Times that the configuration was read again.",
         _one(lambda s: s.status.counts.reloads),
     ),
@@ -218,7 +178,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     for metric in _METRICS:
-        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        kind = CounterMetricFamily if metric.name.endswith("_total") else GaugeMetricFamily
         samples = metric.samples(snapshot)
         labels = ["recorder", *(samples[0][0] if samples else ())]
         family = kind(f"tape2048_{metric.name}", metric.text, labels=labels)
