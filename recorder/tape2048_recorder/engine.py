@@ -1,4 +1,4 @@
-"""Chance on the board: the spawn after a move, and the start of a game (rules: :mod:`tape2048.rules`)."""
+"""Chance on the board: the spawn after a move, and the start of a game."""
 
 from __future__ import annotations
 

@@ -62,7 +62,6 @@ __all__ = ["FIELDS", "Batch", "Batches"]
 STATE_VERSION = 2
 #: States of this version count where nothing is shuffled: since then, shuffles alone became others.
 _SHUFFLED_OTHERWISE = 1
-_NO_KEYS = np.empty(0, np.uint64)
 
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
@@ -246,10 +245,6 @@ class Batches:
                 f"{self._rank_rows():,} rows a rank make no whole batch of {self.batch_size:,}",
                 hint="a smaller batch_size, or drop_last=False",
             )
-
-    def rows_of_batch(self, index: int) -> int:
-        """How many rows batch ``index`` of an epoch has on this rank."""
-        return self._extent(as_int("index", index))[1]
 
     def _extent(self, index: int) -> tuple[int, int]:
         """First place in the epoch's order, and number of rows, of this rank's batch ``index``."""

@@ -14,23 +14,12 @@ from numba.extending import register_jitable
 
 from tape2048._bits import popcount
 from tape2048._jit import kernel
-from tape2048.errors import RecoveryError
 from tape2048.rules import as_packed, slide, slide_rows, transpose
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "AMBIGUOUS",
-    "UNKNOWN",
-    "Recovered",
-    "check_consecutive",
-    "recover",
-    "recover_move",
-    "recover_moves",
-]
+__all__ = ["AMBIGUOUS", "UNKNOWN", "Recovered", "recover", "recover_move"]
 
 #: In the place of a move: two moves explain the pair.
 AMBIGUOUS = 254
@@ -98,34 +87,6 @@ def recover_move(board: Any, following: Any) -> Any:
 
 
 @kernel
-def _fill_moves(boards: Any, following: Any, out: Any) -> None:
-    for i in range(boards.shape[0]):
-        out[i] = recover_move(boards[i], following[i])
-
-
-def recover_moves(boards: ArrayLike, following: ArrayLike) -> NDArray[np.uint8]:
-    """The move between each board and the next one of its run.
-
-    Args:
-        boards: packed boards, ``u64[n]``.
-        following: the board after each one's move and spawn, ``u64[n]``.
-
-    Returns:
-        ``u8[n]``: 0 up, 1 down, 2 left, 3 right; :data:`AMBIGUOUS` where two moves explain the pair;
-        :data:`UNKNOWN` where none does.
-
-    Raises:
-        ValueError: the shapes differ, or these are not integers.
-    """
-    before, after = as_packed(boards), as_packed(following)
-    if before.shape != after.shape:
-        raise ValueError(f"boards of shape {before.shape} and {after.shape}; expected one shape")
-    out = np.empty(before.size, np.uint8)
-    _fill_moves(before.reshape(-1).copy(), after.reshape(-1).copy(), out)
-    return out.reshape(before.shape)
-
-
-@kernel
 def _recover(states: Any, known: Any, moves: Any, cells: Any, exponents: Any) -> None:
     for i in range(moves.shape[0]):
         move, found = U64(UNKNOWN), U64(0)
@@ -167,22 +128,3 @@ def _as_moves(moves: ArrayLike) -> NDArray[np.uint8]:
     if given.size and given.dtype.kind not in "iu":
         raise ValueError(f"moves have dtype {given.dtype}; expected integers")
     return np.where((given < 0) | (given > 3), UNKNOWN, given).astype(np.uint8)
-
-
-def check_consecutive(
-    states: NDArray[np.uint64], moves: NDArray[np.uint8], path: str | os.PathLike[str] | None = None
-) -> None:
-    """Raise unless each board follows from the one before it by its move and one spawn.
-
-    Raises:
-        RecoveryError: one does not; the message names the step and both boards.
-    """
-    bad = np.flatnonzero(recover(states, moves).moves == UNKNOWN)
-    if len(bad):
-        step = int(bad[0])
-        raise RecoveryError(
-            f"move {moves[step]} at step {step} does not lead from board {int(states[step]):#018x} "
-            f"to {int(states[step + 1]):#018x}",
-            path=path,
-            hint=f"{len(bad)} of {len(moves)} steps are like this",
-        )

@@ -73,7 +73,6 @@ __all__ = [
     "Permutation",
     "fill_permuted",
     "permuted",
-    "unpermuted",
 ]
 
 U64 = np.uint64
@@ -149,14 +148,6 @@ class Permutation:
         start = self._checked(start, out)
         fill_permuted(U64(start), self.keys, np.empty(_TILE, U64), out)
 
-    def inverse_fill(self, start: int, out: NDArray[np.uint64]) -> None:
-        """Write the positions of ``start, start + 1, ...``: ``permutation(out[j]) == start + j``.
-
-        Arguments and errors as for :meth:`fill`.
-        """
-        start = self._checked(start, out)
-        fill_unpermuted(U64(start), self.keys, out)
-
     def _checked(self, start: int, out: NDArray[np.uint64]) -> int:
         start = as_int("start", start)
         if not isinstance(out, np.ndarray):
@@ -226,29 +217,6 @@ def permuted(i: Any, keys: Any) -> Any:
         i = high << low_bits | low
         if i < keys[_N]:
             return i
-
-
-@kernel
-def unpermuted(i: Any, keys: Any) -> Any:
-    """The position of one image (``u64``, below n): the inverse of :func:`permuted`."""
-    low_bits, size = keys[_LOW_BITS], keys[_HIGH_SIZE]
-    mask = (U64(1) << low_bits) - U64(1)
-    while True:
-        low, high = i & mask, i >> low_bits
-        for r in range(keys[_DOUBLE_ROUNDS] - U64(1), -1, -1):
-            at = _ROUND_KEYS + _DOUBLE_ROUND_WORDS * r
-            high = (high + size - _high_step(low, keys, at + 3)) % size
-            low = (low - _low_step(high, keys, at)) & mask
-        i = high << low_bits | low
-        if i < keys[_N]:
-            return i
-
-
-@kernel
-def fill_unpermuted(start: Any, keys: Any, out: Any) -> None:
-    """``out[j] = unpermuted(start + j)``, ``u64[m]``; ``start`` is ``u64``, and nothing is checked."""
-    for j in range(out.shape[0]):
-        out[j] = unpermuted(start + U64(j), keys)
 
 
 # ------------------------------------------------------------------------------- many in lanes

@@ -18,8 +18,8 @@ import dataset_target
 import harness
 from corpus import check_corpus, corpus_files
 from dataset_target import DATASET, SPLIT
-from planting import Mutant, planted
 from set_targets import GAMES
+from tests.mutants import Mutant, planted
 
 from tape2048.errors import FormatError
 from tape2048.formats.dataset import Dataset

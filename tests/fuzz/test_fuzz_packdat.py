@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
 from corpus import check_corpus, corpus_files
-from planting import Mutant, planted
 from set_targets import PACKDAT
+from tests.mutants import Mutant, planted
 
 from tape2048.errors import TruncatedError
 from tape2048.formats.packdat import DataPack

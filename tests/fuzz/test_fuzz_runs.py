@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
 from corpus import corpus_files
-from planting import Mutant, planted
 from run_targets import TARGETS
+from tests.mutants import Mutant, planted
 
 #: Cases of the structured layer; ``make fuzz`` asks for more.
 CASES = int(os.environ.get("FUZZ_CASES", "200000"))

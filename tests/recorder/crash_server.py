@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from materials import SEED, Prepared, load_blocks, make_facts
-from mutants import Mutant, applied
+from tests.mutants import Mutant, planted
 
 from tape2048.errors import TapeError
 from tape2048_recorder.instance import GameState, Instance, Memory
@@ -155,7 +155,7 @@ def child(job: dict[str, Any], blocks: list[Prepared], shared: mmap.mmap, go: in
     said: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         for fields in job["mutants"]:
-            stack.enter_context(applied(Mutant(*fields)))
+            stack.enter_context(planted(Mutant(*fields)))
         os.read(go, 1)
         try:
             play()

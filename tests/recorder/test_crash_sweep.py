@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from tests.mutants import Mutant, planted
 
 from tape2048 import errors
 from tape2048.errors import StorageError
@@ -32,7 +33,6 @@ from tape2048_recorder.partial import PartialSession
 
 from .checks import assert_holds, assert_recovers_all_that_was_confirmed, published_runs
 from .materials import make_facts
-from .mutants import Mutant, applied
 from .processes import PATIENCE_S, environment
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Stage:
     def mutated(self, mutant: Mutant) -> Iterator[None]:
         """Play, and recover afterwards, with changed code."""
         self._mutants = [mutant]
-        with applied(mutant):
+        with planted(mutant):
             yield
         self._mutants = []
 

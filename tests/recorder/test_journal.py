@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.mutants import Mutant, planted
 from tests.sdk.builders import open_files
 
 from tape2048.errors import FormatError
@@ -15,7 +16,6 @@ from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.journal import Block, Journal, read_journal
 
 from .disks import files_end_at
-from .mutants import Mutant, applied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +103,7 @@ def test_a_flipped_bit_ends_it_before_the_record(path: Path) -> None:
 def test_without_its_checksum_a_flipped_bit_would_go_unseen(path: Path) -> None:
     check = "_CHECK.unpack_from(data, end)[0] != crc32c(memoryview(data)[at:end])"
     mutant = Mutant("tape2048_recorder.journal:read_journal", check, "False")
-    with applied(mutant), pytest.raises(AssertionError):
+    with planted(mutant), pytest.raises(AssertionError):
         assert_flips_are_seen(path)
 
 

@@ -11,19 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from tests import reference
+from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, words
 from tests.recorder.ntuple import slow
 
-from tape2048._jit import kernel
 from tape2048.errors import ConfigError, NetworkError, UnknownKeyError
 from tape2048_recorder import players, rng
 from tape2048_recorder.game_loop import play_unrecorded
 from tape2048_recorder.ntuple.arguments import parse_mix
 from tape2048_recorder.ntuple.downgrading import downgraded
 from tape2048_recorder.ntuple.files import save_network
-from tape2048_recorder.players._api import NO_MOVE, choose
+from tape2048_recorder.players._api import NO_MOVE
 from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
 
 if TYPE_CHECKING:
@@ -31,28 +30,7 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.ntuple.network import Network
 
-GAMMA = np.uint64(reference.GOLDEN_GAMMA)
 DTYPES = {"f32": np.float32, "i16": np.int16}
-words = st.integers(0, 2**64 - 1)
-boards = st.one_of(
-    *(
-        st.lists(tile, min_size=16, max_size=16)
-        for tile in (st.integers(0, 15), st.sampled_from([0, 1, 2, 15]), st.sampled_from([0, 14, 15]))
-    )
-)
-
-
-@kernel
-def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    return choose(player, board, state, gamma)
-
-
-@kernel
-def _count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
-    state = np.uint64(9)
-    for _ in range(choices):
-        move, _after, state = _choose(player, board, state, GAMMA)
-        counts[move] += 1
 
 
 #: As many tuples as the networks that ship have: what is compiled for one serves the other.
@@ -80,13 +58,13 @@ def u64(cells: list[int]) -> np.uint64:
 
 
 def choice(player: NTuple, cells: list[int], state: int = 0) -> tuple[int, list[int], int]:
-    move, after, new_state = map(int, _choose(player, u64(cells), np.uint64(state), GAMMA))
+    move, after, new_state = map(int, choose_once(player, u64(cells), np.uint64(state), GAMMA))
     return move, reference.unpack(after), new_state
 
 
 def counts_of(player: NTuple, cells: list[int], choices: int = 200_000) -> npt.NDArray[np.int64]:
     counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
-    _count_choices(player, u64(cells), choices, counts)
+    count_choices(player, u64(cells), choices, counts)
     return counts
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from tests import reference
+from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, words
 
 from tape2048._jit import kernel
 from tape2048.errors import ConfigError, UnknownKeyError
@@ -29,27 +29,6 @@ if TYPE_CHECKING:
 Cells = tuple[int, ...]
 
 LOST = [15] * 16
-GAMMA = np.uint64(reference.GOLDEN_GAMMA)
-words = st.integers(0, 2**64 - 1)
-boards = st.one_of(
-    *(
-        st.lists(tile, min_size=16, max_size=16)
-        for tile in (st.integers(0, 15), st.sampled_from([0, 1, 2, 15]), st.sampled_from([0, 14, 15]))
-    )
-)
-
-
-@kernel
-def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    return choose(player, board, state, gamma)
-
-
-@kernel
-def _count_choices(player: Any, board: Any, choices: Any, counts: Any) -> None:
-    state = np.uint64(9)
-    for _ in range(choices):
-        move, _after, state = choose(player, board, state, GAMMA)
-        counts[move] += 1
 
 
 @kernel
@@ -65,13 +44,13 @@ def u64(cells: list[int] | Cells) -> np.uint64:
 
 def choice(player: Any, cells: list[int], state: int = 0) -> tuple[int, list[int], int]:
     """The move, the afterstate, and the generator's state after it."""
-    move, after, state = map(int, _choose(player, u64(cells), np.uint64(state), GAMMA))
+    move, after, state = map(int, choose_once(player, u64(cells), np.uint64(state), GAMMA))
     return move, reference.unpack(after), state
 
 
 def counts_of(name: str, cells: list[int], choices: int) -> npt.NDArray[np.int64]:
     counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
-    _count_choices(players.make_player(name, {}), u64(cells), choices, counts)
+    count_choices(players.make_player(name, {}), u64(cells), choices, counts)
     return counts
 
 
@@ -311,7 +290,7 @@ def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, c
     fresh = players.make_player("expectimax", {"depth": depth})
     for i in range(count):
         fresh.cache_keys[:] = 0
-        assert int(_choose(fresh, packed[i], np.uint64(0), GAMMA)[0]) == first[i]
+        assert int(choose_once(fresh, packed[i], np.uint64(0), GAMMA)[0]) == first[i]
 
 
 @pytest.mark.slow

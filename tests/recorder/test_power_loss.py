@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.mutants import Mutant, planted
 
 from tape2048.session import sessions
 
@@ -27,7 +28,6 @@ from .checks import (
     recover,
 )
 from .disks import LOOPED, Looped
-from .mutants import Mutant, applied
 from .test_crash_sweep import CHANGING, FULL, Point, Server, Stage
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Powered:
     def mutated(self, mutant: Mutant) -> Iterator[None]:
         """Play with changed code; recovery stays as it is."""
         self._mutants = [mutant]
-        with applied(mutant):  # so that a mutant that does not fit is an error here
+        with planted(mutant):  # so that a mutant that does not fit is an error here
             pass
         yield
         self._mutants = []

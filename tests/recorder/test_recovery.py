@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+from tests.mutants import Mutant, planted
 
 from tape2048._findings import Finding, Report
 from tape2048.errors import StorageError
@@ -24,7 +25,6 @@ from tape2048_recorder.publish import publish
 from .checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
 from .disks import files_end_at, unsaid
 from .materials import NAME, ROW_BYTES, make_facts
-from .mutants import Mutant, applied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -177,7 +177,7 @@ CARELESS = {
 @pytest.mark.parametrize("name", CARELESS)
 def test_a_careless_recovery_would_be_noticed(root: Path, blocks: list[Prepared], name: str) -> None:
     where, old, new = CARELESS[name]
-    with applied(Mutant(f"tape2048_recorder.{where}", old, new)), pytest.raises((AssertionError, ValueError)):
+    with planted(Mutant(f"tape2048_recorder.{where}", old, new)), pytest.raises((AssertionError, ValueError)):
         assert_a_bad_block_is_left_out(root, blocks)
 
 

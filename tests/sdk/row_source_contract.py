@@ -1,53 +1,60 @@
-"""What every source of rows keeps to; subclass ``RowSourceContract`` and give it ``source`` and ``expected``.
+"""The contract that every source of rows keeps; one suite for all of them.
 
-A source of rows has ``__len__``, ``__getitem__`` (a number or a slice) and ``get_batch`` (numbers in any
-order, repeats allowed), and gives records of one dtype.
+A test module of a source derives :class:`RowSourceContract` and gives it a fixture ``sample``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import copy
+import pickle
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+
+class Sample(NamedTuple):
+    """A source, and what its rows have to be.
+
+    Attributes:
+        source: with at least 20 rows.
+        boards: ``u64[N]``: the packed board of each row.
+        rows: the rows with all their fields, where a test knows them.
+    """
+
+    source: Any
+    boards: np.ndarray
+    rows: np.ndarray | None = None
+
+    def check(self, found: np.ndarray, which: Any) -> None:
+        """``found`` are the rows that ``which`` takes out of all."""
+        np.testing.assert_array_equal(boards_of(found), self.boards[which])
+        if self.rows is not None:
+            assert found.dtype == self.rows.dtype
+            np.testing.assert_array_equal(found, self.rows[which])
 
 
-class RowSource(Protocol):
-    """A sequence of rows."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: Any) -> Any: ...
-
-    def get_batch(self, indices: ArrayLike) -> NDArray[np.void]: ...
+def boards_of(rows: np.ndarray) -> np.ndarray:
+    """Packed boards of rows of any source, worked out cell by cell where they are exponents."""
+    if "board" in rows.dtype.names:
+        return rows["board"].astype(np.uint64)
+    boards = np.zeros(len(rows), np.uint64)
+    for cell in range(16):
+        boards |= rows["exps"][:, cell].astype(np.uint64) << np.uint64(60 - 4 * cell)
+    return boards
 
 
 class RowSourceContract:
-    """Tests against ``expected``, all rows as one array; at least 30 of them."""
+    """What batches and loaders rely on."""
 
-    @pytest.fixture
-    def source(self) -> RowSource:
-        raise NotImplementedError
+    def test_length(self, sample: Sample) -> None:
+        assert len(sample.source) == len(sample.boards) >= 20
 
-    @pytest.fixture
-    def expected(self) -> NDArray[np.void]:
-        raise NotImplementedError
-
-    def test_length(self, source: RowSource, expected: NDArray[np.void]) -> None:
-        assert len(source) == len(expected) >= 30
-
-    def test_every_row_by_its_number(self, source: RowSource, expected: NDArray[np.void]) -> None:
-        for number in {0, 1, len(expected) // 2, len(expected) - 1}:
-            assert source[number] == expected[number]
-            assert source[number].dtype == expected.dtype
-        assert source[-1] == expected[-1]
-        assert source[-len(expected)] == expected[0]
-
-    def test_no_such_row(self, source: RowSource, expected: NDArray[np.void]) -> None:
-        for number in (len(expected), -len(expected) - 1, 2**62):
+    def test_a_row_by_its_number(self, sample: Sample) -> None:
+        source, count = sample.source, len(sample.boards)
+        for number in (0, 4, count - 1):
+            sample.check(np.array([source[number]]), [number])
+        for number in (count, -count - 1, 2**62):
             with pytest.raises(IndexError, match=str(number)):
                 source[number]
 
@@ -57,42 +64,58 @@ class RowSourceContract:
          slice(20, 4, -2), slice(10**9, None)],
         ids=str,
     )  # fmt: skip
-    def test_slices(self, source: RowSource, expected: NDArray[np.void], rows: slice) -> None:
+    def test_slices(self, sample: Sample, rows: slice) -> None:
+        source = sample.source
         found = source[rows]
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected[rows])
-
-    def test_rows_cannot_be_written_through_a_slice(self, source: RowSource) -> None:
-        found = source[2:5]
+        assert found.dtype == source.get_batch([0]).dtype
+        sample.check(found, rows)
         if found.flags.writeable:  # a copy
-            before = source[2]
-            found[:] = np.zeros(1, found.dtype)
-            assert source[2] == before
+            found[:] = np.zeros((), found.dtype)
+            sample.check(source[rows], rows)
 
-    @pytest.mark.parametrize("dtype", ["<i8", "<i4", "<u8", "<u2", ">i8"])
-    def test_batch_in_any_order(self, source: RowSource, expected: NDArray[np.void], dtype: str) -> None:
-        numbers = np.random.default_rng(0).integers(0, len(expected), 5000).astype(dtype)
-        found = source.get_batch(numbers)
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected[numbers])
+    @pytest.mark.parametrize("dtype", ["<i8", "<u8", "<i4", "<u2", ">i8"])
+    def test_a_batch_is_the_rows_in_the_order_asked_for(self, sample: Sample, dtype: str) -> None:
+        rng = np.random.default_rng(1)
+        for size in (1, 7, 5000):
+            numbers = rng.integers(0, len(sample.boards), size).astype(dtype)
+            batch = sample.source.get_batch(numbers)
+            assert batch.shape == (size,)
+            sample.check(batch, numbers)
 
-    def test_batch_of_what_numpy_makes_an_array_of(
-        self, source: RowSource, expected: NDArray[np.void]
-    ) -> None:
-        np.testing.assert_array_equal(source.get_batch([7, 3, 3]), expected[[7, 3, 3]])
-        np.testing.assert_array_equal(source.get_batch(np.arange(20)[::-3]), expected[np.arange(20)[::-3]])
-        assert source.get_batch([]).shape == (0,)
-        assert source.get_batch([]).dtype == expected.dtype
+    def test_lists_and_strided_numbers(self, sample: Sample) -> None:
+        for numbers in ([5, 0, 5], np.arange(20)[::-3]):
+            sample.check(sample.source.get_batch(numbers), numbers)
 
-    @pytest.mark.parametrize("place", [0, 1, 4000])
-    def test_wrong_number_in_a_batch(self, source: RowSource, expected: NDArray[np.void], place: int) -> None:
-        for wrong in (-1, len(expected), 2**62, -(2**62)):
-            numbers = np.zeros(4001, np.int64)
-            numbers[place] = wrong
-            with pytest.raises(IndexError, match=str(wrong)):
-                source.get_batch(numbers)
+    def test_every_row_once(self, sample: Sample) -> None:
+        sample.check(sample.source.get_batch(np.arange(len(sample.boards))), slice(None))
 
-    @pytest.mark.parametrize("numbers", [[1.5], [[1, 2]], ["a"], 3], ids=str)
-    def test_what_is_no_list_of_numbers(self, source: RowSource, numbers: Any) -> None:
+    def test_no_rows(self, sample: Sample) -> None:
+        assert sample.source.get_batch([]).shape == (0,)
+        assert sample.source.get_batch(np.empty(0, np.int64)).dtype == sample.source.get_batch([0]).dtype
+
+    def test_a_batch_is_the_caller_s_own(self, sample: Sample) -> None:
+        before = sample.source.get_batch([0, 1]).copy()
+        batch = sample.source.get_batch([0, 1])
+        batch[:] = np.zeros((), batch.dtype)
+        np.testing.assert_array_equal(sample.source.get_batch([0, 1]), before)
+
+    @pytest.mark.parametrize("bad", [-1, 2**40, -(2**63)])
+    def test_numbers_outside_are_refused(self, sample: Sample, bad: int) -> None:
+        numbers = np.full(4001, 3, np.int64)
+        for place in (0, 25, 49, 4000):  # before, within and after what a gather looks ahead
+            wrong = numbers.copy()
+            wrong[place] = bad
+            with pytest.raises(IndexError, match=str(bad)):
+                sample.source.get_batch(wrong)
+        with pytest.raises(IndexError):
+            sample.source.get_batch([len(sample.boards)])
+
+    @pytest.mark.parametrize("bad", [np.zeros((2, 2), np.int64), [1.5], ["a"], 3], ids=str)
+    def test_what_are_no_numbers_is_refused(self, sample: Sample, bad: Any) -> None:
         with pytest.raises(TypeError):
-            source.get_batch(numbers)
+            sample.source.get_batch(bad)
+
+    def test_copies_and_pickles_are_the_same_source(self, sample: Sample) -> None:
+        numbers = np.arange(0, len(sample.boards), 3)
+        for again in (copy.copy(sample.source), pickle.loads(pickle.dumps(sample.source))):  # noqa: S301 - our own
+            sample.check(again.get_batch(numbers), numbers)

@@ -20,7 +20,6 @@ from tape2048 import errors
 from tape2048.formats import _a2pack_writer as writer_module
 from tape2048.formats.a2pack import PackReader, PackStats, PackWriter, pack_directory
 from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.rows import RowSource
 
 from . import run_builders as build
 from .builders import names, open_files
@@ -143,7 +142,6 @@ class TestReader:
 
     def test_rows_of_all_runs(self, pack: PackReader) -> None:
         rows = pack.rows()
-        assert isinstance(rows, RowSource)
         assert len(rows) == sum(len(game.moves) for game in GAMES)
         assert rows[:]["board"].tolist() == [board for game in GAMES for board in game.states[:-1]]
         assert rows[len(rows) - 1]["run_id"] == 6

@@ -19,7 +19,7 @@ from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
 
 from .builders import Game, Spec, change_database, open_files, write_foreign, write_manifest, write_ours
 from .corpora import OURS, THEIRS, Built, build, games
-from .row_source_contract import RowSourceContract
+from .row_source_contract import RowSourceContract, Sample, boards_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,56 +44,46 @@ def corpus(built: Built, load: Any) -> Corpus:
     return Corpus.open(built.root, load=load)
 
 
+def _sample(corpus: Corpus, rows: NDArray[np.void]) -> Sample:
+    return Sample(corpus, boards_of(rows), rows)
+
+
 class TestWhole(RowSourceContract):
     @pytest.fixture
-    def source(self, corpus: Corpus) -> Corpus:  # type: ignore[override]
-        return corpus
+    def sample(self, corpus: Corpus, built: Built) -> Sample:
+        return _sample(corpus, built.rows)
 
-    @pytest.fixture
-    def expected(self, built: Built) -> NDArray[np.void]:
-        return built.rows
+    def test_rows_counted_from_the_end(self, sample: Sample) -> None:
+        for number in (-1, -len(sample.boards)):
+            sample.check(np.array([sample.source[number]]), [number])
 
 
 class TestFiltered(RowSourceContract):
-    @pytest.fixture
-    def source(self, corpus: Corpus) -> Corpus:  # type: ignore[override]
-        return corpus.where("id % 3 <> 0 AND steps > 1")
-
-    @pytest.fixture
-    def expected(self, built: Built) -> NDArray[np.void]:
-        return built.of_runs(np.array([game.id % 3 != 0 and game.steps > 1 for game in built.games]))
-
-
-class TestFilteredWhenOpened(TestFiltered):
-    """In memory, only the rows of these runs were read."""
-
-    @pytest.fixture
-    def source(self, built: Built, load: Any) -> Corpus:  # type: ignore[override]
-        return Corpus.open(built.root, "id % 3 <> 0", load=load, min_steps=2)
+    @pytest.fixture(params=[False, True], ids=["afterwards", "when opened"])
+    def sample(self, corpus: Corpus, built: Built, load: Any, request: pytest.FixtureRequest) -> Sample:
+        rows = built.of_runs(np.array([game.id % 3 != 0 and game.steps > 1 for game in built.games]))
+        if request.param:  # in memory, only the rows of these runs were read
+            return _sample(Corpus.open(built.root, "id % 3 <> 0", load=load, min_steps=2), rows)
+        return _sample(corpus.where("id % 3 <> 0 AND steps > 1"), rows)
 
 
 class TestPartOfEachGame(RowSourceContract):
     @pytest.fixture
-    def source(self, corpus: Corpus) -> Corpus:  # type: ignore[override]
-        return corpus.phase(steps=(2, 30)).phase(empties=(6, 12))
-
-    @pytest.fixture
-    def expected(self, built: Built) -> NDArray[np.void]:
+    def sample(self, corpus: Corpus, built: Built) -> Sample:
         empty = (built.rows["exps"] == 0).sum(axis=1)
         step = built.rows["step_idx"]
-        return built.rows[(step >= 2) & (step < 30) & (empty >= 6) & (empty < 12)]
+        rows = built.rows[(step >= 2) & (step < 30) & (empty >= 6) & (empty < 12)]
+        return _sample(corpus.phase(steps=(2, 30)).phase(empties=(6, 12)), rows)
 
 
 class TestSession(RowSourceContract):
     """One session of others, whose runs take turns: a corpus puts each run together."""
 
     @pytest.fixture
-    def source(self, built: Built, load: Any) -> Corpus:  # type: ignore[override]
-        return Corpus.open(built.root / THEIRS, load=load)
-
-    @pytest.fixture
-    def expected(self, built: Built) -> NDArray[np.void]:
-        return built.of_runs(np.array(built.session) == 3)
+    def sample(self, built: Built, load: Any) -> Sample:
+        return _sample(
+            Corpus.open(built.root / THEIRS, load=load), built.of_runs(np.array(built.session) == 3)
+        )
 
 
 class TestOpen:

@@ -6,8 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import pty
-import select
 import shlex
 import signal
 import subprocess
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from rich.console import Console
+from tests.tools.terminal import signalled_on_a_terminal
 
 from tape2048 import Session, sessions
 from tape2048_recorder.config_schema import RecorderConfig
@@ -73,38 +72,13 @@ def test_the_command_that_is_suggested_for_labels_works(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
-    primary, secondary = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-    process = subprocess.Popen(
+    text = signalled_on_a_terminal(
         [*COMMAND, "--player", "greedy"],
+        signal.SIGINT,
+        [b"steps/s", b"mean score 2"],
         cwd=tmp_path,
-        stdin=secondary,
-        stdout=secondary,
-        stderr=secondary,
-        env=env,
+        env=os.environ,
     )
-    os.close(secondary)
-    seen = b""
-    interrupted = False
-    deadline = time.monotonic() + 60
-    try:
-        while time.monotonic() < deadline:
-            if not select.select([primary], [], [], 1)[0]:
-                continue
-            try:
-                data = os.read(primary, 1 << 16)
-            except OSError:  # the other side is closed: it has ended
-                break
-            seen += data
-            if not interrupted and b"steps/s" in seen and b"mean score 2" in seen:
-                process.send_signal(signal.SIGINT)
-                interrupted = True
-        assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(primary)
-    text = seen.decode()
     assert "2 workers" in text or "1 workers" in text or "workers" in text
     assert "session" in text
     assert "left in selfplay" in text
@@ -122,6 +96,20 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
         (["--player", "random:depth=1"], 78, "takes no 'depth'"),
         (["--rotate-steps", "0"], 78, "--rotate-steps"),
         (["--no-such-flag"], 2, "No such option"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    tape: Callable[..., Outcome], args: list[str], code: int, said: str
+) -> None:
+    done = tape("record", *args)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
         (["--out-dir", "a_file"], 31, "expected a directory"),
         (["--out-dir", "a_file/below"], 31, "a_file"),
         (["--min-free-mb", "1000000000"], 32, "min_free_mb"),

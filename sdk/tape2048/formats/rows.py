@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from tape2048._text import counted
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ROW_DTYPE", "RowSource", "RowView", "row_numbers", "run_ordinal", "unchecked_numbers"]
+__all__ = ["ROW_DTYPE", "RowView", "row_numbers", "run_ordinal", "unchecked_numbers"]
 
 #: One row, packed. ``board`` is at the front, so that a batch's boards are a plain strided view.
 ROW_DTYPE = np.dtype(
@@ -45,20 +45,6 @@ ROW_DTYPE = np.dtype(
     ]
 )
 assert ROW_DTYPE.itemsize == 34
-
-
-@runtime_checkable
-class RowSource(Protocol):
-    """What batches and loaders ask of a source of rows; :class:`RowView` implements the rest."""
-
-    def __len__(self) -> int:
-        """Number of rows, N."""
-
-    def __getitem__(self, rows: Any, /) -> Any:
-        """One row (an integer), or several (a slice, row numbers or a mask)."""
-
-    def get_batch(self, indices: ArrayLike, /) -> NDArray[np.void]:
-        """The rows with these numbers, in this order, as a new array."""
 
 
 class RowView(ABC):

@@ -10,12 +10,11 @@ from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.a2t1 import read_run
 from tape2048.formats.dataset import Dataset
 from tape2048.formats.packdat import DataPack
-from tape2048.formats.rows import RowSource
 from tape2048.session import Session
 
 from ..builders import Spec, rows_of, write_foreign, write_ours
+from ..row_source_contract import RowSourceContract, Sample, boards_of
 from ..run_builders import a2run2_bytes, a2t1_bytes
-from .row_sources import RowSourceContract, Sample, boards_of
 from .set_builders import GAMES, packdat_bytes, write_dataset
 
 if TYPE_CHECKING:
@@ -104,5 +103,8 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
 
 
 class TestContract(RowSourceContract):
-    def test_it_is_a_row_source(self, sample: Sample) -> None:
-        assert isinstance(sample.source, RowSource)
+    def test_masks(self, sample: Sample) -> None:
+        mask = np.arange(len(sample.boards)) % 3 == 1
+        sample.check(sample.source[mask], mask)
+        with pytest.raises(IndexError):
+            sample.source.get_batch(np.ones(len(sample.boards) + 1, np.bool_))

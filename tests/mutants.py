@@ -1,4 +1,4 @@
-"""Planted defects: a check of a reader taken out, to show that fuzzing finds what then gets through.
+"""Planted defects: the product's code with one line changed, to show that a test would notice.
 
 A Python function gets the code of its changed source; a compiled kernel is compiled anew from it, and stands
 in the module until the block is left.
