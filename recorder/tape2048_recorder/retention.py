@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import msgspec
 
 from tape2048.errors import ConfigError
-from tape2048_recorder._toml import read_toml
-from tape2048_recorder.settings import Origin, about, read_value, settings_of, unknown_key
+from tape2048.settings_fields import Origin, about, read_value, settings_of, unknown_key
+from tape2048.settings_toml import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

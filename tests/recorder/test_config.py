@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tape2048._cores import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
+from tape2048.settings_fields import Origin, settings_of
+from tape2048.settings_toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder import config_checks
-from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder.config import (
     STOP_TIMEOUT_ENV,
     RecorderConfig,
@@ -26,7 +27,6 @@ from tape2048_recorder.config import (
     load_config,
     split_player,
 )
-from tape2048_recorder.settings import Origin, settings_of
 
 SETTINGS = settings_of(RecorderConfig)
 

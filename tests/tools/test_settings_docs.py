@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import RecorderConfig, load_config
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
-from tape2048_recorder.settings import settings_of
 from tape2048_tools.settings_docs import (
     MARKERS,
     RETENTION_MARKERS,

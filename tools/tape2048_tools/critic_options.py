@@ -10,8 +10,8 @@ import msgspec
 
 from tape2048.critic_config import CriticConfig
 from tape2048.errors import ConfigError, MissingPackageError
-from tape2048_recorder._toml import read_toml
-from tape2048_recorder.settings import Origin, read_value, settings_of, unknown_key
+from tape2048.settings_fields import Origin, read_value, settings_of, unknown_key
+from tape2048.settings_toml import read_toml
 from tape2048_tools.options import setting_option
 from tape2048_tools.settings_docs import settings_toml
 

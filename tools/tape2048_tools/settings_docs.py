@@ -12,16 +12,16 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import RecorderConfig
 from tape2048_recorder.retention import TABLE, RetentionLimits
-from tape2048_recorder.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import msgspec
 
-    from tape2048_recorder.settings import Setting
+    from tape2048.settings_fields import Setting
 
 __all__ = [
     "MARKERS",

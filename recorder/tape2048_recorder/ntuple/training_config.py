@@ -10,10 +10,10 @@ import msgspec
 
 from tape2048._cores import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048_recorder._toml import read_toml
+from tape2048.settings_fields import Origin, about, read_value, settings_of, unknown_key
+from tape2048.settings_toml import read_toml
 from tape2048_recorder.ntuple.arguments import TILES
 from tape2048_recorder.ntuple.network import DOWNGRADE, Layout
-from tape2048_recorder.settings import Origin, about, read_value, settings_of, unknown_key
 
 __all__ = ["PRESETS", "TrainingConfig", "load_training_config", "preset_path"]
 

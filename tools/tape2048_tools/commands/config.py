@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import RecorderConfig, config_sha256, effective
-from tape2048_recorder.settings import settings_of
 from tape2048_tools._click import Group
 from tape2048_tools.options import load_from_command_line, setting_options
 from tape2048_tools.output import cell, print_human, print_json, print_text, printable, table

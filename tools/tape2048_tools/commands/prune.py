@@ -11,9 +11,9 @@ import click
 
 from tape2048._words import counted
 from tape2048.errors import OutDirError
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import CONFIG_ENV, load_config
 from tape2048_recorder.retention import RetentionLimits, load_retention
-from tape2048_recorder.settings import settings_of
 from tape2048_tools._click import Command
 from tape2048_tools.display import number, size
 from tape2048_tools.options import setting_option

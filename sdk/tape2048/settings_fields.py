@@ -32,19 +32,6 @@ from tape2048.errors import ConfigError, UnknownKeyError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "ENV_PREFIX",
-    "Origin",
-    "Setting",
-    "about",
-    "read_plain",
-    "read_value",
-    "refuse",
-    "settings_of",
-    "show_plain",
-    "unknown_key",
-]
-
 ENV_PREFIX = "TAPE2048_"
 
 Kind = Literal["int", "float", "str", "bool", "table"]
