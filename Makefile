@@ -61,7 +61,7 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 	$(BIN)/python -m tests.systemd
 
 docs: $(VENV)/.installed-dev ## Write the README's table of settings and the files of systemd/ anew.
-	$(BIN)/python -m tape2048_tools.settings_docs
+	$(BIN)/python -m tape2048_tools.settings_docs_main
 	$(BIN)/python -m tape2048_tools.units
 
 clean: ## Remove the virtual environment and all caches; recordings stay.

@@ -13,7 +13,7 @@ import msgspec
 from tape2048._words import counted
 from tape2048.errors import ConfigError
 from tape2048.session import check_thresholds
-from tape2048.settings_fields import about
+from tape2048.settings_fields import Count, Positive, Settings, Share, about
 
 #: Settings that a training may go on with when they have changed: they do not decide what it learns.
 _FREE = frozenset(
@@ -33,11 +33,8 @@ _FREE = frozenset(
 #: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
 _LEARNING_RATE_MAX = 1e30
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-
-class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CriticConfig(Settings, frozen=True, kw_only=True):
     """The settings of a training; see the module."""
 
     data: Annotated[
@@ -66,18 +63,19 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = False
     thresholds: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[0-9]+( [0-9]+)*$")],
+        str,
         about(
             "the tiles to predict, ascending",
             why="what strong players reach often, at times, and hardly ever",
             form="tiles in ascending order, separated by a space",
+            pattern=r"^[0-9]+( [0-9]+)*$",
         ),
     ] = "8192 16384 32768"
     val_share: Annotated[
-        _Share, about("share of the runs that decide when to stop", why="a tenth of 2,000 games is 200")
+        Share, about("share of the runs that decide when to stop", why="a tenth of 2,000 games is 200")
     ] = 0.1
     test_share: Annotated[
-        _Share,
+        Share,
         about(
             "share of the runs that training never looks at",
             why="`critic eval` needs games that decided nothing",
@@ -87,7 +85,7 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         str, about("another text makes another split", why="the same split as elsewhere")
     ] = ""
     per_run: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
+        Count | None,
         about(
             "rows of each run in an epoch, spread over the run, others each time",
             why="positions of one game are alike, and long games have thousands",
@@ -95,11 +93,12 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = 512
     augment: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(d4|none)$")],
+        str,
         about(
             "d4: turn and mirror each board at random (on tokens alone)",
             why="the eight symmetries of a board are worth the same",
             form="d4 or none",
+            pattern=r"^(d4|none)$",
         ),
     ] = "d4"
     tower: Annotated[
@@ -110,18 +109,18 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             why="no tower ships",
         ),
     ] = ""
-    tower_dim: Annotated[_Count, about("width of the tower's vectors", why="small enough for a CPU")] = 128
-    tower_layers: Annotated[_Count, about("layers of the tower", why="as `tower_dim`")] = 2
+    tower_dim: Annotated[Count, about("width of the tower's vectors", why="small enough for a CPU")] = 128
+    tower_layers: Annotated[Count, about("layers of the tower", why="as `tower_dim`")] = 2
     tower_heads: Annotated[
-        _Count, about("attention heads of a layer; divides tower_dim", why="32 numbers each")
+        Count, about("attention heads of a layer; divides tower_dim", why="32 numbers each")
     ] = 4
-    tower_ffn: Annotated[_Count, about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
+    tower_ffn: Annotated[Count, about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
     tower_dropout: Annotated[
-        _Share,
+        Share,
         about("share of the tower's activations left out in training", why="many games, a small tower"),
     ] = 0.0
     hidden: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
+        Count | None,
         about(
             "width of the head's hidden layer; off: a linear probe",
             why="what a tower knows shows in a probe",
@@ -129,48 +128,48 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = None
     dropout: Annotated[
-        _Share, about("share of the hidden layer left out in training", why="as `tower_dropout`")
+        Share, about("share of the hidden layer left out in training", why="as `tower_dropout`")
     ] = 0.0
     ordered: Annotated[
         bool,
         about("make P(>= T) unable to increase with T", why="a plain head learns that nearly by itself"),
     ] = False
     pos_weight: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$")],
+        str,
         about(
             "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for "
             "each threshold; its shift of the logits is taken out of the critics that are written",
             why="it does not help ranking, and calibration needs none",
             form="none, dataset, or a number for each threshold, separated by a space",
+            pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
         ),
     ] = "none"
     batch_rows: Annotated[
-        _Count,
+        Count,
         about(
             "rows of a batch, on each rank; 4096 suits a head on embeddings, whose small steps cost time",
             why="some hundred batches an epoch",
         ),
     ] = 1024
-    epochs: Annotated[_Count, about("passes over the runs", why="early stopping ends sooner")] = 10
+    epochs: Annotated[Count, about("passes over the runs", why="early stopping ends sooner")] = 10
     steps_max: Annotated[
-        _Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
+        Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
     ] = None
     learning_rate: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)],
-        about("highest learning rate of AdamW", why="usual for small encoders"),
+        float,
+        about("highest learning rate of AdamW", why="usual for small encoders", gt=0),
     ] = 1e-3
-    weight_decay: Annotated[
-        Annotated[float, msgspec.Meta(ge=0)], about("of AdamW, on matrices alone", why="its usual value")
-    ] = 0.01
+    weight_decay: Annotated[float, about("of AdamW, on matrices alone", why="its usual value", ge=0)] = 0.01
     warmup_steps: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
+        int,
         about(
             "steps over which the learning rate rises; then a half cosine takes it to 0",
             why="AdamW's first steps are large",
+            ge=0,
         ),
     ] = 100
     clip_norm: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)] | None,
+        Positive | None,
         about(
             "longest gradient; a longer one is cut to this length",
             why="one odd batch must not undo an hour",
@@ -178,10 +177,10 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = 1.0
     eval_steps: Annotated[
-        _Count | None, about("steps from one validation to the next", why="once in each epoch", none="epoch")
+        Count | None, about("steps from one validation to the next", why="once in each epoch", none="epoch")
     ] = None
     patience: Annotated[
-        _Count | None,
+        Count | None,
         about(
             "end after so many validations in a row without a lower loss",
             why="later ones are hardly better",
@@ -189,42 +188,46 @@ class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ),
     ] = 5
     log_steps: Annotated[
-        _Count, about("steps from one line of metrics.jsonl to the next", why="a smooth curve")
+        Count, about("steps from one line of metrics.jsonl to the next", why="a smooth curve")
     ] = 20
     checkpoint_steps: Annotated[
-        _Count,
+        Count,
         about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two"),
     ] = 200
     seed: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
-        about("decides parameters, order and dropout", why="a training can be repeated", le=2**63 - 1),
+        int,
+        about("decides parameters, order and dropout", why="a training can be repeated", le=2**63 - 1, ge=0),
     ] = 1
     device: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[a-z]+(:[0-9]+)?$")],
+        str,
         about(
             "auto (CUDA where it is there), cpu, cuda or cuda:N",
             why="what is there",
             form="auto, cpu, cuda or cuda:N",
+            pattern=r"^[a-z]+(:[0-9]+)?$",
         ),
     ] = "auto"
     threads: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)],
+        int,
         about(
             "threads of PyTorch on a CPU; 0: one for each core, or one alone with use_embeddings",
             why="a head's step is too short to share out",
+            ge=0,
+            le=1024,
         ),
     ] = 0
     loader_threads: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=64)],
-        about("threads that make batches ahead", why="one makes 20 million rows a second"),
+        int,
+        about("threads that make batches ahead", why="one makes 20 million rows a second", ge=0, le=64),
     ] = 1
     load: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(auto|ram|packed|mmap)$")],
+        str,
         about(
             "rows in memory (ram), their boards alone (packed), mapped (mmap), or the first of these that "
             "fits half of what is free (auto)",
             why="memory is fastest",
             form="auto, ram, packed or mmap",
+            pattern=r"^(auto|ram|packed|mmap)$",
         ),
     ] = "auto"
     bf16: Annotated[

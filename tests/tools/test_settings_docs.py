@@ -13,12 +13,12 @@ from tape2048_tools.settings_docs import (
     MARKERS,
     RETENTION_MARKERS,
     SAMPLE,
-    main,
     markdown_table,
     retention_table,
     sample_toml,
     with_table,
 )
+from tape2048_tools.settings_docs_main import main
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
