@@ -51,7 +51,7 @@ def command(
     from tape2048_recorder.annotate import Annotator
     from tape2048_recorder.config import split_player
     from tape2048_recorder.endings import final_boards
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     name, args = split_player(player)
     annotator = Annotator(name, args or {}, replace=replace)

@@ -80,7 +80,7 @@ def command(
     from tape2048.formats.convert import convert
     from tape2048.formats.sources import Endings
     from tape2048_recorder.endings import final_boards
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     with progress_bar("converting", quiet=quiet) as progress:
         converted = convert(

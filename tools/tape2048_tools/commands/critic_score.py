@@ -56,7 +56,7 @@ def command(
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.critic_options import require_torch
     from tape2048_tools.output import complain, print_human, print_json, printable
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     require_torch()
     import msgspec

@@ -47,11 +47,11 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     require_torch()
     sys.path.append(str(Path.cwd()))  # where a tower's module:factory may stand
     from tape2048.torch.training import train_critic
-    from tape2048_tools.critic_view import open_critic_view, trained_facts, trained_summary
+    from tape2048_tools.critic_view import CriticView, trained_facts, trained_summary
     from tape2048_tools.stopping import stopped_by_signals
 
     first = os.environ.get("RANK", "0") == "0"
-    with stopped_by_signals() as stop, open_critic_view(config, quiet=not first) as view:
+    with stopped_by_signals() as stop, CriticView(config, quiet=not first) as view:
         trained = train_critic(config, view, stop.is_set)
     if not first:
         return

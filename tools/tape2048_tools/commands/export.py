@@ -11,7 +11,7 @@ import click
 from tape2048_tools._click import Command
 from tape2048_tools.display import size
 from tape2048_tools.output import cell, print_human, print_json, unwritten
-from tape2048_tools.progress import progress_bar
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -93,7 +93,7 @@ def pack(
     from tape2048._words import counted
     from tape2048.errors import NoRunsError
     from tape2048.formats.a2pack import pack_directory
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
@@ -154,7 +154,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """
     from tape2048._words import counted
     from tape2048.errors import FormatError
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     try:
         reader = _open(packfile)
@@ -231,7 +231,7 @@ def to_jsonl(
 ) -> None:
     """Write every run as JSON lines."""
     from tape2048._words import counted
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}", quiet=quiet) as progress:

@@ -9,10 +9,9 @@ import click
 
 from tape2048.errors import ConfigError
 from tape2048_tools._click import Command, Group
-from tape2048_tools.display import number, share, size
+from tape2048_tools.display import duration, number, share, size
 from tape2048_tools.output import columns, print_human, print_json, table
-from tape2048_tools.progress import progress_bar
-from tape2048_tools.recording_view import duration
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from tape2048_recorder.evaluation import Evaluation

@@ -18,8 +18,8 @@ from tape2048_tools._click import Command
 from tape2048_tools.display import number, size
 from tape2048_tools.options import setting_option
 from tape2048_tools.output import cell, complain, print_human, print_json, print_lines, printable
-from tape2048_tools.progress import progress_bar
 from tape2048_tools.roots import refuse_session
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -47,11 +47,11 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     from tape2048.errors import StorageError
     from tape2048_recorder.recorder import run
     from tape2048_tools.output import complain, print_human, print_json, printable
-    from tape2048_tools.recording_view import open_view, summary_parts
+    from tape2048_tools.recording_view import RecordingView, summary_parts
 
     faulthandler.enable()  # the service manager ends what hangs by SIGABRT: its log then has the stack
     load = _loader(config_path, flags) if loaded.path is not None and not _has_terminal() else None
-    with open_view(loaded.config) as view:
+    with RecordingView(loaded.config) as view:
         summary = run(loaded.config, view, load=load, changed=view.changed)
     try:
         if as_json:

@@ -118,7 +118,8 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     from tape2048._words import counted
-    from tape2048_tools.recording_view import dropped_words, duration, in_model
+    from tape2048_tools.display import duration
+    from tape2048_tools.recording_view import dropped_words, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -151,6 +152,6 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
 
 
 def _until_full(status: Status) -> str:
-    from tape2048_tools.recording_view import duration
+    from tape2048_tools.display import duration
 
     return "" if status.disk_full_s is None else f", full in {duration(status.disk_full_s)} at this rate"

@@ -79,10 +79,10 @@ def command(
         raise click.UsageError("name the directory that receives the network: --out DIR")
 
     from tape2048_recorder.ntuple.training_run import NETWORK, run_training
-    from tape2048_tools.training_view import draw_curve, open_training_view, training_summary
+    from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
 
     stop = threading.Event()
-    with _stopped_by_signals(stop) as hurry, open_training_view(config, str(out)) as view:
+    with _stopped_by_signals(stop) as hurry, TrainingView(config, str(out)) as view:
         trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None

@@ -15,7 +15,7 @@ from tape2048.errors import NotASessionError, OutDirError, TapeError
 from tape2048.validation import Finding, validate_session
 from tape2048_tools._click import Command
 from tape2048_tools.output import cell, finding, print_human, print_json
-from tape2048_tools.progress import progress_bar
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
