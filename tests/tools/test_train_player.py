@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
-import select
 import signal
-import subprocess
 import sys
 import threading
-import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +24,10 @@ from tape2048_tools.commands import train_player
 from tape2048_tools.live_view import LiveView, sparkline
 from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
 
+from .on_terminal import stopped_on_terminal
+
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
 
     from conftest import Outcome
@@ -188,37 +186,11 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
     config: Path, tmp_path: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "tape2048_tools.cli", "train-player", "--config", "player.toml"]
-    primary, secondary = pty.openpty()
-    child = subprocess.Popen(
-        [*command, "--out", "out", "--moves", "1e12"],
-        cwd=tmp_path,
-        env={**environment, "TERM": "xterm-256color", "LINES": "40"},
-        stdin=secondary,
-        stdout=secondary,
-        stderr=secondary,
+    text = stopped_on_terminal(
+        [*command, "--out", "out", "--moves", "1e12"], tmp_path, number, after=(b"mean ",), env=environment
     )
-    os.close(secondary)
-    seen = b""
-    signalled = False
-    deadline = time.monotonic() + 60
-    try:
-        while time.monotonic() < deadline:
-            if not select.select([primary], [], [], 1)[0]:
-                continue
-            try:
-                seen += os.read(primary, 1 << 16)
-            except OSError:  # the other side is closed: it has ended
-                break
-            if not signalled and b"mean " in seen:
-                child.send_signal(number)
-                signalled = True
-        assert child.wait(timeout=30) == 0
-    finally:
-        child.kill()
-        child.wait()
-        os.close(primary)
-    text = seen.decode()
-    assert "tape2048 train-player: out, 2 threads" in text
+    assert "tape2048 train-player: out" in text
+    assert "2 threads" in text
     assert "moves/s" in text
     assert "checkpoint at" in text
     assert "stopped; the same command goes on" in text

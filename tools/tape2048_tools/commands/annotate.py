@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command
 from tape2048_tools.commands.convert import conversion_options, say_converted
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command(
@@ -19,8 +20,8 @@ __all__ = ["command"]
         "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
     ],
 )
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @click.option(
     "--player",
     default="ntuple",

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import Command, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["command"]
 
 #: A worker is one thread; a model measured with more would promise what no worker keeps.
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -36,7 +34,7 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
     show_default=True,
     help="How scores become moves: argmax, softmax, top_k, top_p.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
     """Say how fast a batched player plays, and where the time goes.
 

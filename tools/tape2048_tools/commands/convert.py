@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from tape2048._words import counted
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, WORKERS, Command, json_option, quiet_option
 from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
 
 if TYPE_CHECKING:
-    from tape2048.formats.convert import Converted
+    from pathlib import Path
 
-__all__ = ["command", "conversion_options", "say_converted"]
+    from tape2048.formats.convert import Converted
 
 EXIT_FINDINGS = 1
 
@@ -31,14 +30,9 @@ def conversion_options(command: Any) -> Any:
                 "--to", type=click.Choice(_TARGETS), help="What to write.  [default: by TARGET's name]"
             ),
             click.option("--lossy", is_flag=True, help="Leave out what TARGET has no place for."),
-            click.option(
-                "--workers",
-                type=click.IntRange(1),
-                metavar="N",
-                help="Threads.  [default: one for each core]",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="One JSON document."),
-            click.option("--quiet", is_flag=True, help="No progress bar."),
+            WORKERS,
+            json_option(),
+            quiet_option(),
         ]
     ):
         command = option(command)
@@ -54,8 +48,8 @@ def conversion_options(command: Any) -> Any:
         "tape2048 convert ds/ runs.parquet",
     ],
 )
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @conversion_options
 def command(
     *,

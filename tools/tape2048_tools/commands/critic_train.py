@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.critic_options import critic_options, example_toml, load_critic_config, require_torch
 from tape2048_tools.output import print_human, print_json
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @click.command(
@@ -27,10 +31,10 @@ __all__ = ["command"]
         "tape2048 critic train --print-config > critic.toml",
     ],
 )
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @critic_options
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end.")
+@json_option("One JSON document at the end.")
 def command(*, config_path: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
     """Train a critic: from a position, will this game reach these tiles?
 
@@ -48,10 +52,9 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     sys.path.append(str(Path.cwd()))  # where a tower's module:factory may stand
     from tape2048.torch.training import train_critic
     from tape2048_tools.critic_view import CriticView, trained_facts, trained_summary
-    from tape2048_tools.stopping import stopped_by_signals
 
     first = os.environ.get("RANK", "0") == "0"
-    with stopped_by_signals() as stop, CriticView(config, quiet=not first) as view:
+    with _stopped_by_signals() as stop, CriticView(config, quiet=not first) as view:
         trained = train_critic(config, view, stop.is_set)
     if not first:
         return
@@ -59,3 +62,26 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         print_json(trained_facts(trained))
     else:
         print_human(*trained_summary(config, trained))
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM, SIGINT and SIGHUP set; a second one of them ends the process at once."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def ask(*_: object) -> None:
+        stop.set()
+        for number, handler in before.items():
+            # A handler in Python waits for the compiled call that runs; the default of Ctrl-C is one, too.
+            at_once = signal.SIG_DFL if callable(handler) and number != signal.SIGINT else handler
+            signal.signal(number, at_once)
+
+    for number in numbers:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

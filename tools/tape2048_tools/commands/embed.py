@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import DEVICE, PATH, Command, json_option
 from tape2048_tools.display import duration, number, size
 from tape2048_tools.output import print_human, print_json, printable, table
 from tape2048_tools.views import progress_bar
@@ -47,19 +47,15 @@ class _Share(click.ParamType[tuple[int, int]]):
         "torchrun --nproc-per-node 8 --no-python tape2048 embed selfplay --tower critic/best",
     ],
 )
-@click.argument(
-    "sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION|ROOT..."
-)
+@click.argument("sources", nargs=-1, required=True, type=PATH, metavar="SESSION|ROOT...")
 @click.option(
     "--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory."
 )
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="What a factory is given; its SHA-256 names it."
-)
+@click.option("--checkpoint", type=PATH, help="What a factory is given; its SHA-256 names it.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D]."
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@DEVICE
 @click.option("--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows at once.")
 @click.option(
     "--chunk-rows",
@@ -76,7 +72,7 @@ class _Share(click.ParamType[tuple[int, int]]):
 @click.option(
     "--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 def command(
     *,
     sources: tuple[Path, ...],

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.display import board, number, share, size
 from tape2048_tools.output import cell, columns, print_human, print_json, table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from tape2048.session import Session
-
-__all__ = ["command"]
 
 _BAR_WIDTH = 40
 
@@ -30,8 +29,8 @@ _BAR_WIDTH = 40
         "tape2048 show SESSION --json | jq .score.p50",
     ],
 )
-@click.argument("session", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.argument("session", type=PATH)
+@json_option()
 def command(*, session: Path, as_json: bool) -> None:
     """Show what a session holds: its facts and settings, scores, tiles, labels, its best game."""
     from tape2048.session import Session

@@ -7,18 +7,16 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.output import print_human, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-__all__ = ["command"]
+    from pathlib import Path
 
 #: A signal so much later than the first one is a second one.
 _SECOND_SIGNAL_S = 0.25
@@ -33,13 +31,11 @@ _SECOND_SIGNAL_S = 0.25
         "tape2048 train-player --preset default --print-config > player.toml",
     ],
 )
-@click.option(
-    "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with the training's settings."
-)
+@click.option("--config", "config_path", type=PATH, help="TOML file with the training's settings.")
 @click.option("--preset", help="A configuration that comes with tape2048: default, fast or strong.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Directory for checkpoint, metrics and networks; a training that was stopped there goes on.",
 )
 @click.option(
@@ -48,7 +44,7 @@ _SECOND_SIGNAL_S = 0.25
 @click.option("--threads", metavar="N", help="Threads (presets have 1, strong 2); 0: one for each core.")
 @click.option("--seed", metavar="N", help="Decides the games of a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end.")
+@json_option("One JSON document at the end.")
 def command(
     *,
     config_path: Path | None,

@@ -1,0 +1,56 @@
+"""A command on a terminal of its own, stopped by a signal when it has said some words."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+def stopped_on_terminal(
+    command: Sequence[str],
+    cwd: Path,
+    number: signal.Signals,
+    *,
+    after: Sequence[bytes],
+    env: Mapping[str, str] = os.environ,
+) -> str:
+    """All that it wrote; it was sent the signal when it had written ``after``, and ended with 0."""
+    primary, secondary = pty.openpty()
+    child = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+    )
+    os.close(secondary)
+    seen = b""
+    signalled = False
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if not select.select([primary], [], [], 1)[0]:
+                continue
+            try:
+                seen += os.read(primary, 1 << 16)
+            except OSError:  # the other side is closed: it has ended
+                break
+            if not signalled and all(words in seen for words in after):
+                child.send_signal(number)
+                signalled = True
+        assert child.wait(timeout=30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(primary)
+    return seen.decode()
