@@ -97,8 +97,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         about(
             "d4: turn and mirror each board at random (on tokens alone)",
             why="the eight symmetries of a board are worth the same",
-            form="d4 or none",
-            pattern=r"^(d4|none)$",
+            choices=("d4", "none"),
         ),
     ] = "d4"
     tower: Annotated[
@@ -226,8 +225,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
             "rows in memory (ram), their boards alone (packed), mapped (mmap), or the first of these that "
             "fits half of what is free (auto)",
             why="memory is fastest",
-            form="auto, ram, packed or mmap",
-            pattern=r"^(auto|ram|packed|mmap)$",
+            choices=("auto", "ram", "packed", "mmap"),
         ),
     ] = "auto"
     bf16: Annotated[

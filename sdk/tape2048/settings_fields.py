@@ -31,7 +31,7 @@ from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.settings_toml import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 S = TypeVar("S", bound="Settings")
@@ -181,7 +181,13 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def about(
-    text: str, *, why: str, none: str | None = None, form: str | None = None, **bounds: Any
+    text: str,
+    *,
+    why: str,
+    none: str | None = None,
+    form: str | None = None,
+    choices: Sequence[str] = (),
+    **bounds: Any,
 ) -> msgspec.Meta:
     """What a field says about itself, beside its type.
 
@@ -190,9 +196,13 @@ def about(
         why: why the default is what it is.
         none: the word for None, where the setting may be None.
         form: the pattern in words.
+        choices: the words that it may be, in place of a pattern and a form.
         bounds: of ``msgspec.Meta``: ``ge``, ``gt``, ``le``, ``pattern``; a field that may be None has them in
             its type (``Count | None``).
     """
+    if choices:
+        *some, last = choices
+        form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
     extra = {"why": why, "none": none, "form": form}
     if bounds.get("le", 0) >= 2**63 - 1:  # past what msgspec takes
         extra["le"] = bounds.pop("le")

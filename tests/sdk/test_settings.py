@@ -20,6 +20,7 @@ class Few(Settings, frozen=True, kw_only=True):
     tiles: Annotated[str, about("tiles", why="few", form="tiles", pattern=r"^[0-9]+( [0-9]+)*$")] = "2048"
     rows_max: Annotated[Count | None, about("rows", why="as many as there are", none="off")] = None
     share: Annotated[float, about("a share", why="half of it", ge=0, le=1)] = 0.5
+    order: Annotated[str, about("an order", why="any", choices=("up", "down", "none"))] = "up"
     seed: Annotated[int, about("decides the order", why="can be repeated", ge=0, le=2**64 - 1)] = 1
 
     def check(self) -> None:
@@ -37,6 +38,7 @@ def test_bounds_and_words_are_what_the_field_says() -> None:
         "tiles": "tiles",
         "rows_max": 'a whole number of at least 1, or "off"',
         "share": "a number from 0 to 1",
+        "order": "up, down or none",
         "seed": f"a whole number from 0 to {2**64 - 1}",
     }
 
@@ -55,6 +57,7 @@ def test_flags_come_before_the_file_and_that_before_defaults(tmp_path: Path) -> 
         ("rows = 3", UnknownKeyError, r"few.toml:1: found 'rows'.*nearest is 'rows_max'"),
         ("\nshare = 2", ConfigError, "few.toml:2: share: found 2, expected a number from 0 to 1"),
         ("rows_max = 13", ConfigError, "few.toml: found 13 rows"),
+        ('order = "sideways"', ConfigError, "order: found 'sideways', expected up, down or none"),
         ("seed = 18446744073709551616", ConfigError, "seed"),
     ],
 )

@@ -14,7 +14,7 @@ from tape2048_tools.output import complain, complain_left_out, print_human, prin
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.formats.convert import Converted
+    from tape2048.formats.sources import Source
 
 EXIT_FINDINGS = 1
 
@@ -51,16 +51,7 @@ def conversion_options(command: Any) -> Any:
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
 @conversion_options
-def command(
-    *,
-    source: Path,
-    target: Path,
-    to: str | None,
-    lossy: bool,
-    workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def command(*, source: Path, target: Path, **how: Any) -> None:
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of them, a pack, a pack.dat, a data set, a session or a directory of
@@ -71,26 +62,31 @@ def command(
     is given; then what was left out is said on standard error. Runs that cannot be read are left out
     and named there too, and the exit code is 1; where none can be read, nothing is written (51).
     """
-    from tape2048.formats.convert import convert
     from tape2048.formats.sources import Endings
     from tape2048_recorder.endings import final_boards
+
+    write_converted("converting", source, target, endings=Endings(final_boards), **how)
+
+
+def write_converted(
+    label: str, source: Path | Source, target: Path, to: str | None, *, as_json: bool, quiet: bool, **how: Any
+) -> None:
+    """Convert, and tell what was written, what was lost and what was left out; exit code 1 for the last.
+
+    Args:
+        label: stands beside the progress.
+        source: see :func:`tape2048.formats.convert.convert`, as for ``target``, ``to`` and ``how``.
+        target: what is written.
+        to: its format.
+        as_json: whether to print JSON.
+        quiet: whether to show no progress.
+        how: further arguments of ``convert``.
+    """
+    from tape2048.formats.convert import convert
     from tape2048_tools.views import progress_bar
 
-    with progress_bar("converting", quiet=quiet) as progress:
-        converted = convert(
-            source,
-            target,
-            to,
-            lossy=lossy,
-            workers=workers,
-            endings=Endings(final_boards),
-            progress=progress,
-        )
-    say_converted(converted, as_json=as_json)
-
-
-def say_converted(converted: Converted, *, as_json: bool) -> None:
-    """Tell what was written, what was lost and what was left out; exit code 1 for the last."""
+    with progress_bar(label, quiet=quiet) as progress:
+        converted = convert(source, target, to, progress=progress, **how)
     for what, count in converted.lost.items():
         complain(f"lost: {what}, of {counted(count, 'run')}")
     complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in converted.skipped)
