@@ -61,7 +61,7 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 	$(BIN)/python -m tests.systemd
 
 docs: $(VENV)/.installed-dev ## Write the README's tables of settings and exit codes and the files of systemd/ anew.
-	$(BIN)/python -m tape2048_tools.settings_docs
+	$(BIN)/python -m tape2048_tools.settings_docs_main
 	$(BIN)/python -m tape2048_tools.errors_docs
 	$(BIN)/python -m tape2048_tools.units
 

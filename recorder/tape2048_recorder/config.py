@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.errors import ConfigError
-from tape2048_recorder._toml import read_toml
-from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
-from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.players import REGISTRY, check_player, takes_text
-from tape2048_recorder.retention import TABLE as RETENTION_TABLE
-from tape2048_recorder.retention import read_retention
-from tape2048_recorder.settings import (
+from tape2048.settings_fields import (
     ENV_PREFIX,
     Origin,
     read_plain,
@@ -35,6 +29,12 @@ from tape2048_recorder.settings import (
     settings_of,
     unknown_key,
 )
+from tape2048.settings_toml import read_toml
+from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
+from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.players import REGISTRY, check_player, takes_text
+from tape2048_recorder.retention import TABLE as RETENTION_TABLE
+from tape2048_recorder.retention import read_retention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

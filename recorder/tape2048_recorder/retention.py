@@ -23,8 +23,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import msgspec
 
 from tape2048.errors import ConfigError
-from tape2048_recorder._toml import read_toml
-from tape2048_recorder.settings import Origin, about, read_value, settings_of, unknown_key
+from tape2048.settings_fields import (
+    Count,
+    NonNegative,
+    Origin,
+    Positive,
+    about,
+    read_value,
+    settings_of,
+    unknown_key,
+)
+from tape2048.settings_toml import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +52,7 @@ class RetentionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """What may stay. Without any limit, everything does."""
 
     max_total_mb: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
+        NonNegative | None,
         about(
             "megabytes (10**6 bytes) that all sessions together may take",
             why="what the sessions are worth is the operator's to say",
@@ -51,15 +60,15 @@ class RetentionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         ),
     ] = None
     max_age_s: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)] | None,
+        Positive | None,
         about("age, from its start, at which a session goes", why="as `max_total_mb`", none="off"),
     ] = None
     max_sessions: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
+        NonNegative | None,
         about("sessions that may stand in the directory", why="as `max_total_mb`", none="off"),
     ] = None
     keep_free_mb: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
+        Count | None,
         about(
             "megabytes that are to be free on the file system; choose more than the recorder's "
             "`min_free_mb`, below which it pauses",
@@ -68,10 +77,11 @@ class RetentionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         ),
     ] = None
     keep_last: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
+        int,
         about(
             "newest sessions of each model tag that stay whatever the limits say",
             why="a wrong limit never takes the last session",
+            ge=0,
         ),
     ] = 1
 

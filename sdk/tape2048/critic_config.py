@@ -13,8 +13,7 @@ import msgspec
 from tape2048._labels import check_thresholds
 from tape2048._text import counted
 from tape2048.errors import ConfigError
-
-__all__ = ["CriticConfig"]
+from tape2048.settings_fields import Count, Positive, Settings, Share, about
 
 #: Settings that a training may go on with when they have changed: they do not decide what it learns.
 _FREE = frozenset(
@@ -34,217 +33,214 @@ _FREE = frozenset(
 #: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
 _LEARNING_RATE_MAX = 1e30
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-
-def _about(text: str, *, why: str, **more: object) -> msgspec.Meta:
-    return msgspec.Meta(description=text, extra={"why": why, **more})
-
-
-class CriticConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CriticConfig(Settings, frozen=True, kw_only=True):
     """The settings of a training; see the module."""
 
     data: Annotated[
         str,
-        _about("the directory of sessions (or one session) to learn from", why="where `record` leaves them"),
+        about("the directory of sessions (or one session) to learn from", why="where `record` leaves them"),
     ] = "selfplay"
     where: Annotated[
         str,
-        _about(
+        about(
             'a condition on runs in SQL, such as "max_score >= 50000"; empty: all of them',
             why="a critic should see the games that it will be asked about",
         ),
     ] = ""
     out: Annotated[
         str,
-        _about(
+        about(
             "the directory that receives checkpoints, metrics and the critics best/ and last/",
             why="beside where you work; a training that was stopped there goes on",
         ),
     ] = "critic"
     use_embeddings: Annotated[
         bool,
-        _about(
+        about(
             "learn a head alone, on the sessions' embeddings; else tower and head together, on tokens",
             why="`tape2048 embed` has to make embeddings first",
         ),
     ] = False
     thresholds: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[0-9]+( [0-9]+)*$")],
-        _about(
+        str,
+        about(
             "the tiles to predict, ascending",
             why="what strong players reach often, at times, and hardly ever",
             form="tiles in ascending order, separated by a space",
+            pattern=r"^[0-9]+( [0-9]+)*$",
         ),
     ] = "8192 16384 32768"
     val_share: Annotated[
-        _Share, _about("share of the runs that decide when to stop", why="a tenth of 2,000 games is 200")
+        Share, about("share of the runs that decide when to stop", why="a tenth of 2,000 games is 200")
     ] = 0.1
     test_share: Annotated[
-        _Share,
-        _about(
+        Share,
+        about(
             "share of the runs that training never looks at",
             why="`critic eval` needs games that decided nothing",
         ),
     ] = 0.1
     split_salt: Annotated[
-        str, _about("another text makes another split", why="the same split as elsewhere")
+        str, about("another text makes another split", why="the same split as elsewhere")
     ] = ""
     per_run: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
-        _about(
+        Count | None,
+        about(
             "rows of each run in an epoch, spread over the run, others each time",
             why="positions of one game are alike, and long games have thousands",
             none="off",
         ),
     ] = 512
     augment: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(d4|none)$")],
-        _about(
+        str,
+        about(
             "d4: turn and mirror each board at random (on tokens alone)",
             why="the eight symmetries of a board are worth the same",
-            form="d4 or none",
+            choices=("d4", "none"),
         ),
     ] = "d4"
     tower: Annotated[
         str,
-        _about(
+        about(
             "empty: a new one of the sizes below; a directory: go on from its parameters; or module:factory; "
             "with use_embeddings, the tower that must have made them",
             why="no tower ships",
         ),
     ] = ""
-    tower_dim: Annotated[_Count, _about("width of the tower's vectors", why="small enough for a CPU")] = 128
-    tower_layers: Annotated[_Count, _about("layers of the tower", why="as `tower_dim`")] = 2
+    tower_dim: Annotated[Count, about("width of the tower's vectors", why="small enough for a CPU")] = 128
+    tower_layers: Annotated[Count, about("layers of the tower", why="as `tower_dim`")] = 2
     tower_heads: Annotated[
-        _Count, _about("attention heads of a layer; divides tower_dim", why="32 numbers each")
+        Count, about("attention heads of a layer; divides tower_dim", why="32 numbers each")
     ] = 4
-    tower_ffn: Annotated[_Count, _about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
+    tower_ffn: Annotated[Count, about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
     tower_dropout: Annotated[
-        _Share,
-        _about("share of the tower's activations left out in training", why="many games, a small tower"),
+        Share,
+        about("share of the tower's activations left out in training", why="many games, a small tower"),
     ] = 0.0
     hidden: Annotated[
-        Annotated[int, msgspec.Meta(ge=1)] | None,
-        _about(
+        Count | None,
+        about(
             "width of the head's hidden layer; off: a linear probe",
             why="what a tower knows shows in a probe",
             none="off",
         ),
     ] = None
     dropout: Annotated[
-        _Share, _about("share of the hidden layer left out in training", why="as `tower_dropout`")
+        Share, about("share of the hidden layer left out in training", why="as `tower_dropout`")
     ] = 0.0
     ordered: Annotated[
         bool,
-        _about("make P(>= T) unable to increase with T", why="a plain head learns that nearly by itself"),
+        about("make P(>= T) unable to increase with T", why="a plain head learns that nearly by itself"),
     ] = False
     pos_weight: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$")],
-        _about(
+        str,
+        about(
             "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for "
             "each threshold; its shift of the logits is taken out of the critics that are written",
             why="it does not help ranking, and calibration needs none",
             form="none, dataset, or a number for each threshold, separated by a space",
+            pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
         ),
     ] = "none"
     batch_rows: Annotated[
-        _Count,
-        _about(
+        Count,
+        about(
             "rows of a batch, on each rank; 4096 suits a head on embeddings, whose small steps cost time",
             why="some hundred batches an epoch",
         ),
     ] = 1024
-    epochs: Annotated[_Count, _about("passes over the runs", why="early stopping ends sooner")] = 10
+    epochs: Annotated[Count, about("passes over the runs", why="early stopping ends sooner")] = 10
     steps_max: Annotated[
-        _Count | None, _about("end after this many optimizer steps", why="epochs say how long", none="off")
+        Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
     ] = None
     learning_rate: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)],
-        _about("highest learning rate of AdamW", why="usual for small encoders"),
+        float,
+        about("highest learning rate of AdamW", why="usual for small encoders", gt=0),
     ] = 1e-3
-    weight_decay: Annotated[
-        Annotated[float, msgspec.Meta(ge=0)], _about("of AdamW, on matrices alone", why="its usual value")
-    ] = 0.01
+    weight_decay: Annotated[float, about("of AdamW, on matrices alone", why="its usual value", ge=0)] = 0.01
     warmup_steps: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
-        _about(
+        int,
+        about(
             "steps over which the learning rate rises; then a half cosine takes it to 0",
             why="AdamW's first steps are large",
+            ge=0,
         ),
     ] = 100
     clip_norm: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)] | None,
-        _about(
+        Positive | None,
+        about(
             "longest gradient; a longer one is cut to this length",
             why="one odd batch must not undo an hour",
             none="off",
         ),
     ] = 1.0
     eval_steps: Annotated[
-        _Count | None, _about("steps from one validation to the next", why="once in each epoch", none="epoch")
+        Count | None, about("steps from one validation to the next", why="once in each epoch", none="epoch")
     ] = None
     patience: Annotated[
-        _Count | None,
-        _about(
+        Count | None,
+        about(
             "end after so many validations in a row without a lower loss",
             why="later ones are hardly better",
             none="off",
         ),
     ] = 5
     log_steps: Annotated[
-        _Count, _about("steps from one line of metrics.jsonl to the next", why="a smooth curve")
+        Count, about("steps from one line of metrics.jsonl to the next", why="a smooth curve")
     ] = 20
     checkpoint_steps: Annotated[
-        _Count,
-        _about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two"),
+        Count,
+        about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two"),
     ] = 200
     seed: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
-        _about("decides parameters, order and dropout", why="a training can be repeated", le=2**63 - 1),
+        int,
+        about("decides parameters, order and dropout", why="a training can be repeated", le=2**63 - 1, ge=0),
     ] = 1
     device: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[a-z]+(:[0-9]+)?$")],
-        _about(
+        str,
+        about(
             "auto (CUDA where it is there), cpu, cuda or cuda:N",
             why="what is there",
             form="auto, cpu, cuda or cuda:N",
+            pattern=r"^[a-z]+(:[0-9]+)?$",
         ),
     ] = "auto"
     threads: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1024)],
-        _about(
+        int,
+        about(
             "threads of PyTorch on a CPU; 0: one for each core, or one alone with use_embeddings",
             why="a head's step is too short to share out",
+            ge=0,
+            le=1024,
         ),
     ] = 0
     loader_threads: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=64)],
-        _about("threads that make batches ahead", why="one makes 20 million rows a second"),
+        int,
+        about("threads that make batches ahead", why="one makes 20 million rows a second", ge=0, le=64),
     ] = 1
     load: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(auto|ram|packed|mmap)$")],
-        _about(
+        str,
+        about(
             "rows in memory (ram), their boards alone (packed), mapped (mmap), or the first of these that "
             "fits half of what is free (auto)",
             why="memory is fastest",
-            form="auto, ram, packed or mmap",
+            choices=("auto", "ram", "packed", "mmap"),
         ),
     ] = "auto"
     bf16: Annotated[
-        bool, _about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough")
+        bool, about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough")
     ] = True
     tensorboard: Annotated[
         bool,
-        _about(
+        about(
             "also write metrics for TensorBoard (pip install tensorboard)",
             why="metrics.jsonl is always written",
         ),
     ] = False
     wandb_project: Annotated[
         str,
-        _about(
+        about(
             "also send metrics to this project of Weights & Biases (pip install wandb); empty: no",
             why="nothing leaves the machine unasked",
         ),

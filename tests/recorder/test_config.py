@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tape2048._resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
+from tape2048.settings_fields import Origin, settings_of
+from tape2048.settings_toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder import config_checks
-from tape2048_recorder._toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder.config import check_loaded_player, config_sha256, effective, load_config, split_player
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV
 from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.settings import Origin, settings_of
 
 SETTINGS = settings_of(RecorderConfig)
 

@@ -15,11 +15,11 @@ import pytest
 
 from tape2048.errors import ConfigError
 from tape2048.session import Session, sessions
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.instance import GameState
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.reload import INTERVAL_S, LIVE, Reload, merged
-from tape2048_recorder.settings import settings_of
 
 from .checks import assert_sessions_valid, run_table
 from .lanes import batched

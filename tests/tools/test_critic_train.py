@@ -269,32 +269,34 @@ def progress(**changes: Any) -> Any:
 def test_the_panel_tells_how_it_stands() -> None:
     from rich.console import Console
 
-    from tape2048_tools.critic_view import _LiveView
+    from tape2048_tools.critic_view import CriticView
+    from tape2048_tools.live_view import LiveView
 
-    view = _LiveView(CriticConfig(out="some\x1bwhere"))
-    view._live = type("Live", (), {"update": lambda *_, **__: None})()
-    for loss in (0.5, 0.4, float("nan"), 0.3):
-        view.progress(progress(loss=loss))
+    live, view = LiveView("tape2048 critic train: some\x1bwhere"), CriticView(CriticConfig())
+    for loss in (0.5, 0.4, float("nan"), 0.34567):
+        drawn = live.draw(view._shown(progress(loss=loss)))
     console = Console(width=110, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     with console.file:
-        console.print(view.panel(progress()))
+        console.print(drawn)
     text = console.export_text()
-    for said in ("step 120 of 1,000, epoch 1.20", "4.32k rows/s", "1.2% waiting for data", "1:05 so far",
-                 "0.34567", "best at step 100", "8192 0.9100   32768 -", "some\\x1bwhere"):  # fmt: skip
+    for said in ("120 of 1,000 steps", "1.20", "4.32k rows/s", "1.2% waiting for data", "1:05", "3:28 left",
+                 "0.34567   █▃▁", "best at step 100", "8192 0.9100   32768 -", "some\\x1bwhere"):  # fmt: skip
         assert said in text, text
-    assert view.panel(progress(val_loss=None, rows_per_s=0.0)) is not None
+    assert live.draw(view._shown(progress(val_loss=None, rows_per_s=0.0))) is not None
 
 
-def test_a_line_tells_how_it_stands(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tape2048_tools import critic_view
+def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    from tape2048_tools.critic_view import CriticView
 
-    monkeypatch.setattr(critic_view, "_LOG_INTERVAL_S", 0.0)
-    with critic_view.open_critic_view(CriticConfig()) as view:
-        view.progress(progress())
-    said = capsys.readouterr().err
-    assert "step 120 of 1,000, epoch 1.20, loss 0.34567, 4.32k rows/s, 1.2% waiting for data" in said
+    for quiet in (True, False):
+        with CriticView(CriticConfig(), quiet=quiet) as view:
+            view.view._next = min(view.view._next, 0.0 if not quiet else view.view._next)
+            view.progress(progress())
+            view.event("an event")
+    line, event = capsys.readouterr().err.splitlines()
+    assert "learned 120 of 1,000 steps, 4.32k rows/s, 1.2% waiting for data, 1:05, 3:28 left" in line
+    assert "epoch 1.20, loss 0.34567, validation loss 0.31000, best at step 100, AUROC 8192 0.9100" in line
+    assert event.endswith(" info an event")
 
 
 def test_every_setting_has_a_flag_and_a_reason(tape: Tape) -> None:

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import load_config
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
-from tape2048_recorder.settings import settings_of
 from tape2048_tools.errors_docs import ERROR_MARKERS, errors_table
 from tape2048_tools.settings_docs import (
     MARKERS,
     RETENTION_MARKERS,
     SAMPLE,
-    main,
     markdown_table,
     retention_table,
     sample_toml,
     with_table,
 )
+from tape2048_tools.settings_docs_main import main
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

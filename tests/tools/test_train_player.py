@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -13,14 +14,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.tools.terminal import signalled_on_a_terminal
+from rich.console import Console
 
 from tape2048 import errors
 from tape2048_recorder.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Progress
 from tape2048_recorder.ntuple.training_config import TrainingConfig
 from tape2048_tools.commands import train_player
-from tape2048_tools.training_view import draw_curve, open_training_view, sparkline, training_summary
+from tape2048_tools.live_view import LiveView, sparkline
+from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
+
+from .on_terminal import stopped_on_terminal
 
 if TYPE_CHECKING:
     import subprocess
@@ -182,10 +186,11 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
     config: Path, tmp_path: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "tape2048_tools.cli", "train-player", "--config", "player.toml"]
-    text = signalled_on_a_terminal(
-        [*command, "--out", "out", "--moves", "1e12"], number, [b"mean score"], cwd=tmp_path, env=environment
+    text = stopped_on_terminal(
+        [*command, "--out", "out", "--moves", "1e12"], tmp_path, number, after=(b"mean ",), env=environment
     )
-    assert "tape2048 train-player: out, 2 threads" in text
+    assert "tape2048 train-player: out" in text
+    assert "2 threads" in text
     assert "moves/s" in text
     assert "checkpoint at" in text
     assert "stopped; the same command goes on" in text
@@ -217,17 +222,38 @@ def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    with open_training_view(TrainingConfig(), "out") as view:
-        view.progress(progress(games=0, mean_score=float("nan")))
-        view.progress(progress(games=800, mean_score=float("nan")))  # just gone on from a checkpoint
+    with TrainingView(TrainingConfig(), "out") as view:
+        view.view._next = 0
         view.progress(progress())
         view.progress(progress())
         view.event("checkpoint\x1b at")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2, "the next one comes half a minute later"
-    assert lines[0].split(" info ")[1].startswith("learning, 4M of ")
-    assert "2M moves/s, 900 games, mean score 12,345, reach 2048: 90%, 4096: 50%, 8192: 25%" in lines[0]
+    said = lines[0].split(" info ")[1]
+    assert said.startswith("training: learned 4M of 6G moves, 2M moves/s, 1 thread, 1:05, 49:58 left")
+    assert "games 900, score mean 12,345, reach 2048 90%, 4096 50%, 8192 25%" in said
     assert lines[1].endswith("checkpoint\\x1b at")
+
+
+def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[str]) -> None:
+    view = TrainingView(TrainingConfig(), "out")
+    for changes in ({"games": 0, "moves_per_s": 0.0}, {"games": 800}):  # ..., just gone on from a checkpoint
+        view.view._next = 0
+        view.progress(progress(mean_score=float("nan"), **changes))
+    first, second = capsys.readouterr().err.splitlines()
+    assert " info getting ready: learned 4M of 6G moves, kernels compile" in first
+    assert " info training: " in second
+    assert "nan" not in first + second
+
+
+def test_the_panel_has_a_curve() -> None:
+    live, view = LiveView("tape2048 train-player: out"), TrainingView(TrainingConfig(), "out")
+    for score in (100.0, float("nan"), 200.0):
+        drawn = live.draw(view._shown(progress(mean_score=score)))
+    out = io.StringIO()
+    Console(file=out, width=100).print(drawn)
+    assert "mean 200   ▁█" in out.getvalue()
+    assert "49:58 left" in out.getvalue()
 
 
 def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,47 @@
-"""What our commands add to click's: examples at the end of each help, and subcommands that load late."""
+"""Additions to click: examples at the end of each help, late subcommands, options that commands share."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Command", "Group", "LazyGroup"]
+PATH = click.Path(path_type=Path)
+
+#: Of a command that stands at the root.
+ROOT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+CRITIC_TOWER = click.option(
+    "--tower", help="For a critic of embeddings, its tower: it then takes boards. DIR or module:factory."
+)
+WORKERS = click.option(
+    "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
+)
+
+
+def json_option(text: str = "One JSON document.") -> Callable[[Any], Any]:
+    """The flag that has a command print JSON."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def quiet_option(text: str = "No progress bar.") -> Callable[[Any], Any]:
+    """The flag that has a command show no progress."""
+    return click.option("--quiet", is_flag=True, help=text)
+
+
+def running_recorder(command: Any) -> Any:
+    """Give a command the directory of a recorder that runs, and its instance."""
+    instance = click.option(
+        "--instance", metavar="TEXT", help="Which recorder, where the directory has several."
+    )
+    return click.argument("directory", type=PATH, default="selfplay")(instance(command))
 
 
 class _WithExamples(click.Command):

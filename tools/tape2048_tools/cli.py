@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import LazyGroup
+from tape2048_tools._click import ROOT_SETTINGS, LazyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-__all__ = ["a2pack", "cli", "main", "run"]
 
 EXIT_INTERRUPTED = 130
 
@@ -76,7 +74,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.group(
     cls=LazyGroup,
     lazy=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=ROOT_SETTINGS,
     examples=[
         "tape2048 record --max-wall-s 1min",
         "tape2048 list",

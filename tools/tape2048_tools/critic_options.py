@@ -6,19 +6,14 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from tape2048.critic_config import CriticConfig
-from tape2048.errors import ConfigError, MissingPackageError
-from tape2048_recorder._toml import read_toml
-from tape2048_recorder.settings import Origin, read_value, settings_of, unknown_key
+from tape2048.errors import MissingPackageError
+from tape2048.settings_fields import load_settings, settings_of
+from tape2048.settings_sample import settings_toml
 from tape2048_tools.options import setting_option
-from tape2048_tools.settings_docs import settings_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["EXAMPLE", "critic_options", "example_toml", "load_critic_config", "require_torch"]
+    from collections.abc import Callable, Mapping
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -41,7 +36,7 @@ def critic_options(command: F) -> F:
     return command
 
 
-def load_critic_config(path: Path | None, flags: dict[str, object] | None = None) -> CriticConfig:
+def load_critic_config(path: Path | None, flags: Mapping[str, object] | None = None) -> CriticConfig:
     """The configuration of a file (None: the defaults), with what flags say in place of it.
 
     Lists of numbers, where the setting is numbers apart by spaces, are taken as such.
@@ -50,34 +45,7 @@ def load_critic_config(path: Path | None, flags: dict[str, object] | None = None
         UnknownKeyError: a setting that does not exist; names the nearest one.
         ConfigError: a value that cannot be, settings that cannot all hold, or a file that cannot be read.
     """
-    settings = settings_of(CriticConfig)
-    given: list[tuple[str, object, Origin]] = []
-    if path is not None:
-        raws, lines = read_toml(path, sample_hint=f"name another with --config; `{_LISTED_BY}` prints one")
-        given += [(name, _plain(raw), Origin("file", f"{path}:{lines[name]}")) for name, raw in raws.items()]
-    given += [
-        (name, raw, Origin("flag", "--" + name.replace("_", "-")))
-        for name, raw in (flags or {}).items()
-        if raw is not None
-    ]
-    values: dict[str, Any] = {name: setting.default for name, setting in settings.items()}
-    for name, raw, origin in given:
-        if name not in settings:
-            raise unknown_key(name, settings, origin, listed_by=_LISTED_BY)
-        values[name] = read_value(settings[name], raw, origin)
-    config = msgspec.convert(values, CriticConfig)
-    try:
-        config.check()
-    except ConfigError as error:
-        raise ConfigError(error.message, path=path, hint=error.hint) from error
-    return config
-
-
-def _plain(raw: object) -> object:
-    """``[8192, 16384]`` as ``"8192 16384"``."""
-    if isinstance(raw, list) and raw and all(isinstance(item, int | float) for item in raw):
-        return " ".join(str(item) for item in raw)
-    return raw
+    return load_settings(CriticConfig, path, flags, listed_by=_LISTED_BY)
 
 
 def example_toml() -> str:

@@ -1,38 +1,24 @@
 """The settings as documents: the README's reference table and the sample file, both made from the Struct.
 
-``python -m tape2048_tools.settings_docs`` in a checkout writes both anew (``make docs``); tests compare
-what the checkout has with what these functions give.
+``make docs`` in a checkout writes both anew; tests compare what the checkout has with what these functions
+give.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048.settings_fields import settings_of
+from tape2048.settings_sample import comment, sample_entry
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.retention import TABLE, RetentionLimits
-from tape2048_recorder.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import msgspec
-
-    from tape2048_recorder.settings import Setting
-
-__all__ = [
-    "MARKERS",
-    "RETENTION_MARKERS",
-    "SAMPLE",
-    "markdown_table",
-    "retention_table",
-    "sample_toml",
-    "settings_toml",
-    "with_table",
-]
 
 #: The lines in README.md between which the table stands.
 MARKERS = ("<!-- settings:begin -->", "<!-- settings:end -->")
@@ -86,54 +72,16 @@ def sample_toml() -> str:
     ordered = sorted(settings, key=lambda setting: setting.kind == "table")
     limits = settings_of(RetentionLimits).values()
     parts = [
-        _comment(_SAMPLE_HEAD),
-        *map(_sample_entry, ordered),
+        comment(_SAMPLE_HEAD),
+        *map(sample_entry, ordered),
         _retention_head(),
-        *map(_sample_entry, limits),
+        *map(sample_entry, limits),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _retention_head() -> str:
-    return f"{_comment(_RETENTION_HEAD)}\n#[{TABLE}]"
-
-
-def settings_toml(config: msgspec.Struct) -> str:
-    """A file that says what this configuration is: every setting explained, at its value."""
-    entries = []
-    for setting in settings_of(type(config)).values():
-        value = getattr(config, setting.name)
-        entries.append(f"{_about(setting, named=value != setting.default)}\n{_toml_line(setting, value)}")
-    return "\n\n".join(entries) + "\n"
-
-
-def _sample_entry(setting: Setting) -> str:
-    return f"{_about(setting)}\n#{_toml_line(setting, setting.default)}"
-
-
-def _about(setting: Setting, *, named: bool = False) -> str:
-    """The comment above a setting; its default is named where the value below is another one."""
-    default = f"Default ({_toml_value(setting, setting.default)})" if named else "Default"
-    what = f"{setting.text[0].upper()}{setting.text[1:]}"
-    return _comment(f"{what}.\nValues: {setting.expected}.\n{default}: {setting.why}.")
-
-
-def _comment(text: str) -> str:
-    lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, 98) or [""])]
-    return "\n".join(f"# {line}".rstrip() for line in lines)
-
-
-def _toml_line(setting: Setting, value: object) -> str:
-    if setting.kind == "table":
-        return f"[{setting.name}]"
-    return f"{setting.name} = {_toml_value(setting, value)}"
-
-
-def _toml_value(setting: Setting, value: object) -> str:
-    shown = setting.none if value is None else setting.show(value)
-    if value is None or setting.kind == "str":
-        return json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
-    return str(shown)
+    return f"{comment(_RETENTION_HEAD)}\n#[{TABLE}]"
 
 
 def with_table(
@@ -150,18 +98,3 @@ def with_table(
         message = f"expected one {begin} with one {end} after it"
         raise ValueError(message)
     return pattern.sub(lambda _: f"{begin}\n{make_table()}{end}", readme)
-
-
-def main() -> None:
-    """Write the sample files and the tables in README.md of the checkout that is the working directory."""
-    from tape2048_tools.critic_options import EXAMPLE, example_toml
-
-    EXAMPLE.parent.mkdir(exist_ok=True)
-    EXAMPLE.write_text(example_toml())
-    readme = Path("README.md")
-    readme.write_text(with_table(with_table(readme.read_text()), RETENTION_MARKERS, retention_table))
-    SAMPLE.write_text(sample_toml())
-
-
-if __name__ == "__main__":
-    main()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
-from tape2048_tools.commands.convert import conversion_options, say_converted
+from tape2048_tools._click import PATH, Command
+from tape2048_tools.commands.convert import conversion_options, write_converted
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command(
@@ -19,8 +20,8 @@ __all__ = ["command"]
         "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
     ],
 )
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @click.option(
     "--player",
     default="ntuple",
@@ -29,33 +30,18 @@ __all__ = ["command"]
 )
 @click.option("--replace", is_flag=True, help="Compute anew what runs have already.")
 @conversion_options
-def command(
-    *,
-    source: Path,
-    target: Path,
-    player: str,
-    replace: bool,
-    to: str | None,
-    lossy: bool,
-    workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def command(*, source: Path, target: Path, player: str, replace: bool, **how: Any) -> None:
     """Write the runs in SOURCE to TARGET with a player's values of the four moves of every step.
 
     Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Steps
     that have values keep them, but for --replace. SOURCE and TARGET are as for `tape2048 convert`.
     """
-    from tape2048.formats.convert import convert
     from tape2048.formats.sources import Endings, open_source
     from tape2048_recorder.annotate import Annotator
     from tape2048_recorder.config import split_player
     from tape2048_recorder.endings import final_boards
-    from tape2048_tools.progress import progress_bar
 
     name, args = split_player(player)
     annotator = Annotator(name, args or {}, replace=replace)
     annotated = open_source(source, Endings(final_boards)).changed(annotator)
-    with progress_bar("annotating", quiet=quiet) as progress:
-        converted = convert(annotated, target, to, lossy=lossy, workers=workers, progress=progress)
-    say_converted(converted, as_json=as_json)
+    write_converted("annotating", annotated, target, **how)

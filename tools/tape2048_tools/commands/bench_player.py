@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import Command, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["command"]
 
 #: A worker is one thread; a model measured with more would promise what no worker keeps.
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -36,7 +34,7 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
     show_default=True,
     help="How scores become moves: argmax, softmax, top_k, top_p.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
     """Say how fast a batched player plays, and where the time goes.
 
@@ -45,10 +43,10 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     memory and forgotten. One process, one thread: a recorder has one such process a worker.
     """
     os.environ.update(_THREADS)  # before the libraries that read them are loaded
+    from tape2048.settings_fields import settings_of
     from tape2048_recorder.config import split_player
     from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.sampling import read_sampling
-    from tape2048_recorder.settings import settings_of
 
     sampling = read_sampling({"method": method})
     words = lanes.split(",")
@@ -66,9 +64,9 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as of a recorder")
     from tape2048_recorder.lanes.measuring import measure
     from tape2048_tools.output import print_human, print_json, table
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
-    with progress_bar(f"measuring {name}", timed=True) as bar:
+    with progress_bar(f"measuring {name}") as bar:
         found = [
             measure(
                 name,

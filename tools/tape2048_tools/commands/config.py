@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.settings import settings_of
-from tape2048_tools._click import Group
+from tape2048_tools._click import PATH, Group, json_option
 from tape2048_tools.options import load_from_command_line, setting_options
 from tape2048_tools.output import cell, print_human, print_json, print_text, printable, table
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config import Loaded
+    from pathlib import Path
 
-__all__ = ["command"]
+    from tape2048_recorder.config import Loaded
 
 
 @click.group(
@@ -40,7 +39,7 @@ def command() -> None:
 @click.option(
     "--origin", is_flag=True, help="Say where each value was written: file and line, variable or flag."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: settings, origins, hash.")
+@json_option("One JSON document: settings, origins, hash.")
 @click.option("--markdown", is_flag=True, help="The reference table of all settings and defaults instead.")
 @setting_options
 def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: bool, **flags: Any) -> None:
@@ -77,7 +76,7 @@ def _document(loaded: Loaded) -> dict[str, Any]:
 @command.command(
     "init", examples=["tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force"]
 )
-@click.argument("path", type=click.Path(path_type=Path), default="recorder.toml")
+@click.argument("path", type=PATH, default="recorder.toml")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def init(*, path: Path, force: bool) -> None:
     """Write a sample file with every setting, explained, at its default.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from tape2048._text import counted
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, WORKERS, Command, json_option, quiet_option
 from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
 
 if TYPE_CHECKING:
-    from tape2048.formats.convert import Converted
+    from pathlib import Path
 
-__all__ = ["command", "conversion_options", "say_converted"]
+    from tape2048.formats.sources import Source
 
 EXIT_FINDINGS = 1
 
@@ -31,14 +30,9 @@ def conversion_options(command: Any) -> Any:
                 "--to", type=click.Choice(_TARGETS), help="What to write.  [default: by TARGET's name]"
             ),
             click.option("--lossy", is_flag=True, help="Leave out what TARGET has no place for."),
-            click.option(
-                "--workers",
-                type=click.IntRange(1),
-                metavar="N",
-                help="Threads.  [default: one for each core]",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="One JSON document."),
-            click.option("--quiet", is_flag=True, help="No progress bar."),
+            WORKERS,
+            json_option(),
+            quiet_option(),
         ]
     ):
         command = option(command)
@@ -54,19 +48,10 @@ def conversion_options(command: Any) -> Any:
         "tape2048 convert ds/ runs.parquet",
     ],
 )
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @conversion_options
-def command(
-    *,
-    source: Path,
-    target: Path,
-    to: str | None,
-    lossy: bool,
-    workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def command(*, source: Path, target: Path, **how: Any) -> None:
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of them, a pack, a pack.dat, a data set, a session or a directory of
@@ -77,26 +62,31 @@ def command(
     is given; then what was left out is said on standard error. Runs that cannot be read are left out
     and named there too, and the exit code is 1; where none can be read, nothing is written (51).
     """
-    from tape2048.formats.convert import convert
     from tape2048.formats.sources import Endings
     from tape2048_recorder.endings import final_boards
-    from tape2048_tools.progress import progress_bar
 
-    with progress_bar("converting", quiet=quiet) as progress:
-        converted = convert(
-            source,
-            target,
-            to,
-            lossy=lossy,
-            workers=workers,
-            endings=Endings(final_boards),
-            progress=progress,
-        )
-    say_converted(converted, as_json=as_json)
+    write_converted("converting", source, target, endings=Endings(final_boards), **how)
 
 
-def say_converted(converted: Converted, *, as_json: bool) -> None:
-    """Tell what was written, what was lost and what was left out; exit code 1 for the last."""
+def write_converted(
+    label: str, source: Path | Source, target: Path, to: str | None, *, as_json: bool, quiet: bool, **how: Any
+) -> None:
+    """Convert, and tell what was written, what was lost and what was left out; exit code 1 for the last.
+
+    Args:
+        label: stands beside the progress.
+        source: see :func:`tape2048.formats.convert.convert`, as for ``target``, ``to`` and ``how``.
+        target: what is written.
+        to: its format.
+        as_json: whether to print JSON.
+        quiet: whether to show no progress.
+        how: further arguments of ``convert``.
+    """
+    from tape2048.formats.convert import convert
+    from tape2048_tools.views import progress_bar
+
+    with progress_bar(label, quiet=quiet) as progress:
+        converted = convert(source, target, to, progress=progress, **how)
     for what, count in converted.lost.items():
         complain(f"lost: {what}, of {counted(count, 'run')}")
     complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in converted.skipped)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import CRITIC_TOWER, DEVICE, PATH, Command, json_option, quiet_option
 
 if TYPE_CHECKING:
-    from tape2048.critic_evaluation import Evaluation
+    from pathlib import Path
 
-__all__ = ["command"]
+    from tape2048.critic_evaluation import Evaluation
 
 
 @click.command(
@@ -25,8 +24,8 @@ __all__ = ["command"]
         "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
     ],
 )
-@click.argument("critic", type=click.Path(path_type=Path))
-@click.argument("root", type=click.Path(path_type=Path))
+@click.argument("critic", type=PATH)
+@click.argument("root", type=PATH)
 @click.option(
     "--split",
     "part",
@@ -78,15 +77,13 @@ __all__ = ["command"]
     show_default=True,
     help="N-tuple player whose expected score is a baseline, parameters included; none: leave it out.",
 )
-@click.option(
-    "--tower", help="For a critic of embeddings, its tower: it then takes boards. DIR or module:factory."
-)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a report.")
+@CRITIC_TOWER
+@DEVICE
+@click.option("--html", type=PATH, metavar="FILE", help="Also write a report.")
 @click.option("--force", is_flag=True, help="Replace the report if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="One line for each stage, tile and predictor.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@quiet_option()
 def command(
     *, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **options: Any
 ) -> None:
@@ -157,7 +154,7 @@ def _examine(
     from tape2048.critic_evaluation import evaluate
     from tape2048.torch.critic import Critic
     from tape2048_tools.critic_examination import choose_parts, expected_score, rows_per_run
-    from tape2048_tools.progress import stages_bar
+    from tape2048_tools.views import stages_bar
 
     loaded = Critic.load(critic, device, tower=tower)
     baselines = {} if player == "none" else {player: expected_score(player)}

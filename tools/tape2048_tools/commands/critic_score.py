@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import CRITIC_TOWER, DEVICE, PATH, Command, json_option, quiet_option
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXIT_FINDINGS = 1
 
@@ -22,18 +23,14 @@ EXIT_FINDINGS = 1
         "tape2048 critic score critic/best games.a2pack --out games.npy",
     ],
 )
-@click.argument("critic", type=click.Path(path_type=Path))
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE.npy", help="Where they go."
-)
-@click.option(
-    "--tower", help="For a critic of embeddings, its tower: it then takes boards. DIR or module:factory."
-)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.argument("critic", type=PATH)
+@click.argument("source", type=PATH)
+@click.option("--out", type=PATH, required=True, metavar="FILE.npy", help="Where they go.")
+@CRITIC_TOWER
+@DEVICE
 @click.option("--force", is_flag=True, help="Replace FILE and its sidecar if they exist.")
-@click.option("--json", "as_json", is_flag=True, help="The sidecar, as one JSON document.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@json_option("The sidecar, as one JSON document.")
+@quiet_option()
 def command(
     *,
     critic: Path,
@@ -56,7 +53,7 @@ def command(
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.critic_options import require_torch
     from tape2048_tools.output import complain, print_human, print_json, printable
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     require_torch()
     import msgspec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.critic_options import critic_options, example_toml, load_critic_config, require_torch
 from tape2048_tools.output import print_human, print_json
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         "tape2048 critic train --print-config > critic.toml",
     ],
 )
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @critic_options
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end.")
+@json_option("One JSON document at the end.")
 def command(*, config_path: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
     """Train a critic: from a position, will this game reach these tiles?
 
@@ -43,7 +43,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     """
     config = load_critic_config(config_path, flags)
     if print_config:
-        from tape2048_tools.settings_docs import settings_toml
+        from tape2048.settings_sample import settings_toml
 
         plain = config_path is None and not any(value is not None for value in flags.values())
         print_human((example_toml() if plain else settings_toml(config)).rstrip("\n"))
@@ -51,10 +51,10 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     require_torch()
     sys.path.append(str(Path.cwd()))  # where a tower's module:factory may stand
     from tape2048.torch.training import train_critic
-    from tape2048_tools.critic_view import open_critic_view, trained_facts, trained_summary
+    from tape2048_tools.critic_view import CriticView, trained_facts, trained_summary
 
     first = os.environ.get("RANK", "0") == "0"
-    with _stopped_by_signals() as stop, open_critic_view(config, quiet=not first) as view:
+    with _stopped_by_signals() as stop, CriticView(config, quiet=not first) as view:
         trained = train_critic(config, view, stop.is_set)
     if not first:
         return

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from tape2048._text import counted
-from tape2048_tools._click import Group
+from tape2048_tools._click import PATH, WORKERS, Group, json_option, quiet_option
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import (
     cell,
@@ -26,6 +25,7 @@ from tape2048_tools.output import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -33,20 +33,10 @@ if TYPE_CHECKING:
     from tape2048.formats.dataset_build import Built
     from tape2048.formats.sources import Source
 
-__all__ = ["command"]
-
 EXIT_FINDINGS = 1
 
-_DATASET = click.argument("dataset", type=click.Path(path_type=Path))
-_SOURCES = click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-_QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
-_WORKERS = click.option(
-    "--workers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Threads that decode.  [default: one for each core]",
-)
+_DATASET = click.argument("dataset", type=PATH)
+_SOURCES = click.argument("sources", type=PATH, nargs=-1, required=True)
 _SHARD_ROWS = click.option(
     "--shard-rows",
     type=click.IntRange(1),
@@ -86,12 +76,12 @@ def command() -> None:
     ]
 )
 @_SOURCES
-@click.option("--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The new one.")
+@click.option("--output", type=PATH, required=True, metavar="DIR", help="The new one.")
 @_SHARD_ROWS
 @_FINAL_BOARDS
-@_WORKERS
-@_JSON
-@_QUIET
+@WORKERS
+@json_option()
+@quiet_option()
 def build(
     *,
     sources: Sequence[Path],
@@ -122,9 +112,9 @@ def build(
 @_DATASET
 @_SOURCES
 @_FINAL_BOARDS
-@_WORKERS
-@_JSON
-@_QUIET
+@WORKERS
+@json_option()
+@quiet_option()
 def append(
     *,
     dataset: Path,
@@ -162,7 +152,7 @@ def _opened(sources: Sequence[Path], *, final_boards: bool) -> Sequence[Path | S
     examples=["tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50"],
 )
 @_DATASET
-@_JSON
+@json_option()
 def stats(*, dataset: Path, as_json: bool) -> None:
     """Show what a data set holds: counts, scores, lengths, tiles, engines, what it was made of.
 
@@ -197,10 +187,10 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 )
 @click.option("--since", metavar="TIME", help="Runs that started then or later (ISO 8601; UTC).")
 @click.option("--until", metavar="TIME", help="Runs that started before then.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Write them as a data set.")
+@click.option("--output", type=PATH, metavar="DIR", help="Write them as a data set.")
 @_SHARD_ROWS
-@_JSON
-@_QUIET
+@json_option()
+@quiet_option()
 def filter_(
     *,
     dataset: Path,
@@ -220,7 +210,7 @@ def filter_(
     """
     from tape2048.formats.dataset import Dataset
     from tape2048.formats.dataset_build import write_view
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     whole = Dataset.open(dataset, load="mmap")
     chosen = whole.filter_by_score(limits["min_score"], limits["max_score"])
@@ -266,9 +256,9 @@ def _refuse_nothing(chosen: Dataset, whole: Dataset) -> None:
     short_help="Check data sets completely.",
     examples=["tape2048 dataset verify ds", "tape2048 dataset verify ds other --json"],
 )
-@click.argument("datasets", type=click.Path(path_type=Path), nargs=-1, required=True)
-@_JSON
-@_QUIET
+@click.argument("datasets", type=PATH, nargs=-1, required=True)
+@json_option()
+@quiet_option()
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     """Check data sets completely: every checksum, every row against the run table and the rules.
 
@@ -277,7 +267,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     from tape2048._reading import reading
     from tape2048.errors import NotADatasetError
     from tape2048.formats.dataset_verify import verify_dataset
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     for path in datasets:
         with reading(path):
@@ -307,7 +297,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 @contextmanager
 def _bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int, int], None] | None]:
     """A bar over the runs that are read."""
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:
         if progress is None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.output import cell, print_human, print_json, table
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXIT_FAILED = 1
 
@@ -25,10 +26,8 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
         "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
     ],
 )
-@click.option(
-    "--config", "config_path", type=click.Path(path_type=Path), help="The recorder's file, as for `record`."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: each check.")
+@click.option("--config", "config_path", type=PATH, help="The recorder's file, as for `record`.")
+@json_option("One JSON document: each check.")
 def command(*, config_path: Path | None, as_json: bool) -> None:
     """Look at what a recorder will need on this machine: ok, warn or fail, and what to do.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -12,21 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
-from tape2048_tools.display import number, size
-from tape2048_tools.output import complain, print_human, print_json, printable, table
+from tape2048_tools._click import DEVICE, PATH, Command, json_option
+from tape2048_tools.display import duration, number, size
+from tape2048_tools.output import print_human, print_json, printable, table
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import torch
 
     from tape2048.session import Session
     from tape2048.torch.tower import OpenTower
-
-__all__ = ["command"]
-
-_LOG_INTERVAL_S = 30.0
 
 
 class _Share(click.ParamType[tuple[int, int]]):
@@ -53,19 +47,15 @@ class _Share(click.ParamType[tuple[int, int]]):
         "torchrun --nproc-per-node 8 --no-python tape2048 embed selfplay --tower critic/best",
     ],
 )
-@click.argument(
-    "sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SESSION|ROOT..."
-)
+@click.argument("sources", nargs=-1, required=True, type=PATH, metavar="SESSION|ROOT...")
 @click.option(
     "--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory."
 )
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="What a factory is given; its SHA-256 names it."
-)
+@click.option("--checkpoint", type=PATH, help="What a factory is given; its SHA-256 names it.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D]."
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@DEVICE
 @click.option("--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows at once.")
 @click.option(
     "--chunk-rows",
@@ -82,7 +72,7 @@ class _Share(click.ParamType[tuple[int, int]]):
 @click.option(
     "--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 def command(
     *,
     sources: tuple[Path, ...],
@@ -178,7 +168,7 @@ def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str,
     from tape2048.torch.embedding import embed_session
 
     begin = time.monotonic()
-    with _progress(session.name) as progress:
+    with progress_bar(f"embedding {session.name}", unit="rows") as progress:
         done = embed_session(session, tower, progress=progress, **how)
     seconds = time.monotonic() - begin
     return {
@@ -193,65 +183,6 @@ def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str,
     }
 
 
-@contextlib.contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with rows a second and the time left on a terminal; lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _lines(label)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(printable(label), total=None, rate="")
-        rate_of = _Rate()
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, rate=f"{number(rate_of(done))} rows/s")
-
-        yield update
-
-
-class _Rate:
-    """Rows a second since the first call, which says what was done before."""
-
-    def __init__(self) -> None:
-        self._first: tuple[float, int] | None = None
-
-    def __call__(self, done: int) -> float:
-        now = time.monotonic()
-        self._first = self._first or (now, done)
-        return (done - self._first[1]) / max(1e-9, now - self._first[0])
-
-
-def _lines(label: str) -> Callable[[int, int], None]:
-    from tape2048_tools.recording_view import duration
-
-    due = time.monotonic() + _LOG_INTERVAL_S
-    rate_of = _Rate()
-
-    def update(done: int, total: int) -> None:
-        nonlocal due
-        speed = rate_of(done)
-        if time.monotonic() < due or not speed:
-            return
-        due = time.monotonic() + _LOG_INTERVAL_S
-        left = duration((total - done) / speed)
-        said = f"{number(done)} of {number(total)} rows, {number(speed)} rows/s, {left} to go"
-        complain(f"{printable(label)}: {said}")
-
-    return update
-
-
 def _say_plan(
     found: list[Session],
     tower: OpenTower,
@@ -263,7 +194,6 @@ def _say_plan(
 ) -> None:
     from tape2048._text import counted
     from tape2048.torch.embedding import tower_rate, tower_width
-    from tape2048_tools.recording_view import duration
 
     width = tower_width(tower, device)
     rate = tower_rate(tower, device, batch_rows)

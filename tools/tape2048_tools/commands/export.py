@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.display import size
 from tape2048_tools.output import cell, print_human, print_json, unwritten
-from tape2048_tools.progress import progress_bar
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tape2048._tables import TableName
     from tape2048.corpus import Corpus
     from tape2048.export import Format
-
-__all__ = ["command"]
 
 #: What ``--output`` is given for standard output.
 _STDOUT = "-"
@@ -49,7 +47,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
         "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
     ],
 )
-@click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("sources", type=PATH, nargs=-1, required=True)
 @click.option(
     "--format",
     "format_",
@@ -61,7 +59,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file to write; - is standard output (jsonl). [default: <source>.<rows|runs>.<format>]",
 )
 @click.option("--labels", metavar="TILES", callback=_tiles, help="Add reached_<tile> for these: 8192,16384.")
@@ -70,8 +68,8 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON document.")
-@click.option("--quiet", is_flag=True, help="Say nothing; no progress bar.")
+@json_option("Say what was written as one JSON document.")
+@quiet_option("Say nothing; no progress bar.")
 def command(
     *,
     sources: Sequence[Path],

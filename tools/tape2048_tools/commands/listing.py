@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from tape2048.errors import OutDirError, TapeError
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import (
     cell,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape2048_tools.summary import Summary
-
-__all__ = ["command"]
 
 EXIT_FINDINGS = 1
 
@@ -52,13 +50,13 @@ _RECOVERED = "recovered"
         "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
     ],
 )
-@click.argument("root", type=click.Path(path_type=Path), required=False)
+@click.argument("root", type=PATH, required=False)
 @click.option(
     "--scores/--no-scores",
     default=None,
     help=f"Read each game's score and tile, or not.  [default: with at most {SCORES_SESSIONS_MAX} sessions]",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: sessions, broken ones, totals.")
+@json_option("One JSON document: sessions, broken ones, totals.")
 def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     """List the sessions in ROOT: rows, games, mean score, reach of the big tiles, size.
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tape2048._text import counted
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.display import size
 from tape2048_tools.output import cell, print_human, print_json
-from tape2048_tools.progress import progress_bar
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tape2048._removal import Removed
-
-__all__ = ["command"]
 
 EXIT_FAILED = 1
 
@@ -31,19 +29,19 @@ EXIT_FAILED = 1
         "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
     ],
 )
-@click.argument("sessions", metavar="SESSION...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("sessions", metavar="SESSION...", type=PATH, nargs=-1, required=True)
 @click.option(
     "--out",
     "out_dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="The directory that receives the new session; it gets the name of the earliest one.",
 )
 @click.option(
     "--remove", is_flag=True, help="Remove the originals when the new one is published; not those being read."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: the new session, what was removed.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@json_option("One JSON document: the new session, what was removed.")
+@quiet_option()
 def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:
     """Make one new session of many small ones: same games, same labels, same splits.
 

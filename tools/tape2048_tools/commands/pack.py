@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Group
+from tape2048_tools._click import PATH, ROOT_SETTINGS, WORKERS, Group, json_option, quiet_option
 from tape2048_tools.output import complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
-    from tape2048.formats.a2pack import PackReader, PackStats
+    from pathlib import Path
 
-__all__ = ["command"]
+    from tape2048.formats.a2pack import PackReader, PackStats
 
 EXIT_FINDINGS = 1
 EXIT_INVALID = 2
 
-_PACKFILE = click.option(
-    "--packfile", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The pack."
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-_QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
+_PACKFILE = click.option("--packfile", type=PATH, required=True, metavar="FILE", help="The pack.")
 _ENGINES_SHOWN = 3
 #: More digits than any number of runs has; Python refuses to read some thousand.
 _DIGITS_MAX = 100
-_WORKERS = click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
-)
 
 
 @click.group(
     cls=Group,
     # As those of tape2048, since a2pack is a root of its own.
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=ROOT_SETTINGS,
     examples=[
         "tape2048 pack pack --input runs/ --output runs.a2pack",
         "tape2048 pack validate --packfile runs.a2pack",
@@ -55,12 +47,8 @@ def command() -> None:
         "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
     ]
 )
-@click.option(
-    "--input", "source", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Runs."
-)
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The new pack."
-)
+@click.option("--input", "source", type=PATH, required=True, metavar="DIR", help="Runs.")
+@click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.")
 @click.option(
     "--align",
     type=int,
@@ -72,9 +60,9 @@ def command() -> None:
     "--compress", type=click.Choice(["none", "zstd"]), default="none", help="How entries are stored."
 )
 @click.option("--entry-crc/--no-entry-crc", default=True, help="A checksum for each entry.  [default: yes]")
-@_WORKERS
-@_JSON
-@_QUIET
+@WORKERS
+@json_option()
+@quiet_option()
 def pack(
     *,
     source: Path,
@@ -93,7 +81,7 @@ def pack(
     from tape2048._text import counted
     from tape2048.errors import NoRunsError
     from tape2048.formats.a2pack import pack_directory
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
@@ -145,8 +133,8 @@ def pack(
     ],
 )
 @_PACKFILE
-@_JSON
-@_QUIET
+@json_option()
+@quiet_option()
 def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """Read a pack completely: every checksum, every run, padding and statistics.
 
@@ -154,7 +142,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """
     from tape2048._text import counted
     from tape2048.errors import FormatError
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     try:
         reader = _open(packfile)
@@ -179,7 +167,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"],
 )
 @_PACKFILE
-@_JSON
+@json_option()
 def stats(*, packfile: Path, as_json: bool) -> None:
     """Say how many runs a pack holds, how long they are, how far they came, and what played."""
     found = _document(_open(packfile).stats)
@@ -209,16 +197,14 @@ def stats(*, packfile: Path, as_json: bool) -> None:
     ],
 )
 @_PACKFILE
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The new file."
-)
+@click.option("--output", type=PATH, required=True, metavar="FILE", help="The new file.")
 @click.option("--parallel/--no-parallel", default=True, help="On several threads.  [default: yes]")
-@_WORKERS
+@WORKERS
 @click.option(
     "--steps/--runs-only", "by_step", default=False, help="One line a step, or (default) one a run."
 )
-@_JSON
-@_QUIET
+@json_option()
+@quiet_option()
 def to_jsonl(
     *,
     packfile: Path,
@@ -231,7 +217,7 @@ def to_jsonl(
 ) -> None:
     """Write every run as JSON lines."""
     from tape2048._text import counted
-    from tape2048_tools.progress import progress_bar
+    from tape2048_tools.views import progress_bar
 
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}", quiet=quiet) as progress:
@@ -248,10 +234,8 @@ def to_jsonl(
 )
 @_PACKFILE
 @click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Where the files go."
-)
-@_JSON
+@click.option("--output", type=PATH, required=True, metavar="DIR", help="Where the files go.")
+@json_option()
 def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> None:
     """Write runs to files of their own, byte for byte as they were packed; nothing is replaced."""
     reader = _open(packfile)
@@ -268,7 +252,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 @command.command(examples=["tape2048 pack inspect --packfile runs.a2pack --index 123"])
 @_PACKFILE
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
-@_JSON
+@json_option()
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Say what one run of a pack is, and show its final board."""
     from tape2048._text import counted

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tape2048.errors import ConfigError
-from tape2048_tools._click import Command, Group
-from tape2048_tools.display import number, share, size
+from tape2048_tools._click import PATH, Command, Group, json_option
+from tape2048_tools.display import duration, number, share, size
 from tape2048_tools.output import columns, print_human, print_json, table
-from tape2048_tools.progress import progress_bar
-from tape2048_tools.recording_view import duration
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
-    from tape2048_recorder.evaluation import Evaluation
+    from pathlib import Path
 
-__all__ = ["command"]
+    from tape2048_recorder.evaluation import Evaluation
 
 
 @click.group(
@@ -36,7 +34,7 @@ def command() -> None:
     cls=Command, examples=["tape2048 player info default", "tape2048 player info mine.ntuple --json"]
 )
 @click.argument("weights")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 def info(*, weights: str, as_json: bool) -> None:
     """Show what a network file holds. WEIGHTS is a file, or a network that ships (default, fast)."""
     from tape2048_recorder.ntuple.files import file_facts, load_network
@@ -107,7 +105,7 @@ def _trained(facts: dict[str, Any]) -> str:
 @click.option(
     "--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="0: one for each core."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
     """Play seeded games with each of PLAYERS: mean score, reach rates with 95% intervals, speed.
 
@@ -176,12 +174,12 @@ def _table(found: dict[str, Evaluation]) -> Any:
     cls=Command, examples=["tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16"]
 )
 @click.argument("source")
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=PATH)
 @click.option(
     "--step", type=float, default=16.0, show_default=True, help="Points of score that a step of int16 counts."
 )
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
     import numpy as np

@@ -11,15 +11,15 @@ import click
 
 from tape2048._text import counted
 from tape2048.errors import OutDirError
+from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import CONFIG_ENV, load_config
 from tape2048_recorder.retention import RetentionLimits, load_retention
-from tape2048_recorder.settings import settings_of
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.display import number, size
 from tape2048_tools.options import setting_option
 from tape2048_tools.output import cell, complain, print_human, print_json, print_lines, printable
-from tape2048_tools.progress import progress_bar
 from tape2048_tools.roots import refuse_session
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tape2048._holds import LockProbe, Upkeep
     from tape2048._removal import Removed
     from tape2048_tools.pruning import Candidate, Going, Plan
-
-__all__ = ["command"]
 
 EXIT_FAILED = 1
 
@@ -49,19 +47,19 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "tape2048 prune --config recorder.toml",
     ],
 )
-@click.argument("root", type=click.Path(path_type=Path), required=False)
+@click.argument("root", type=PATH, required=False)
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=f"The recorder's file: its [retention] table, and its out_dir; otherwise what {CONFIG_ENV} names.",
 )
 @click.option("--tag", "tags", multiple=True, help="Look at sessions of this model tag only (repeatable).")
 @_limit_options
 @click.option("--dry-run", is_flag=True, help="Remove nothing; say what would go and why.")
 @click.option("--yes-really", is_flag=True, help="Go on where no session at all would be left.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: what goes and why, what stays.")
-@click.option("--quiet", is_flag=True, help="No table and no progress bar.")
+@json_option("One JSON document: what goes and why, what stays.")
+@quiet_option("No table and no progress bar.")
 def command(
     *,
     root: Path | None,

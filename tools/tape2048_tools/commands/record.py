@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import Command, json_option
 from tape2048_tools.options import load_from_command_line, setting_options
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048_recorder.config_schema import RecorderConfig
-
-__all__ = ["command"]
 
 
 @click.command(
@@ -31,7 +29,7 @@ __all__ = ["command"]
     ],
 )
 @setting_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end: what was recorded.")
+@json_option("One JSON document at the end: what was recorded.")
 def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
@@ -47,11 +45,11 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     from tape2048.errors import StorageError
     from tape2048_recorder.recorder import run
     from tape2048_tools.output import complain, print_human, print_json, printable
-    from tape2048_tools.recording_view import open_view, summary_parts
+    from tape2048_tools.recording_view import RecordingView, summary_parts
 
     faulthandler.enable()  # the service manager ends what hangs by SIGABRT: its log then has the stack
     load = _loader(config_path, flags) if loaded.path is not None and not _has_terminal() else None
-    with open_view(loaded.config) as view:
+    with RecordingView(loaded.config) as view:
         summary = run(loaded.config, view, load=load, changed=view.changed)
     try:
         if as_json:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.output import cell, complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape2048_recorder.report import Level, Status
-
-__all__ = ["command"]
 
 EXIT_FINDINGS = 1
 
@@ -46,9 +44,9 @@ class _Collected:
         "tape2048 recover selfplay --instance default --json",
     ],
 )
-@click.argument("root", type=click.Path(path_type=Path), required=False)
+@click.argument("root", type=PATH, required=False)
 @click.option("--instance", "instances", multiple=True, help="Only what this instance left (repeatable).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: sessions, and what was said.")
+@json_option("One JSON document: sessions, and what was said.")
 def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> None:
     """Publish what killed recorders left in ROOT: each confirmed block whose checksum holds.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import Command, json_option, running_recorder
 from tape2048_tools.output import complain, print_human, print_json, printable
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXIT_NOTHING = 1
 
@@ -22,8 +23,7 @@ EXIT_NOTHING = 1
         'tape2048 show "$(tape2048 rotate selfplay)"',
     ],
 )
-@click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
-@click.option("--instance", metavar="TEXT", help="Which recorder, where the directory has several.")
+@running_recorder
 @click.option(
     "--timeout-s",
     metavar="SECONDS",
@@ -32,7 +32,7 @@ EXIT_NOTHING = 1
     show_default=True,
     help="The longest to wait.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: the path, or null.")
+@json_option("One JSON document: the path, or null.")
 def command(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
     """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
 

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tape2048_tools._click import Group
+from tape2048_tools._click import Group, json_option
 from tape2048_tools.output import cell, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape2048_tools.units import Layout, Unit
-
-__all__ = ["command"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -78,7 +76,7 @@ def _common(command: F) -> F:
     ],
 )
 @_common
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: each file with path and text.")
+@json_option("One JSON document: each file with path and text.")
 def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
     """Print the units, each with the path that it would be written to."""
     files = _files(_layout(user=user), instances, root)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.display import board, number, share, size
 from tape2048_tools.output import cell, columns, print_human, print_json, table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from tape2048.session import Session
-
-__all__ = ["command"]
 
 _BAR_WIDTH = 40
 
@@ -30,8 +29,8 @@ _BAR_WIDTH = 40
         "tape2048 show SESSION --json | jq .score.p50",
     ],
 )
-@click.argument("session", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.argument("session", type=PATH)
+@json_option()
 def command(*, session: Path, as_json: bool) -> None:
     """Show what a session holds: its facts and settings, scores, tiles, labels, its best game."""
     from tape2048.session import Session
@@ -120,8 +119,8 @@ def _plain(value: object) -> str:
 
 def _setting(name: str, value: object) -> str:
     """A setting's value as a person would write it; one of another version as :func:`_plain` shows it."""
+    from tape2048.settings_fields import settings_of
     from tape2048_recorder.config_schema import RecorderConfig
-    from tape2048_recorder.settings import settings_of
 
     setting = settings_of(RecorderConfig).get(name)
     return _plain(value) if setting is None or value is not None else setting.show(value)

@@ -6,25 +6,23 @@ import contextlib
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import cell, columns, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import RenderableType
 
     from tape2048_recorder.report import Status
     from tape2048_recorder.status_file import Snapshot, Verdict
-
-__all__ = ["command"]
 
 EXIT_NOT_RUNNING = 1
 
@@ -41,10 +39,10 @@ WATCH_S = 1.0
         "tape2048 status selfplay --instance default >/dev/null || echo not recording",
     ],
 )
-@click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
+@click.argument("directory", type=PATH, default="selfplay")
 @click.option("--instance", metavar="TEXT", help="Only this one's; all of the directory where not given.")
 @click.option("--watch", is_flag=True, help="Show it anew each second, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: each recorder with its verdict.")
+@json_option("One JSON document: each recorder with its verdict.")
 def command(*, directory: Path, instance: str | None, watch: bool, as_json: bool) -> None:
     """Show what the recorders of DIRECTORY (selfplay) are doing.
 
@@ -118,7 +116,8 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     from tape2048._text import counted
-    from tape2048_tools.recording_view import dropped_words, duration, in_model
+    from tape2048_tools.display import duration
+    from tape2048_tools.recording_view import dropped_words, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -151,6 +150,6 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
 
 
 def _until_full(status: Status) -> str:
-    from tape2048_tools.recording_view import duration
+    from tape2048_tools.display import duration
 
     return "" if status.disk_full_s is None else f", full in {duration(status.disk_full_s)} at this rate"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import Command, json_option, running_recorder
 from tape2048_tools.output import print_human, print_json, printable
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command(
@@ -20,8 +21,7 @@ __all__ = ["command"]
         "tape2048 stop selfplay --timeout-s 300",
     ],
 )
-@click.argument("directory", type=click.Path(path_type=Path), default="selfplay")
-@click.option("--instance", metavar="TEXT", help="Which recorder, where the directory has several.")
+@running_recorder
 @click.option(
     "--drain/--now",
     default=True,
@@ -34,7 +34,7 @@ __all__ = ["command"]
     type=click.FloatRange(min=0),
     help="The longest to wait; it goes on ending after that.  [default: until it has ended]",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: the last status.")
+@json_option("One JSON document: the last status.")
 def command(
     *, directory: Path, instance: str | None, drain: bool, timeout_s: float | None, as_json: bool
 ) -> None:

@@ -7,18 +7,16 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.output import print_human, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-__all__ = ["command"]
+    from pathlib import Path
 
 #: A signal so much later than the first one is a second one.
 _SECOND_SIGNAL_S = 0.25
@@ -33,13 +31,11 @@ _SECOND_SIGNAL_S = 0.25
         "tape2048 train-player --preset default --print-config > player.toml",
     ],
 )
-@click.option(
-    "--config", "config_path", type=click.Path(path_type=Path), help="TOML file with the training's settings."
-)
+@click.option("--config", "config_path", type=PATH, help="TOML file with the training's settings.")
 @click.option("--preset", help="A configuration that comes with tape2048: default, fast or strong.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Directory for checkpoint, metrics and networks; a training that was stopped there goes on.",
 )
 @click.option(
@@ -48,7 +44,7 @@ _SECOND_SIGNAL_S = 0.25
 @click.option("--threads", metavar="N", help="Threads (presets have 1, strong 2); 0: one for each core.")
 @click.option("--seed", metavar="N", help="Decides the games of a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document at the end.")
+@json_option("One JSON document at the end.")
 def command(
     *,
     config_path: Path | None,
@@ -71,7 +67,7 @@ def command(
     path = config_path if config_path is not None else preset_path(preset or "")
     config = load_training_config(path, flags)
     if print_config:
-        from tape2048_tools.settings_docs import settings_toml
+        from tape2048.settings_sample import settings_toml
 
         print_human(settings_toml(config).rstrip("\n"))
         return
@@ -79,10 +75,10 @@ def command(
         raise click.UsageError("name the directory that receives the network: --out DIR")
 
     from tape2048_recorder.ntuple.training_run import NETWORK, run_training
-    from tape2048_tools.training_view import draw_curve, open_training_view, training_summary
+    from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
 
     stop = threading.Event()
-    with _stopped_by_signals(stop) as hurry, open_training_view(config, str(out)) as view:
+    with _stopped_by_signals(stop) as hurry, TrainingView(config, str(out)) as view:
         trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None

@@ -14,14 +14,12 @@ from tape2048._reading import reading
 from tape2048._text import counted
 from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
 from tape2048.validation import validate_session
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.output import cell, finding, print_human, print_json
-from tape2048_tools.progress import progress_bar
+from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["command"]
 
 EXIT_FINDINGS = 1
 
@@ -63,7 +61,7 @@ class Checked(msgspec.Struct, frozen=True):
         "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
     ],
 )
-@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("paths", type=PATH, nargs=-1, required=True)
 @click.option("--replay", is_flag=True, help="Play every recorded game again from its seed, and compare.")
 @click.option(
     "--quarantine",
@@ -71,8 +69,8 @@ class Checked(msgspec.Struct, frozen=True):
     is_flag=True,
     help="Move a session with findings to .quarantine beside it, with the reason; not one that is read.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: each session with its findings.")
-@click.option("--quiet", is_flag=True, help="Say nothing but findings; no progress bar.")
+@json_option("One JSON document: each session with its findings.")
+@quiet_option("Say nothing but findings; no progress bar.")
 def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 

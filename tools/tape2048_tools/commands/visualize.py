@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tape2048._text import counted
-from tape2048_tools._click import Command
+from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.output import cell, print_human, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from tape2048.formats.run import Run
-
-__all__ = ["command"]
 
 
 @click.command(
@@ -31,14 +30,14 @@ __all__ = ["command"]
         "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
     ],
 )
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--index", type=click.IntRange(0), metavar="I", help="The run's number, from 0.")
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the final board.")
 @click.option("--play", is_flag=True, help="Play through the game.")
 @click.option(
     "--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second of --play."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option()
 def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: float, as_json: bool) -> None:
     """Show a run: its facts and final board, any one of its boards, or the whole game.
 

@@ -11,8 +11,6 @@ from tape2048.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["read_toml"]
-
 #: A configuration is a page of text. A limit, so that a wrong path (a device, a data file) is not read whole.
 CONFIG_BYTES_MAX = 1_000_000
 

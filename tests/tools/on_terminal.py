@@ -1,4 +1,4 @@
-"""Commands on a terminal, as a person runs them."""
+"""A command on a terminal of its own, stopped by a signal when it has said some words."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def signalled_on_a_terminal(
+def stopped_on_terminal(
     command: Sequence[str],
-    number: signal.Signals,
-    after: Sequence[bytes],
-    *,
     cwd: Path,
-    env: Mapping[str, str],
+    number: signal.Signals,
+    *,
+    after: Sequence[bytes],
+    env: Mapping[str, str] = os.environ,
 ) -> str:
-    """What a command shows that gets a signal once it has shown all of ``after``, and ends with code 0."""
+    """All that it wrote; it was sent the signal when it had written ``after``, and ended with 0."""
     primary, secondary = pty.openpty()
-    process = subprocess.Popen(
+    child = subprocess.Popen(
         command,
         cwd=cwd,
         env={**env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
@@ -45,12 +45,12 @@ def signalled_on_a_terminal(
                 seen += os.read(primary, 1 << 16)
             except OSError:  # the other side is closed: it has ended
                 break
-            if not signalled and all(text in seen for text in after):
-                process.send_signal(number)
+            if not signalled and all(words in seen for words in after):
+                child.send_signal(number)
                 signalled = True
-        assert process.wait(timeout=30) == 0
+        assert child.wait(timeout=30) == 0
     finally:
-        process.kill()
-        process.wait()
+        child.kill()
+        child.wait()
         os.close(primary)
     return seen.decode()

@@ -1,4 +1,4 @@
-"""Lines of the log: text, JSON, and what the journal wants."""
+"""The log of a long job: text, JSON, and what the journal wants."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import os
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_tools.log_lines import log_line, worth_saying
-from tape2048_tools.recording_view import LogView
+from tape2048_tools.job_progress import Progress
+from tape2048_tools.log_view import LogView, log_line, worth_saying
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tape2048_recorder.report import Level
 
 
@@ -47,10 +46,10 @@ def test_what_is_worth_saying(least: str, said: str) -> None:
 
 def test_the_view_follows_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     view = LogView(30, level="error", form="json")
-    view.event("warning", "no")
-    view.event("error", "yes")
-    view.changed(RecorderConfig(log_level="info"))
-    view.event("info", "now")
+    view.event("no", "warning")
+    view.event("yes", "error")
+    view.change(30, "info")
+    view.event("now")
     said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert said == ["yes", "now"]
 
@@ -58,7 +57,7 @@ def test_the_view_follows_the_settings(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("ours", [True, False])
 def test_the_journal_is_known_by_its_stream(tmp_path: Path, environment: dict[str, str], ours: bool) -> None:
     """``JOURNAL_STREAM`` is inherited: a shell below a service has it too, with another standard error."""
-    code = "from tape2048_tools.log_lines import *; import os; print(stderr_is_journal(os.environ))"
+    code = "from tape2048_tools import log_view; import os; print(log_view.stderr_is_journal(os.environ))"
     with (tmp_path / "stream").open("w") as stream:
         stat = os.fstat(stream.fileno())
         done = subprocess.run(
@@ -70,3 +69,28 @@ def test_the_journal_is_known_by_its_stream(tmp_path: Path, environment: dict[st
             check=True,
         )
     assert done.stdout.strip() == str(ours)
+
+
+def test_one_line_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LogView(interval_s=0.05)
+    for _ in range(10):
+        view.show(lambda: Progress("reading", 1, 4))
+    assert capsys.readouterr().err == ""
+    time.sleep(0.06)
+    for _ in range(10):
+        view.show(lambda: Progress("reading", 1, 4))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(" info reading: 25%")
+
+
+def test_a_line_cannot_be_broken_by_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    LogView(30).event("two\nlines and \x1b[31m", "warning")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_line_that_cannot_be_written_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        with LogView(0) as view:
+            view.show(lambda: Progress("reading", 1, 4))
+            view.event("nothing")

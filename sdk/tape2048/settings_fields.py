@@ -21,29 +21,20 @@ import functools
 import math
 import re
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from tape2048._text import is_utf8
 from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.settings_toml import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-__all__ = [
-    "ENV_PREFIX",
-    "Origin",
-    "Setting",
-    "about",
-    "read_plain",
-    "read_value",
-    "refuse",
-    "settings_of",
-    "show_plain",
-    "unknown_key",
-]
+S = TypeVar("S", bound="Settings")
 
 ENV_PREFIX = "TAPE2048_"
 
@@ -74,6 +65,12 @@ _DIGITS_MAX = 20
 
 #: Whole numbers written as floats (``1e7`` in TOML) are exact up to here.
 _FLOAT_EXACT_MAX = 2**53
+
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -183,15 +180,33 @@ class Setting(msgspec.Struct, frozen=True):
         return str(value)
 
 
-def about(text: str, *, why: str, **more: object) -> msgspec.Meta:
-    """What a field says about itself, beside its type and bounds.
+def about(
+    text: str,
+    *,
+    why: str,
+    none: str | None = None,
+    form: str | None = None,
+    choices: Sequence[str] = (),
+    **bounds: Any,
+) -> msgspec.Meta:
+    """What a field says about itself, beside its type.
 
     Args:
         text: what the setting does.
         why: why the default is what it is.
-        more: ``none`` (the word for None), ``form`` (the pattern in words), ``le`` (a bound past 2**63).
+        none: the word for None, where the setting may be None.
+        form: the pattern in words.
+        choices: the words that it may be, in place of a pattern and a form.
+        bounds: of ``msgspec.Meta``: ``ge``, ``gt``, ``le``, ``pattern``; a field that may be None has them in
+            its type (``Count | None``).
     """
-    return msgspec.Meta(description=text, extra={"why": why, **more})
+    if choices:
+        *some, last = choices
+        form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
+    extra = {"why": why, "none": none, "form": form}
+    if bounds.get("le", 0) >= 2**63 - 1:  # past what msgspec takes
+        extra["le"] = bounds.pop("le")
+    return msgspec.Meta(description=text, extra=extra, **bounds)
 
 
 @functools.cache
@@ -200,6 +215,58 @@ def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
     info = inspect.type_info(config)
     assert isinstance(info, inspect.StructType)
     return {field.name: _setting(field) for field in info.fields}
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A configuration that :func:`load_settings` reads; :func:`about` declares each field."""
+
+    def check(self) -> None:
+        """Refuse settings that are fine one by one and cannot all hold."""
+
+
+def load_settings(
+    kind: type[S], path: Path | None, flags: Mapping[str, object] | None, *, listed_by: str
+) -> S:
+    """The configuration of a file, with what flags say in place of it.
+
+    Args:
+        kind: the configuration's class.
+        path: a TOML file; None: the defaults. A list of numbers stands for text of numbers apart by spaces.
+        flags: values as text, by name; None: not given.
+        listed_by: the command that lists all settings.
+
+    Raises:
+        UnknownKeyError: a setting that does not exist; names the nearest one.
+        ConfigError: a value that cannot be, settings that cannot all hold, or a file that cannot be read.
+    """
+    settings = settings_of(kind)
+    given: list[tuple[str, object, Origin]] = []
+    if path is not None:
+        raws, lines = read_toml(path, sample_hint=f"name another with --config; `{listed_by}` prints one")
+        given += [(name, _spaced(raw), Origin("file", f"{path}:{lines[name]}")) for name, raw in raws.items()]
+    given += [
+        (name, raw, Origin("flag", "--" + name.replace("_", "-")))
+        for name, raw in (flags or {}).items()
+        if raw is not None
+    ]
+    values = {name: setting.default for name, setting in settings.items()}
+    for name, raw, origin in given:
+        if name not in settings:
+            raise unknown_key(name, settings, origin, listed_by=listed_by)
+        values[name] = read_value(settings[name], raw, origin)
+    config = msgspec.convert(values, kind)
+    try:
+        config.check()
+    except ConfigError as error:
+        raise ConfigError(error.message, path=path, hint=error.hint) from error
+    return config
+
+
+def _spaced(raw: object) -> object:
+    """``[8192, 16384]`` as ``"8192 16384"``."""
+    if isinstance(raw, list) and raw and all(isinstance(item, int | float) for item in raw):
+        return " ".join(str(item) for item in raw)
+    return raw
 
 
 def _setting(field: inspect.Field) -> Setting:

@@ -1,0 +1,54 @@
+"""TOML files that explain every setting: what it does, its values, and why its default."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING
+
+from tape2048.settings_fields import settings_of
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from tape2048.settings_fields import Setting
+
+
+def settings_toml(config: msgspec.Struct) -> str:
+    """A file that says what this configuration is: every setting explained, at its value."""
+    entries = []
+    for setting in settings_of(type(config)).values():
+        value = getattr(config, setting.name)
+        entries.append(f"{_about(setting, named=value != setting.default)}\n{_toml_line(setting, value)}")
+    return "\n\n".join(entries) + "\n"
+
+
+def sample_entry(setting: Setting) -> str:
+    """A setting at its default, in a comment, and what it does above."""
+    return f"{_about(setting)}\n#{_toml_line(setting, setting.default)}"
+
+
+def _about(setting: Setting, *, named: bool = False) -> str:
+    """The comment above a setting; its default is named where the value below is another one."""
+    default = f"Default ({_toml_value(setting, setting.default)})" if named else "Default"
+    what = f"{setting.text[0].upper()}{setting.text[1:]}"
+    return comment(f"{what}.\nValues: {setting.expected}.\n{default}: {setting.why}.")
+
+
+def comment(text: str) -> str:
+    """Prose as lines of a comment."""
+    lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, 98) or [""])]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _toml_line(setting: Setting, value: object) -> str:
+    if setting.kind == "table":
+        return f"[{setting.name}]"
+    return f"{setting.name} = {_toml_value(setting, value)}"
+
+
+def _toml_value(setting: Setting, value: object) -> str:
+    shown = setting.none if value is None else setting.show(value)
+    if value is None or setting.kind == "str":
+        return json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
+    return str(shown)
