@@ -27,24 +27,6 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-__all__ = [
-    "DEVICE_HINT",
-    "fsync_dir",
-    "fsync_path",
-    "new_file",
-    "publishing_file",
-    "refuse_special",
-    "rename_exchange",
-    "rename_noreplace",
-    "replace_file",
-    "stands",
-    "storage_error",
-    "sweep_drafts",
-    "sweep_replacing",
-    "write_all",
-    "write_file",
-]
-
 #: Where the operating system says no, and neither room nor rights are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
@@ -198,16 +180,6 @@ def refuse_special(path: Path) -> None:
         what = "a directory" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
         hint = "choose another name; standard output is -, where a command can write to it"
         raise NameTakenError(f"found {what}, expected a file; nothing was replaced", path=path, hint=hint)
-
-
-def sweep_replacing(path: Path) -> None:
-    """Remove what killed processes left of :func:`replace_file`; for whoever alone may replace this file."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
-    with contextlib.suppress(OSError):
-        for draft in path.parent.iterdir():
-            if pattern.fullmatch(draft.name):
-                with contextlib.suppress(OSError):  # one that stays does not keep the others
-                    draft.unlink(missing_ok=True)
 
 
 def sweep_drafts(directory: Path) -> list[Path]:
