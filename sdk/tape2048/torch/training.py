@@ -304,12 +304,10 @@ class _Trainer:
             at = int((~finite).nonzero()[0, 0])
             _, epoch, index = self._recent[at]
             loss, norm = values[at].tolist()
-            raise DivergedError(
+            raise self._diverged(
                 f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its "
                 f"gradient {norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
-                + bad_batch(self.data, "train", epoch, index),
-                path=self.directory.path,
-                hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
+                + bad_batch(self.data, "train", epoch, index)
             )
         self._loss = float(values[-1, 0])
         self.state.loss_sum += float(values[:, 0].double().sum())
@@ -356,18 +354,19 @@ class _Trainer:
             )
         self.parallel.train()
         if not math.isfinite(found.loss):
-            raise self._no_number(found)
+            # It would be neither the best one nor ever beaten.
+            where = "on another rank"
+            if found.bad_batch is not None:
+                rows = bad_batch(self.data, "val", 0, found.bad_batch)
+                where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has {rows}"
+            raise self._diverged(f"at step {self.state.step} the validation loss is {found.loss}: {where}")
         self._val = found
         state = self.state
         better = state.best_loss is None or found.loss < state.best_loss
         metrics: dict[str, Any] = {"val_loss": found.loss, "val_auroc": found.auroc, "val_rows": found.rows}
         if better:
-            state.best_loss, state.best_step, state.best_metrics, state.worse = (
-                found.loss,
-                state.step,
-                metrics,
-                0,
-            )
+            state.best_loss, state.best_step = found.loss, state.step
+            state.best_metrics, state.worse = metrics, 0
         else:
             state.worse += 1
         self._export("last", metrics)
@@ -381,18 +380,9 @@ class _Trainer:
         if self.config.patience is not None and state.worse >= self.config.patience:
             state.ended = f"no better for {state.worse} validations"
 
-    def _no_number(self, found: Validation) -> DivergedError:
-        """What to say where a validation has no loss: it would be neither the best nor ever beaten."""
-        where = "on another rank"
-        if found.bad_batch is not None:
-            where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has " + bad_batch(
-                self.data, "val", 0, found.bad_batch
-            )
-        return DivergedError(
-            f"at step {self.state.step} the validation loss is {found.loss}: {where}",
-            path=self.directory.path,
-            hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
-        )
+    def _diverged(self, message: str) -> DivergedError:
+        hint = "checkpoint and critics are from before; lower learning_rate, or look at these rows"
+        return DivergedError(message, path=self.directory.path, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
         """Write a critic, with ``pos_weight`` folded in."""

@@ -774,21 +774,22 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
 
 @pytest.mark.slow
 def test_sigterm_writes_a_checkpoint(fast_dir: Path, trainings: list[subprocess.Popen[str]]) -> None:
-    process = start(trainings, fast_dir, checkpoint_s=3600.0)
+    out = fast_dir / "training"
+    process = start(trainings, out, checkpoint_s=3600.0)
     deadline = time.monotonic() + PATIENCE_S
-    while not (fast_dir / ".lock").exists():
+    while not out.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.3)
-    other = start(trainings, fast_dir)
+    other = start(trainings, out)
     assert wait_for(other, "AlreadyRunningError")
     assert other.wait() == AlreadyRunningError.exit_code
     process.send_signal(signal.SIGTERM)
     moves = int(wait_for(process, "ended at").split()[-1])
     assert process.wait() == 0
     assert moves > 0
-    assert Trainer.resume(fast_dir / CHECKPOINT, small(threads=2)).moves == moves
-    assert load_network(str(fast_dir / NETWORK)).facts["moves"] == moves
+    assert Trainer.resume(out / CHECKPOINT, small(threads=2)).moves == moves
+    assert load_network(str(out / NETWORK)).facts["moves"] == moves
 
 
 # --- configurations
