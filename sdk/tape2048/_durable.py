@@ -212,16 +212,6 @@ def refuse_special(path: Path) -> None:
         raise NameTakenError(f"found {what}, expected a file; nothing was replaced", path=path, hint=hint)
 
 
-def sweep_replacing(path: Path) -> None:
-    """Remove what killed processes left of :func:`replace_file`; for whoever alone may replace this file."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp")
-    with contextlib.suppress(OSError):
-        for draft in path.parent.iterdir():
-            if pattern.fullmatch(draft.name):
-                with contextlib.suppress(OSError):  # one that stays does not keep the others
-                    draft.unlink(missing_ok=True)
-
-
 def sweep_drafts(directory: Path) -> list[Path]:
     """Remove the drafts of :func:`new_file` that killed processes left in a directory; returns their paths.
 

@@ -15,14 +15,13 @@ drawn in the same way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 
 from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048._critic_rows import CriticLike, Sample, take_sample
-from tape2048._critic_stages import ALL, UNDECIDED, StageRows, StagesBy, check_by, stages_of
 from tape2048._parallel import map_ordered, worker_count
 from tape2048._text import as_int, counted
 from tape2048._view import check_corpus
@@ -38,7 +37,7 @@ from tape2048.critic_metrics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,6 +61,11 @@ __all__ = [
     "StagesBy",
     "evaluate",
 ]
+
+#: How rows are divided into stages.
+StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
+
+ALL, UNDECIDED = "all", "undecided"
 
 #: Names of predictors.
 CRITIC, PREVALENCE, TILE = "critic", "prevalence", "highest tile"
@@ -109,7 +113,8 @@ def evaluate(
         TapeError: what reading rows and asking the critic raise.
     """
     # Before the critic is asked about all rows, which may take hours.
-    check_by(by)
+    if by not in get_args(StagesBy):
+        raise ValueError(f"by={by!r}; expected 'moves', 'tile' or 'progress'")
     worker_count(workers)
     for name, value in (("seed", seed), ("replicates", replicates)):
         if as_int(name, value) < 0:
@@ -132,7 +137,7 @@ def evaluate(
         )  # fmt: skip
         calibrated = _calibrated(sample, learned, tiles)
     drawn = RunBootstrap(len(sample.highest), replicates, seed)
-    stages = list(stages_of(sample, by))
+    stages = list(_stages(sample, by))
     examiner = _Examiner(sample, tiles, _predictors(sample, tiles, calibrated), drawn)
     jobs = [(stage, at) for stage in stages for at in range(len(tiles))]
     cells: list[Cell] = []
@@ -151,6 +156,48 @@ def evaluate(
         cells=cells,
         reliability=[examiner.curve(at) for at in range(len(tiles))],
     )
+
+
+# ---------------------------------------------------------------------------------------- stages
+
+
+class _StageRows(NamedTuple):
+    """A stage, and which rows it has.
+
+    Attributes:
+        stage: its name.
+        rows: ``bool[N]``; None: those on which the tile in question does not stand yet.
+    """
+
+    stage: Stage
+    rows: NDArray[np.bool_] | None
+
+
+def _stages(sample: Sample, by: StagesBy) -> Iterator[_StageRows]:
+    """The stages, in order."""
+    yield _StageRows(Stage(ALL, "all rows"), np.ones(len(sample.runs), np.bool_))
+    if by == "moves":
+        yield from _thirds(sample.steps)
+    elif by == "progress":
+        ends = np.array([1 / 3, 2 / 3])
+        third = np.searchsorted(ends, sample.steps / sample.lengths[sample.runs], "right")
+        for number, name in enumerate(("first third", "second third", "last third")):
+            about = "of each game's moves; known only when it has ended"
+            yield _StageRows(Stage(name, about), third == number)
+    else:
+        for exponent in np.unique(sample.tiles).tolist():
+            about = "highest tile on the board"
+            yield _StageRows(Stage(str(1 << exponent), about), sample.tiles == exponent)
+    yield _StageRows(Stage(UNDECIDED, "rows on which the tile does not stand yet"), None)
+
+
+def _thirds(steps: NDArray[np.uint32]) -> Iterator[_StageRows]:
+    first, second = np.quantile(steps, [1 / 3, 2 / 3], method="inverted_cdf").astype(np.int64).tolist()
+    last = int(steps.max())
+    bounds = {"early": (0, first), "middle": (first + 1, second), "late": (second + 1, last)}
+    for name, (low, high) in bounds.items():
+        about = f"moves {low:,} to {high:,}" if low <= high else "no moves"
+        yield _StageRows(Stage(name, about), (steps >= low) & (steps <= high))
 
 
 # ------------------------------------------------------------------------------------ predictors
@@ -210,7 +257,7 @@ class _Examiner(NamedTuple):
     predictors: dict[str, _Predictor]
     drawn: RunBootstrap
 
-    def cell(self, stage: StageRows, at: int) -> Cell:
+    def cell(self, stage: _StageRows, at: int) -> Cell:
         """All predictors in one stage, for the threshold with this number."""
         sample, tile = self.sample, self.tiles[at]
         chosen = stage.rows

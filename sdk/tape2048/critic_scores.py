@@ -277,21 +277,20 @@ def _of_sessions(path: Path, kind: str, critic: CriticLike, tower_sha256: str | 
     if critic.needs_embeddings:
         check_embeddings(corpus, tower_sha256 or "")
         return _Boards(kind, corpus.identity, len(source), _embeddings(corpus, source))
-    slices = (slice(first, first + BATCH_ROWS) for first in range(0, len(source), BATCH_ROWS))
-    return _Boards(kind, corpus.identity, len(source), (exps_to_boards(source.tokens(one)) for one in slices))
+    pieces = (exps_to_boards(source.tokens(rows)) for rows in _slices(len(source)))
+    return _Boards(kind, corpus.identity, len(source), pieces)
+
+
+def _slices(rows: int) -> Iterator[slice]:
+    return (slice(first, min(first + BATCH_ROWS, rows)) for first in range(0, rows, BATCH_ROWS))
 
 
 def _embeddings(corpus: Any, source: Any) -> Iterator[NDArray[np.uint16]]:
     from tape2048._embeddings import open_embeddings
 
-    if source is corpus:
-        for first in range(0, len(source), BATCH_ROWS):
-            rows = slice(first, first + BATCH_ROWS)
-            yield corpus.fetch(rows, ("embeddings",))["embeddings"]
-        return
-    values = open_embeddings(source).values
-    for first in range(0, len(values), BATCH_ROWS):
-        yield values[first : first + BATCH_ROWS]
+    values = None if source is corpus else open_embeddings(source).values
+    for rows in _slices(len(source)):
+        yield corpus.fetch(rows, ("embeddings",))["embeddings"] if values is None else values[rows]
 
 
 def _of_table(path: Path, kind: str) -> _Boards:
@@ -301,9 +300,9 @@ def _of_table(path: Path, kind: str) -> _Boards:
     source: Any = Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)
 
     def pieces() -> Iterator[NDArray[np.uint64]]:
-        for first in range(0, len(source), BATCH_ROWS):
-            rows = source.get_batch(np.arange(first, min(first + BATCH_ROWS, len(source))))
-            yield np.ascontiguousarray(rows["board"], np.uint64)
+        for rows in _slices(len(source)):
+            batch = source.get_batch(np.arange(rows.start, rows.stop))
+            yield np.ascontiguousarray(batch["board"], np.uint64)
 
     return _Boards(kind, None, len(source), pieces())
 

@@ -11,40 +11,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048 import errors  # noqa: E402 - after the skip
-from tape2048.critic_config import CriticConfig  # noqa: E402
+from tape2048._training_directory import CHECKPOINT  # noqa: E402
 from tape2048.torch._ranks import Ranks  # noqa: E402
 from tape2048.torch._support import read_tensors  # noqa: E402
-from tape2048.torch._tracking import METRICS, Tracking  # noqa: E402
-from tape2048.torch.training import CHECKPOINT, train_critic  # noqa: E402
+from tape2048.torch.training import train_critic  # noqa: E402
 
 from .critics import config, make_games  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-LINE = b'{"kind":"train","step":1,"loss":0.5}\n'
-
-
-@pytest.mark.parametrize(
-    ("there", "kept_bytes", "stay"),
-    [
-        (LINE * 3, 2 * len(LINE), LINE * 2),
-        (LINE, 2 * len(LINE), LINE),
-        (None, 2 * len(LINE), b""),
-    ],
-    ids=["steps that come again", "an end that was lost", "removed"],
-)
-def test_going_on_keeps_the_lines_that_count(
-    tmp_path: Path, there: bytes | None, kept_bytes: int, stay: bytes
-) -> None:
-    """What a user removed, or a power failure took, does not come back as zeros."""
-    path = tmp_path / METRICS
-    if there is not None:
-        path.write_bytes(there)
-    with Tracking(CriticConfig(), tmp_path, kept_bytes) as tracking:
-        length = tracking.note("train", 1, {"loss": 0.5})
-    assert path.read_bytes() == stay + LINE
-    assert length == len(stay + LINE)
 
 
 def test_a_checkpoint_has_the_loss_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

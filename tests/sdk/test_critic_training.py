@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048._durable import replace_file  # noqa: E402 - after the skip
+from tape2048._training_directory import CHECKPOINT  # noqa: E402
 from tape2048.session import Session  # noqa: E402
 from tape2048.torch import Critic, training  # noqa: E402
 from tape2048.torch._support import tensor_bytes  # noqa: E402
@@ -129,7 +130,7 @@ def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: P
 
 def test_a_training_that_is_done_says_so_again(trained: Path, games: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "critic")
-    for name in (f".{training.CHECKPOINT}.17.tmp", ".mine.17.tmp"):
+    for name in (f".{'0' * 16}.tmp", ".mine.17.tmp"):
         (tmp_path / "critic" / name).write_bytes(b"what SIGKILL left of a checkpoint")
     done = train_critic(whole(games, tmp_path / "critic"), CrashAt(36))
     assert done.ended == "all steps are made"
@@ -233,7 +234,7 @@ def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_p
     make_games(tmp_path / "other", sessions=1)
     with pytest.raises(errors.CheckpointError, match="corpus = "):
         train_critic(whole(tmp_path / "other", tmp_path / "critic"))
-    path = tmp_path / "critic" / training.CHECKPOINT
+    path = tmp_path / "critic" / CHECKPOINT
     content = path.read_bytes()
     for damaged in (b"", content[:100], content[:-1]):
         path.write_bytes(damaged)
@@ -360,7 +361,7 @@ def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(games: Path, tmp_pa
 def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(games: Path, tmp_path: Path) -> None:
     made = config(games, tmp_path / "critic", checkpoint_steps=1, steps_max=2)
     train_critic(made)
-    checkpoint = tmp_path / "critic" / training.CHECKPOINT
+    checkpoint = tmp_path / "critic" / CHECKPOINT
     kept = checkpoint.read_bytes()
     with unsaid(checkpoint), pytest.raises(errors.StorageError, match="looking for a checkpoint"):
         train_critic(made)

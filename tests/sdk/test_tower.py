@@ -17,7 +17,6 @@ pytest.importorskip("safetensors")
 from tape2048.torch.tower import (  # noqa: E402 - after the skip
     Tower,
     TowerConfig,
-    load_tower,
     open_tower,
     save_tower,
     tower_sha256,
@@ -94,7 +93,7 @@ def test_a_directory_is_the_tower_again(tmp_path: Path, boards: Any) -> None:
     tower = Tower(SMALL).eval()
     save_tower(tmp_path / "tower", tower)
     assert json.loads((tmp_path / "tower/config.json").read_text())["dim"] == 8
-    again = load_tower(tmp_path / "tower")
+    again = open_tower(tmp_path / "tower").module
     assert not again.training
     assert torch.equal(again(boards), tower(boards))
     assert tower_sha256(tmp_path / "tower") == tower_sha256(tower)

@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_network_is_refused(tape: Tape, config: Path) ->
     config.write_text(CONFIG.replace("0145", "0146"))
     done = tape("train-player", "--config", config, "--out", "out")
     assert done.code == errors.ConfigError.exit_code
-    assert "found a checkpoint with tuples = '0123 4567 0145 4589'" in done.err
+    assert "has tuples = '0123 4567 0145 4589', not '0123 4567 0146 4589'" in done.err
 
 
 def test_too_little_memory_is_refused_with_the_number(

@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from tape2048._training_directory import METRICS
 from tape2048.errors import StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["Curves", "read_curves"]
-
-METRICS = "metrics.jsonl"
 
 #: Points of a curve that are drawn.
 POINTS_MAX = 500

@@ -91,7 +91,7 @@ def training_summary(
 
 def draw_curve(directory: Path) -> Path | None:
     """Draw ``curve.svg`` from ``metrics.jsonl``; None where there is nothing to draw, or no matplotlib."""
-    from tape2048_recorder.ntuple.training_run import METRICS
+    from tape2048._training_directory import METRICS
 
     path = directory / METRICS
     if not path.exists():

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from tape2048 import _resources
 from tape2048._durable import publishing_file, storage_error
 from tape2048._text import counted
+from tape2048._training_directory import check_same
 from tape2048.errors import ConfigError, NetworkError
 from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
@@ -387,14 +388,10 @@ class Trainer:
             saved: dict[str, Any] = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise NetworkError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        for name in ("tuples", "stages", "initial_value", "seed"):
-            if saved.get(name) != getattr(config, name):
-                raise ConfigError(
-                    f"found a checkpoint with {name} = {saved.get(name)!r}, "
-                    f"expected {getattr(config, name)!r}",
-                    path=path,
-                    hint="go on with the configuration it was made with, or train into another directory",
-                )
+        names = ("tuples", "stages", "initial_value", "seed")
+        expected = {name: getattr(config, name) for name in names}
+        hint = "go on with the configuration it was made with, or train into another directory"
+        check_same({name: saved.get(name) for name in names}, expected, path, ConfigError, hint)
         trainer = cls(config)
         trainer._restore(arrays, counts, path)
         return trainer

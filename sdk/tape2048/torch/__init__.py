@@ -5,7 +5,17 @@ Needs torch (``pip install 'tape2048[torch]'``); critics and their files also ne
 one is valid; :mod:`tape2048.torch.critic` what a critic is; :mod:`tape2048.torch.training` how it is trained.
 """
 
-from tape2048.torch import _installed  # noqa: F401 - before what imports torch
+try:
+    import torch  # noqa: F401 - to see whether it is there
+except ModuleNotFoundError as error:
+    if error.name != "torch":  # it is there, and lacks something itself
+        raise
+    raise ModuleNotFoundError(
+        "tape2048.torch needs torch, which is not installed: pip install 'tape2048[torch]' "
+        "(a build of PyTorch of your choice: install that first)",
+        name="torch",
+    ) from error
+
 from tape2048.torch.critic import Critic
 from tape2048.torch.loader import CriticDataset, CriticLoader, RowBatch, as_torch_dataset, collate
 

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import torch
 
-from tape2048._durable import replace_file, storage_error
+from tape2048._durable import publishing_file
+from tape2048._training_directory import check_same
 from tape2048.errors import CheckpointError, CriticError
 from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tape2048.torch._ranks import Ranks
-
-__all__ = ["TrainingState", "read_checkpoint", "rng_states", "set_rng_state", "write_checkpoint"]
 
 VERSION = 1
 
@@ -51,7 +50,6 @@ class TrainingState(msgspec.Struct, kw_only=True):
         worse: validations in a row that were no better.
         ended: why it has ended; None while it goes on.
         elapsed_s: time spent so far, over all starts.
-        bytes_of_metrics: length of ``metrics.jsonl``; what stands behind it is of steps that come again.
     """
 
     version: int = VERSION
@@ -68,7 +66,6 @@ class TrainingState(msgspec.Struct, kw_only=True):
     worse: int = 0
     ended: str | None = None
     elapsed_s: float = 0.0
-    bytes_of_metrics: int = 0
 
 
 def write_checkpoint(
@@ -86,10 +83,9 @@ def write_checkpoint(
     text = np.frombuffer(msgspec.json.encode(state), np.uint8).copy()
     tensors["state"] = torch.from_numpy(text)
     tensors["sha256"] = _sum_of(tensors)
-    try:
-        replace_file(path, tensor_bytes(tensors))
-    except OSError as error:
-        raise storage_error(error, path, "writing a checkpoint") from error
+    content = tensor_bytes(tensors)
+    with publishing_file(path, replace=True) as file:
+        file.write(content)
 
 
 def read_checkpoint(
@@ -149,18 +145,10 @@ def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> No
     mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
     if theirs["corpus"] == mine["corpus"]:  # the same rows, whichever condition leaves them
         mine["where"] = theirs.get("where")
-    differing = [
-        f"{name} = {theirs.get(name)!r}, not {mine.get(name)!r}"
-        for name in {**mine, **theirs}
-        if theirs.get(name) != mine.get(name)
-    ]
-    if differing:
-        hint = "go on with its settings and sessions, or begin anew with another --out"
-        if theirs["corpus"] != mine["corpus"]:
-            hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out sessions that came later"
-        raise CheckpointError(
-            f"the training that stands here has {'; '.join(differing)}", path=path, hint=hint
-        )
+    hint = "go on with its settings and sessions, or begin anew with another --out"
+    if theirs["corpus"] != mine["corpus"]:
+        hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out sessions that came later"
+    check_same(theirs, mine, path, CheckpointError, hint)
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:

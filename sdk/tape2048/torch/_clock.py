@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-
-__all__ = ["Clock"]
 
 T = TypeVar("T")
 
@@ -32,7 +31,7 @@ class Clock:
         self._begin()
 
     def _begin(self) -> None:
-        self._since = self._mark = time.perf_counter()
+        self._since = time.perf_counter()
         self._wait_s = 0.0
         self._steps = 0
 
@@ -53,13 +52,12 @@ class Clock:
             yield batch
             begin = time.perf_counter()
 
-    def pause(self) -> None:
-        """What follows is no step."""
-        self._mark = time.perf_counter()
-
-    def go(self) -> None:
-        """Steps follow."""
-        self._since += time.perf_counter() - self._mark
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the block out: it is no step's."""
+        begin = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - begin
 
     @property
     def elapsed_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Where metrics go: a file of lines, always; TensorBoard and Weights & Biases, where they are asked for."""
+"""Metrics for TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from tape2048._durable import storage_error
 from tape2048.torch._support import require
 
 if TYPE_CHECKING:
@@ -16,26 +15,19 @@ if TYPE_CHECKING:
 
     from tape2048.critic_config import CriticConfig
 
-__all__ = ["METRICS", "Tracking"]
-
-METRICS = "metrics.jsonl"
-
 
 class Tracking:
-    """The places that a training's metrics go to; a context that closes them.
+    """Sends metrics to the trackers that a training asks for; a context that closes them.
 
     Args:
-        config: which.
+        config: names them.
         directory: the training's.
-        kept_bytes: of ``metrics.jsonl``; what stands behind them is of steps that will be made again.
 
     Raises:
         MissingPackageError: one is asked for, and is not installed.
-        StorageError: the file cannot be written.
     """
 
-    def __init__(self, config: CriticConfig, directory: Path, kept_bytes: int) -> None:
-        self._path = directory / METRICS
+    def __init__(self, config: CriticConfig, directory: Path) -> None:
         self._board: Any = None
         self._wandb: Any = None
         if config.tensorboard:
@@ -51,13 +43,6 @@ class Tracking:
                 project=config.wandb_project, config=settings, dir=str(directory), resume="allow",
                 id=hashlib.sha256(name.encode()).hexdigest()[:16],
             )  # fmt: skip
-        try:
-            with self._path.open("ab") as file:
-                # Cutting makes no file longer: of one that is gone, or that lost its end with the power,
-                # what is missing would be zeros.
-                file.truncate(min(kept_bytes, file.tell()))
-        except OSError as error:
-            raise storage_error(error, self._path, "writing metrics") from error
 
     def __enter__(self) -> Self:
         return self
@@ -68,31 +53,20 @@ class Tracking:
         if self._wandb is not None:
             self._wandb.finish()
 
-    def note(self, kind: str, step: int, values: dict[str, Any]) -> int:
-        """Write a line, and pass its numbers on.
+    def note(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Send the numbers of a line of metrics.
 
         Args:
             kind: ``"train"`` or ``"val"``.
             step: optimizer steps made.
             values: numbers, or tables of numbers by threshold.
-
-        Returns:
-            The length of ``metrics.jsonl``.
         """
-        line = msgspec.json.encode({"kind": kind, "step": step, **values}) + b"\n"
-        try:
-            with self._path.open("ab") as file:
-                file.write(line)
-                length = file.tell()
-        except OSError as error:
-            raise storage_error(error, self._path, "writing metrics") from error
         numbers = _numbers(kind, values)
         if self._board is not None:
             for name, value in numbers.items():
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(numbers, step=step)
-        return length
 
 
 def _numbers(prefix: str, values: dict[str, Any]) -> dict[str, float]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tape2048.critic_config import CriticConfig
     from tape2048.torch._ranks import Ranks
 
-__all__ = ["TrainingData", "bad_batch", "open_data"]
-
 #: Batches made ahead. A thread that gets no core for ten milliseconds, which others on the machine see to,
 #: is behind four steps of a head by then.
 _AHEAD = 16
@@ -69,7 +67,9 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         name: part if config.per_run is None else part.capped(config.per_run) for name, part in parts.items()
     }
     field = "embeddings" if config.use_embeddings else "tokens"
-    embeddings = _embeddings(parts["train"]) if config.use_embeddings else None
+    embeddings = None
+    if config.use_embeddings:  # of one session; the loader compares those of all
+        embeddings = open_embeddings(corpus.sessions[int(parts["train"].runs["session"][0])])
     row_bytes = 16 if embeddings is None else embeddings.values.itemsize * embeddings.values.shape[1]
     common: dict[str, Any] = {
         "threads": config.loader_threads,
@@ -93,12 +93,13 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common)
     runs = parts["train"].run_labels(config.tiles)
     taken = _taken(sources["train"])
+    from_data = config.pos_weight == "dataset"
     return TrainingData(
         corpus=corpus,
         train=train,
         val=val,
         counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},
-        weights=_weights(config, runs, taken),
+        weights=tuple(map(float, positive_weights(runs, taken))) if from_data else config.weights,
         prior=_prior(runs, taken),
         embeddings=embeddings,
     )
@@ -109,21 +110,10 @@ def _taken(source: Corpus | Capped) -> Any:
     return np.diff(source.starts) if isinstance(source, Capped) else source.row_counts
 
 
-def _weights(config: CriticConfig, runs: Any, taken: Any) -> tuple[float, ...] | None:
-    if config.pos_weight == "dataset":
-        return tuple(float(weight) for weight in positive_weights(runs, taken))
-    return config.weights
-
-
 def _prior(runs: Any, taken: Any) -> tuple[float, ...]:
     half = 0.5 * taken.sum() / max(1, np.count_nonzero(taken))
     total = taken.sum()
     return tuple(float((share * total + half) / (total + 2 * half)) for share in prevalence(runs, taken))
-
-
-def _embeddings(part: Corpus) -> Embeddings:
-    # The loader compares those of all sessions.
-    return open_embeddings(part.sessions[int(part.runs["session"][0])])
 
 
 def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, index: int) -> str:

@@ -5,12 +5,13 @@ Not an evaluation: no stages, no intervals, no baselines. Those are `tape2048 cr
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tape2048.critic_metrics import ranking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from tape2048.torch._ranks import Ranks
     from tape2048.torch.loader import CriticLoader
-
-__all__ = ["Validation", "auroc", "validate"]
 
 
 class Validation(NamedTuple):
@@ -74,18 +73,8 @@ def validate(
 
 
 def auroc(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float | None:
-    """The share of (true, false) pairs in which the true one scores higher; ties count half.
-
-    By ranks (Mann and Whitney 1947): ``(sum of the true ones' ranks - P (P + 1) / 2) / (P N)``. None where
-    all labels are the same.
-    """
-    true = int(labels.sum())
-    false = len(labels) - true
-    if not true or not false:
+    """The AUROC of scores ``f32[N]``; None where all labels are the same, or a score is NaN."""
+    if np.isnan(scores).any():
         return None
-    values, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    if math.isnan(values[-1]):
-        return None
-    last = np.cumsum(counts)
-    mean_rank = last - (counts - 1) / 2  # of equal scores, counted from 1
-    return float((mean_rank[inverse][labels].sum() - true * (true + 1) / 2) / (true * false))
+    found = ranking(scores, labels, np.zeros(len(scores), np.int32), np.ones((1, 1), np.float32)).auroc[0]
+    return None if np.isnan(found) else float(found)

@@ -215,7 +215,8 @@ class Critic:
         chosen = pick_device(device)
         directory = Path(os.path.abspath(path))
         info = _read_info(directory)
-        tensors = _read_model(directory, info)
+        tensors = read_tensors(directory / MODEL)
+        check_model(directory, info.model_sha256)
         parts: dict[str, dict[str, torch.Tensor]] = {"head": {}, "tower": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
@@ -336,12 +337,6 @@ def _read_info(directory: Path) -> CriticInfo:
     except ValueError as error:
         raise CriticError(str(error), path=path) from error
     return info
-
-
-def _read_model(directory: Path, info: CriticInfo) -> dict[str, torch.Tensor]:
-    tensors = read_tensors(directory / MODEL)
-    check_model(directory, info.model_sha256)
-    return tensors
 
 
 def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path) -> CriticHead:

@@ -42,7 +42,6 @@ __all__ = [
     "TowerConfig",
     "check_model",
     "is_factory",
-    "load_tower",
     "make_tower",
     "open_tower",
     "pool",
@@ -226,16 +225,6 @@ def open_tower(
     if pooling != "mean":
         raise ConfigError(f"pooling: found {pooling!r}, expected 'mean', which is what this tower does")
     return _open_directory(Path(text))
-
-
-def load_tower(
-    spec: str | os.PathLike[str],
-    *,
-    checkpoint: str | os.PathLike[str] | None = None,
-    pooling: Pooling = "mean",
-) -> nn.Module:
-    """The module of :func:`open_tower`, with the same arguments and errors."""
-    return open_tower(spec, checkpoint=checkpoint, pooling=pooling).module
 
 
 def make_tower(factory: str) -> nn.Module:

@@ -22,7 +22,7 @@ import copy
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
@@ -30,14 +30,13 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048._durable import stands, storage_error, sweep_replacing
-from tape2048._staging import lock_directory
-from tape2048.errors import AlreadyRunningError, DivergedError
+from tape2048._training_directory import TrainingDirectory
+from tape2048.errors import DivergedError
 from tape2048.torch import _training_model as models
 from tape2048.torch._checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
 from tape2048.torch._clock import Clock
 from tape2048.torch._ranks import Ranks, joined
-from tape2048.torch._tracking import METRICS, Tracking
+from tape2048.torch._tracking import Tracking
 from tape2048.torch._training_data import bad_batch, open_data
 from tape2048.torch._validation import Validation, validate
 from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
@@ -45,12 +44,9 @@ from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tape2048._training_directory import TrainingView
     from tape2048.critic_config import CriticConfig
     from tape2048.torch._training_data import TrainingData
-
-__all__ = ["CHECKPOINT", "METRICS", "Progress", "Trained", "TrainingView", "train_critic"]
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 class Progress(NamedTuple):
@@ -83,16 +79,6 @@ class Progress(NamedTuple):
     elapsed_s: float
 
 
-class TrainingView(Protocol):
-    """Where a training's words go."""
-
-    def progress(self, progress: Progress) -> None:
-        """How it stands, after every step; draw when there is time."""
-
-    def event(self, message: str) -> None:
-        """Something happened once that a person should know."""
-
-
 class Trained(NamedTuple):
     """How a training ended.
 
@@ -122,7 +108,9 @@ class _Silent:
 
 
 def train_critic(
-    config: CriticConfig, view: TrainingView | None = None, stop: Callable[[], bool] = lambda: False
+    config: CriticConfig,
+    view: TrainingView[Progress] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
     """Train in ``config.out`` until the steps are made, early stopping ends it, or ``stop()`` is true.
 
@@ -146,10 +134,10 @@ def train_critic(
         StorageError: the operating system refused something.
     """
     config.check()
-    directory = Path(os.path.abspath(config.out))
+    directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
     with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
         if ranks.first:
-            stack.enter_context(_locked(directory))
+            stack.enter_context(directory.locked())
         # By no name: a wrapped model uses the group of ranks, and goes before it.
         return _Trainer(config, directory, ranks, view or _Silent()).run(stop)
 
@@ -167,28 +155,6 @@ def _threads(config: CriticConfig) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    made = not directory.exists()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fd = lock_directory(directory)
-    except OSError as error:
-        raise storage_error(error, directory, "making the directory of a training") from error
-    if fd is None:
-        raise AlreadyRunningError(
-            "another training runs in this directory", path=directory, hint="name another with --out"
-        )
-    try:
-        sweep_replacing(directory / CHECKPOINT)
-        yield
-    finally:
-        os.close(fd)
-        if made:
-            with contextlib.suppress(OSError):  # what began to learn left something in it
-                directory.rmdir()
-
-
 class _Trainer:
     """A training under way; see the module.
 
@@ -196,7 +162,9 @@ class _Trainer:
         state: what the next checkpoint holds.
     """
 
-    def __init__(self, config: CriticConfig, directory: Path, ranks: Ranks, view: TrainingView) -> None:
+    def __init__(
+        self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView[Progress]
+    ) -> None:
         self.config = config
         self.directory = directory
         self.ranks = ranks
@@ -212,15 +180,11 @@ class _Trainer:
             corpus=self.data.corpus.identity,
             world_size=ranks.world_size,
         )
-        checkpoint = directory / CHECKPOINT
-        try:
-            goes_on = stands(checkpoint)
-        except OSError as error:
-            raise storage_error(error, checkpoint, "looking for a checkpoint") from error
-        if goes_on:
-            self.state = read_checkpoint(checkpoint, self.state, self.model, self.optimizer, ranks)
+        if directory.has_checkpoint():
+            path = directory.checkpoint
+            self.state = read_checkpoint(path, self.state, self.model, self.optimizer, ranks)
             self.data.train.load_state_dict({**self.state.loader, "rank": ranks.rank})
-            self.view.event(f"going on from step {self.state.step:,} ({checkpoint})")
+            self.view.event(f"going on from step {self.state.step:,} ({path})")
         self.steps_per_epoch = len(self.data.train)
         self.steps = self.steps_per_epoch * config.epochs
         if config.steps_max is not None:
@@ -258,11 +222,9 @@ class _Trainer:
     def run(self, stop: Callable[[], bool]) -> Trained:
         """Until the end, or a stop."""
         with contextlib.ExitStack() as stack:
-            self._tracking = (
-                stack.enter_context(Tracking(self.config, self.directory, self.state.bytes_of_metrics))
-                if self.ranks.first
-                else None
-            )
+            if self.ranks.first:
+                self._tracking = stack.enter_context(Tracking(self.config, self.directory.path))
+                self.directory.cut_metrics(self.state.step)
             while self.state.ended is None and self.state.step < self.steps:
                 if self._epoch(stop):
                     break
@@ -272,7 +234,7 @@ class _Trainer:
         return Trained(
             ended=self.state.ended,
             progress=self._progress(),
-            best=self.directory / "best" if self.state.best_loss is not None else None,
+            best=self.directory.path / "best" if self.state.best_loss is not None else None,
             best_metrics=self.state.best_metrics,
             counts=self.data.counts,
         )
@@ -301,7 +263,8 @@ class _Trainer:
         self.view.progress(self._progress())
         validated = step % self.eval_steps == 0 or step == self.steps
         if validated:
-            self._validate()
+            with self._clock.paused():
+                self._validate()
         # Ranks agree on it, and not more often than they have to talk to one another.
         stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(stop())
         if validated or stopped or step % self.config.checkpoint_steps == 0:
@@ -341,12 +304,10 @@ class _Trainer:
             at = int((~finite).nonzero()[0, 0])
             _, epoch, index = self._recent[at]
             loss, norm = values[at].tolist()
-            raise DivergedError(
+            raise self._diverged(
                 f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its "
                 f"gradient {norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
-                + bad_batch(self.data, "train", epoch, index),
-                path=self.directory,
-                hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
+                + bad_batch(self.data, "train", epoch, index)
             )
         self._loss = float(values[-1, 0])
         self.state.loss_sum += float(values[:, 0].double().sum())
@@ -375,12 +336,12 @@ class _Trainer:
         )
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
-        if self._tracking is not None:
-            self.state.bytes_of_metrics = self._tracking.note(kind, self.state.step, values)
+        if self.ranks.first:
+            self.directory.note({"kind": kind, "step": self.state.step, **values}, self.view.event)
+            self._tracking.note(kind, self.state.step, values)
 
     def _validate(self) -> None:
         """Measure the validation part, write the critics, and see whether it is time to end."""
-        self._clock.pause()
         self._flush()
         self.parallel.eval()
         with models.autocast(self.config, self.ranks.device):
@@ -393,18 +354,19 @@ class _Trainer:
             )
         self.parallel.train()
         if not math.isfinite(found.loss):
-            raise self._no_number(found)
+            # It would be neither the best one nor ever beaten.
+            where = "on another rank"
+            if found.bad_batch is not None:
+                rows = bad_batch(self.data, "val", 0, found.bad_batch)
+                where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has {rows}"
+            raise self._diverged(f"at step {self.state.step} the validation loss is {found.loss}: {where}")
         self._val = found
         state = self.state
         better = state.best_loss is None or found.loss < state.best_loss
         metrics: dict[str, Any] = {"val_loss": found.loss, "val_auroc": found.auroc, "val_rows": found.rows}
         if better:
-            state.best_loss, state.best_step, state.best_metrics, state.worse = (
-                found.loss,
-                state.step,
-                metrics,
-                0,
-            )
+            state.best_loss, state.best_step = found.loss, state.step
+            state.best_metrics, state.worse = metrics, 0
         else:
             state.worse += 1
         self._export("last", metrics)
@@ -417,20 +379,10 @@ class _Trainer:
         )
         if self.config.patience is not None and state.worse >= self.config.patience:
             state.ended = f"no better for {state.worse} validations"
-        self._clock.go()
 
-    def _no_number(self, found: Validation) -> DivergedError:
-        """What to say where a validation has no loss: it would be neither the best nor ever beaten."""
-        where = "on another rank"
-        if found.bad_batch is not None:
-            where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has " + bad_batch(
-                self.data, "val", 0, found.bad_batch
-            )
-        return DivergedError(
-            f"at step {self.state.step} the validation loss is {found.loss}: {where}",
-            path=self.directory,
-            hint="checkpoint and critics are from before; lower learning_rate, or look at these rows",
-        )
+    def _diverged(self, message: str) -> DivergedError:
+        hint = "checkpoint and critics are from before; lower learning_rate, or look at these rows"
+        return DivergedError(message, path=self.directory.path, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
         """Write a critic, with ``pos_weight`` folded in."""
@@ -453,7 +405,7 @@ class _Trainer:
             metrics=metrics,
             training=msgspec.structs.asdict(config),
         )
-        save_critic(self.directory / name, info, head, self.model.tower, replace=True)
+        save_critic(self.directory.path / name, info, head, self.model.tower, replace=True)
 
     def _checkpoint(self) -> None:
         """Write one, if all that it holds is finite (which the caller has looked at)."""
@@ -463,8 +415,7 @@ class _Trainer:
         self.state.loss_sum = float(self.ranks.mean(mean))
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
-            path = self.directory / CHECKPOINT
-            write_checkpoint(path, self.state, self.model, self.optimizer, generators)
+            write_checkpoint(self.directory.checkpoint, self.state, self.model, self.optimizer, generators)
 
     def _progress(self) -> Progress:
         state = self.state

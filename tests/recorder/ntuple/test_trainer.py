@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import random
 import signal
 import subprocess
@@ -22,7 +21,8 @@ from tests.recorder.disks import files_end_at, unsaid
 from tests.recorder.processes import PATIENCE_S, environment
 from tests.sdk.builders import open_files
 
-from tape2048 import _resources
+from tape2048 import _resources, _training_directory
+from tape2048._training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.errors import (
     AlreadyRunningError,
     ChecksumError,
@@ -46,7 +46,7 @@ from tape2048_recorder.ntuple.training_config import (
     load_training_config,
     preset_path,
 )
-from tape2048_recorder.ntuple.training_run import CHECKPOINT, METRICS, NETWORK, NETWORK_F32, run_training
+from tape2048_recorder.ntuple.training_run import NETWORK, NETWORK_F32, run_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -410,10 +410,10 @@ def test_going_on_with_more_moves_or_another_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
-        ({"tuples": "0123 0146"}, ConfigError, "tuples = '0123 0145', expected '0123 0146'"),
-        ({"stages": "256"}, ConfigError, "stages = '128', expected '256'"),
-        ({"seed": 8}, ConfigError, "seed = 7, expected 8"),
-        ({"initial_value": 1.0}, ConfigError, "initial_value = 0.0, expected 1.0"),
+        ({"tuples": "0123 0146"}, ConfigError, "tuples = '0123 0145', not '0123 0146'"),
+        ({"stages": "256"}, ConfigError, "stages = '128', not '256'"),
+        ({"seed": 8}, ConfigError, "seed = 7, not 8"),
+        ({"initial_value": 1.0}, ConfigError, "initial_value = 0.0, not 1.0"),
         ({"threads": 2}, NetworkError, "lanes: found uint64"),
     ],
 )
@@ -510,7 +510,7 @@ def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     trainer = run_training(small(downgrade=4096), out, view, threading.Event())
     assert trainer.done
     names = {path.name for path in out.iterdir()}
-    assert names == {".lock", CHECKPOINT, METRICS, NETWORK, NETWORK_F32}
+    assert names == {CHECKPOINT, METRICS, NETWORK, NETWORK_F32}
     exact = load_network(str(out / NETWORK_F32))
     assert np.array_equal(exact.table, trainer._network.table)
     assert exact.facts["moves"] == trainer.moves
@@ -540,15 +540,6 @@ def test_a_training_goes_on_where_it_ended(tmp_path: Path) -> None:
     through = Trainer(small())
     through.learn(10**9)
     assert state_of(trainer) == state_of(through)
-
-
-@pytest.mark.parametrize("damaged", [b'{"moves": 1, "x": "\xff"}\n', b'{"x": ' + b"[" * 100_000 + b"\n"])
-def test_lines_of_metrics_that_are_none_are_dropped(tmp_path: Path, damaged: bytes) -> None:
-    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
-    lines = (tmp_path / METRICS).read_bytes()
-    (tmp_path / METRICS).write_bytes(damaged + lines)
-    run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
-    assert (tmp_path / METRICS).read_bytes() == lines
 
 
 def test_a_checkpoint_that_the_device_does_not_give_is_not_written_over(tmp_path: Path) -> None:
@@ -582,7 +573,7 @@ def test_what_is_stopped_before_the_first_moves_leaves_nothing(
     view = Seen()
     trainer = run_training(small(), tmp_path, view, stop)
     assert trainer.moves == 0
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert list(tmp_path.iterdir()) == []
     assert view.events == ["stopped before the first moves: nothing is learned, and no network is written"]
 
 
@@ -609,9 +600,10 @@ def test_going_on_without_a_move_says_nothing_twice(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     before = (tmp_path / METRICS).read_bytes()
     trainer = Trainer.resume(tmp_path / CHECKPOINT, small())
-    training_run._Metrics(trainer, tmp_path / METRICS, Seen(), training_run._FullDisk(Seen())).note()
+    files = TrainingDirectory(tmp_path, "moves")
+    training_run._Metrics(trainer, files, Seen()).note()
     assert (tmp_path / METRICS).read_bytes() == before
-    metrics = training_run._Metrics(trainer, tmp_path / METRICS, Seen(), training_run._FullDisk(Seen()))
+    metrics = training_run._Metrics(trainer, files, Seen())
     trainer.learn(1)
     metrics.note()
     metrics.note()
@@ -624,7 +616,7 @@ def test_metrics_are_noted_every_ten_seconds_of_learning(
     now = 1000.0
     monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=lambda: now))
     trainer, view = Trainer(small()), Seen()
-    metrics = training_run._Metrics(trainer, tmp_path / METRICS, view, training_run._FullDisk(view))
+    metrics = training_run._Metrics(trainer, TrainingDirectory(tmp_path, "moves"), view)
     before, lines = open_files(), []
     for _ in range(200):
         now += 0.5
@@ -656,20 +648,6 @@ def test_a_disk_that_is_full_when_it_is_stopped_is_an_error(
     assert not (tmp_path / NETWORK).exists()
 
 
-def test_a_second_training_in_a_directory_is_refused(tmp_path: Path) -> None:
-    with training_run._locked(tmp_path), pytest.raises(AlreadyRunningError) as caught:
-        run_training(small(), tmp_path, Seen(), threading.Event())
-    assert caught.value.path == str(tmp_path)
-    assert "--out" in (caught.value.hint or "")
-    run_training(small(moves=1), tmp_path, Seen(), threading.Event())
-
-
-def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot be made"):
-        run_training(small(), tmp_path / "file/below", Seen(), threading.Event())
-
-
 def test_a_full_disk_ends_it_and_the_last_checkpoint_is_whole(tmp_path: Path) -> None:
     run_training(small(moves=20_000), tmp_path, Seen(), threading.Event())
     before = (tmp_path / CHECKPOINT).read_bytes()
@@ -685,7 +663,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     """No room for the second to fourth of ten checkpoints, nor for half a line of metrics meanwhile."""
     saved: list[int] = []
     dues: list[float] = []
-    save, write = Trainer.save_checkpoint, training_run.write_all
+    save, write = Trainer.save_checkpoint, _training_directory.write_all
 
     def is_full() -> bool:
         return 1 <= len(saved) < 4
@@ -707,15 +685,15 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
         metrics.tick()
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save_where_there_is_room)
-    monkeypatch.setattr(training_run, "write_all", write_a_part)
+    monkeypatch.setattr(_training_directory, "write_all", write_a_part)
     monkeypatch.setattr(training_run, "_learn_until", learn_a_tenth)
     monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
     view = Seen()
     trainer = run_training(small(), tmp_path, view, threading.Event())
     assert trainer.done
-    said = [event for event in view.events if "no room" in event]
-    assert len(said) == 1
-    assert said[0].endswith("learning goes on, and a checkpoint is written when there is room")
+    line, checkpoint = [event for event in view.events if "no room" in event]
+    assert line.endswith("learning goes on, and the next lines are tried again")
+    assert checkpoint.endswith("learning goes on, and a checkpoint is written when there is room")
     written = [saved[0], *saved[4:]]
     assert [event for event in view.events if event.startswith("checkpoint")] == [
         f"checkpoint at {moves:,} moves" for moves in written
@@ -725,38 +703,10 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     assert [due <= training_run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
-def test_metrics_that_cannot_be_written_cost_no_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    append, lost = training_run._append, []
-
-    def fail_three_times(path: Path, line: bytes) -> None:
-        if len(lost) < 3:
-            lost.append(json.loads(line)["moves"])
-            raise OSError(number, os.strerror(number))
-        append(path, line)
-
-    def learn_a_tenth(trainer: Trainer, due: float, _: threading.Event, metrics: Any) -> None:
-        trainer.learn(10_000)
-        metrics.tick()
-
-    monkeypatch.setattr(training_run, "_append", fail_three_times)
-    monkeypatch.setattr(training_run, "_learn_until", learn_a_tenth)
-    view = Seen()
-    trainer = run_training(small(), tmp_path, view, threading.Event())
-    assert trainer.done
-    (said,) = [event for event in view.events if os.strerror(number) in event]
-    assert said.startswith(f"{tmp_path / METRICS}: writing metrics")
-    checkpoints = [event for event in view.events if event.startswith("checkpoint")]
-    lines = [json.loads(line)["moves"] for line in (tmp_path / METRICS).read_text().splitlines()]
-    assert checkpoints == [f"checkpoint at {moves:,} moves" for moves in (*lost, *lines)]
-
-
 def test_compressing_can_be_interrupted_and_the_same_training_goes_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_training(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: True)
-    assert {path.name for path in tmp_path.iterdir()} == {".lock", CHECKPOINT, METRICS, NETWORK_F32}
+    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, METRICS, NETWORK_F32}
     trainer = run_training(small(moves=20_000), tmp_path, Seen(), threading.Event(), lambda: False)
     assert trainer.done
     assert (tmp_path / NETWORK).exists()
@@ -824,21 +774,22 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
 
 @pytest.mark.slow
 def test_sigterm_writes_a_checkpoint(fast_dir: Path, trainings: list[subprocess.Popen[str]]) -> None:
-    process = start(trainings, fast_dir, checkpoint_s=3600.0)
+    out = fast_dir / "training"
+    process = start(trainings, out, checkpoint_s=3600.0)
     deadline = time.monotonic() + PATIENCE_S
-    while not (fast_dir / ".lock").exists():
+    while not out.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.3)
-    other = start(trainings, fast_dir)
+    other = start(trainings, out)
     assert wait_for(other, "AlreadyRunningError")
     assert other.wait() == AlreadyRunningError.exit_code
     process.send_signal(signal.SIGTERM)
     moves = int(wait_for(process, "ended at").split()[-1])
     assert process.wait() == 0
     assert moves > 0
-    assert Trainer.resume(fast_dir / CHECKPOINT, small(threads=2)).moves == moves
-    assert load_network(str(fast_dir / NETWORK)).facts["moves"] == moves
+    assert Trainer.resume(out / CHECKPOINT, small(threads=2)).moves == moves
+    assert load_network(str(out / NETWORK)).facts["moves"] == moves
 
 
 # --- configurations
