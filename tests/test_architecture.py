@@ -34,10 +34,10 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: they begin (a path's beginning is enough); everywhere else they are imported inside functions.
 HEAVY = {
     "numba": (
-        "sdk/tape2048/_bits.py",
+        "sdk/tape2048/jit/intrinsics.py",
         "sdk/tape2048/_boards.py",
         "sdk/tape2048/_gather.py",
-        "sdk/tape2048/_jit.py",
+        "sdk/tape2048/jit/compiler.py",
         "sdk/tape2048/_lookup.py",
         "sdk/tape2048/moves.py",
         "sdk/tape2048/formats/_records.py",

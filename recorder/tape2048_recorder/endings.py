@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._jit import kernel
 from tape2048._resources import available_cores
 from tape2048.errors import ConfigError, FormatError, ReplayError
+from tape2048.jit.compiler import kernel
 from tape2048.rules import boards_to_exps
 from tape2048_recorder.engine import new_game, spawn
 from tape2048_recorder.players import REGISTRY, make_player, own, player_sha256

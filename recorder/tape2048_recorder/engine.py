@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tape2048._bits import popcount, select_bit
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.rules import empty_mask
 from tape2048_recorder import rng
 

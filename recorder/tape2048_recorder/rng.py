@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048._bits import high64, mix, popcount
+from tape2048.jit.intrinsics import high64, mix, popcount
 
 U64 = np.uint64
 GOLDEN_GAMMA = U64(0x9E3779B97F4A7C15)

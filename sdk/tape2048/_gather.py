@@ -17,7 +17,22 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from tape2048._bits import (
+from tape2048._boards import EXPS, board_of
+from tape2048._lookup import (
+    CHUNK,
+    Chunk,
+    Wants,
+    ask_for_boards,
+    ask_for_rest,
+    ask_for_row,
+    ask_for_rows,
+    look_up,
+    run_of,
+)
+from tape2048._plan import Order, Outputs, Tables
+from tape2048.formats.session import STEP_DTYPE
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import (
     copy_symmetry,
     find,
     keep,
@@ -33,21 +48,6 @@ from tape2048._bits import (
     unpack_symmetry,
     word,
 )
-from tape2048._boards import EXPS, board_of
-from tape2048._jit import kernel
-from tape2048._lookup import (
-    CHUNK,
-    Chunk,
-    Wants,
-    ask_for_boards,
-    ask_for_rest,
-    ask_for_row,
-    ask_for_rows,
-    look_up,
-    run_of,
-)
-from tape2048._plan import Order, Outputs, Tables
-from tape2048.formats.session import STEP_DTYPE
 from tape2048.moves import UNKNOWN, recover_move
 from tape2048.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.shuffle import fill_permuted

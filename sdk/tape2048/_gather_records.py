@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._bits import copy_record, find, prefetch_in, prefetch_many_in
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import copy_record, find, prefetch_in, prefetch_many_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ buckets of a power of two, about a quarter of a mean range, and has one ``u64`` 
     bits 32..62  where in the bucket the next range begins (the bucket's size: not in it)
     bit 63       whether a third range begins in the bucket, so that a walk has to follow
 
-Compiled code looks numbers up with ``_bits.find``.
+Compiled code looks numbers up with ``intrinsics.find``.
 """
 
 from __future__ import annotations

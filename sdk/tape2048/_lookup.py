@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import (
+from tape2048._rowmap import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
+from tape2048.jit.intrinsics import (
     find,
     high64,
     keep,
@@ -25,7 +26,6 @@ from tape2048._bits import (
     select_bit,
     word,
 )
-from tape2048._rowmap import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 
 U64 = np.uint64
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._bits import load64, popcount
-from tape2048._jit import kernel
 from tape2048._rowmap import RowMask
 from tape2048.formats.session import EXPS_OFFSET
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import load64, popcount
 from tape2048.rules import count_empty
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
 
 __all__ = ["LANES", "rank_weighted"]
 

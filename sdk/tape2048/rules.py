@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048._bits import bswap64, popcount
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import bswap64, popcount
 
 __all__ = [
     "DOWN",

@@ -59,9 +59,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import add_below, fold
-from tape2048._jit import kernel
 from tape2048._text import as_int
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import add_below, fold
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

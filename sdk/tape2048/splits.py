@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048._mix import mix64
+from tape2048.jit.mix import mix64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
 from tape2048_recorder.players._api import choose
 
 GAMMA = np.uint64(reference.GOLDEN_GAMMA)

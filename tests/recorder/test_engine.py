@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests import reference
 
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
 from tape2048_recorder import engine, players, rng
 from tape2048_recorder.game_loop import play_unrecorded
 

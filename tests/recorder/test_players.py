@@ -16,8 +16,8 @@ from scipy import stats
 from tests import reference
 from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, words
 
-from tape2048._jit import kernel
 from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.jit.compiler import kernel
 from tape2048_recorder import players, rng
 from tape2048_recorder.game_loop import play_unrecorded
 from tape2048_recorder.players import expectimax

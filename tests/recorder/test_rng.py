@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests import reference
 
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
 from tape2048_recorder import rng
 
 words = st.integers(0, 2**64 - 1)

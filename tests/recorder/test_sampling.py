@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048._mix import mix64
 from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.jit.mix import mix64
 from tape2048_recorder.config import load_config
 from tape2048_recorder.lanes.arrays import Lanes, new_lanes
 from tape2048_recorder.lanes.choosing import choose_moves, policy_of

@@ -214,7 +214,7 @@ def _free_space(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
 
 
 def _cache_directory(_: RecorderConfig, machine: Machine) -> Iterator[Check]:
-    from tape2048._jit import cache_dir
+    from tape2048.jit.compiler import cache_dir
 
     name = "compile cache"
     directory = cache_dir.__wrapped__()  # asked anew, whatever this process has found before

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import popcount, select_bit, store8, store32, store64
-from tape2048._jit import kernel
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import popcount, select_bit, store8, store32, store64
 from tape2048.rules import (
     SLIDE,
     board_score,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._jit import kernel
 from tape2048.errors import ConfigError
+from tape2048.jit.compiler import kernel
 from tape2048_recorder.ntuple.layout import TILES, Layout
 from tape2048_recorder.ntuple.lookup import value_of
 from tape2048_recorder.ntuple.placing import place

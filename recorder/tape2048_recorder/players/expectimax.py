@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
 from tape2048.rules import empty_mask, row, slide, slide_rows, transpose
 from tape2048_recorder.players._api import NO_MOVE, chooses
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._bits import store8, store16, store32, store64
-from tape2048._jit import kernel
 from tape2048.errors import FieldError
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import store8, store16, store32, store64
 from tape2048.rules import legal_mask
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._jit import kernel
+from tape2048.jit.compiler import kernel
 from tape2048.rules import empty_mask, legal_mask, slide
 
 if TYPE_CHECKING:

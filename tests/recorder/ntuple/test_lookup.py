@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048 import _bits
-from tape2048._jit import kernel
 from tape2048.errors import ConfigError
+from tape2048.jit import intrinsics
+from tape2048.jit.compiler import kernel
 from tape2048_recorder.ntuple._images import stage_of
 from tape2048_recorder.ntuple.layout import Layout, parse_tuple, tuple_text
 from tape2048_recorder.ntuple.lookup import indices_of
@@ -29,12 +29,12 @@ boards = st.lists(st.integers(0, 15), min_size=16, max_size=16)
 
 @kernel
 def _extract(board: Any, mask: Any) -> Any:
-    return _bits.extract_nibbles(board, mask)
+    return intrinsics.extract_nibbles(board, mask)
 
 
 @kernel
 def _extract_by_loop(board: Any, mask: Any) -> Any:
-    return _bits.extract_nibbles_loop(board, mask)
+    return intrinsics.extract_nibbles_loop(board, mask)
 
 
 @kernel

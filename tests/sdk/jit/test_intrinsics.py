@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tape2048 import _bits
-from tape2048._jit import kernel
+from tape2048.jit import intrinsics
+from tape2048.jit.compiler import kernel
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 words = st.integers(0, 2**64 - 1)
 #: Words with few bits set, or few not set.
@@ -27,77 +27,77 @@ sparse = st.lists(st.integers(0, 63)).map(lambda places: sum(1 << place for plac
 
 @kernel
 def _count(value: Any) -> Any:
-    return _bits.popcount(value)
+    return intrinsics.popcount(value)
 
 
 @kernel
 def _swap(value: Any) -> Any:
-    return _bits.bswap64(value)
+    return intrinsics.bswap64(value)
 
 
 @kernel
 def _high(a: Any, b: Any) -> Any:
-    return _bits.high64(a, b)
+    return intrinsics.high64(a, b)
 
 
 @kernel
 def _select(mask: Any, n: Any) -> Any:
-    return _bits.select_bit(mask, n)
+    return intrinsics.select_bit(mask, n)
 
 
 @kernel
 def _select_by_loop(mask: Any, n: Any) -> Any:
-    return _bits.select_bit_loop(mask, n)
+    return intrinsics.select_bit_loop(mask, n)
 
 
 @kernel
 def _store8(buffer: Any, at: Any, value: Any) -> None:
-    _bits.store8(buffer, at, value)
+    intrinsics.store8(buffer, at, value)
 
 
 @kernel
 def _store32(buffer: Any, at: Any, value: Any) -> None:
-    _bits.store32(buffer, at, value)
+    intrinsics.store32(buffer, at, value)
 
 
 @kernel
 def _store64(buffer: Any, at: Any, value: Any) -> None:
-    _bits.store64(buffer, at, value)
+    intrinsics.store64(buffer, at, value)
 
 
 @kernel
 def _load_each(address: Any) -> Any:
-    return _bits.load8(address), _bits.load32(address), _bits.load64(address)
+    return intrinsics.load8(address), intrinsics.load32(address), intrinsics.load64(address)
 
 
 @kernel
 def _store_at8(address: Any, value: Any) -> None:
-    _bits.store8_at(address, value)
+    intrinsics.store8_at(address, value)
 
 
 @kernel
 def _store_at32(address: Any, value: Any) -> None:
-    _bits.store32_at(address, value)
+    intrinsics.store32_at(address, value)
 
 
 @kernel
 def _store_at64(address: Any, value: Any) -> None:
-    _bits.store64_at(address, value)
+    intrinsics.store64_at(address, value)
 
 
 @kernel
 def _turn(source: Any, target: Any, k: Any) -> None:
-    _bits.copy_symmetry(source, target, k)
+    intrinsics.copy_symmetry(source, target, k)
 
 
 @kernel
 def _unpack(board: Any, target: Any, k: Any) -> None:
-    _bits.unpack_symmetry(board, target, k)
+    intrinsics.unpack_symmetry(board, target, k)
 
 
 @kernel
 def _prefetch(address: Any) -> None:
-    _bits.prefetch(address)
+    intrinsics.prefetch(address)
 
 
 def address(array: npt.NDArray[Any], at: int = 0) -> np.uint64:

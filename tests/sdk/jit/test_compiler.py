@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 import numba
 import pytest
 
-from tape2048 import _jit
+from tape2048.jit import compiler
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 VARIABLES = ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME")
 
 _names = (f"jit_of_a_copy_{i}" for i in itertools.count())
 
 
 def load(path: Path) -> ModuleType:
-    """A ``_jit`` that stands elsewhere, in this process and fresh."""
+    """A ``compiler`` that stands elsewhere, in this process and fresh."""
     spec = importlib.util.spec_from_file_location(next(_names), path)
     assert spec is not None
     assert spec.loader is not None
@@ -45,7 +45,7 @@ def checkout(tmp_path: Path) -> Path:
     (recorder / "players").mkdir(parents=True)
     (sdk / "game").mkdir(parents=True)
     (sdk / "jit").mkdir()
-    shutil.copy(_jit.__file__, sdk / "jit/compiler.py")
+    shutil.copy(compiler.__file__, sdk / "jit/compiler.py")
     (sdk / "game/rules.py").write_text("WEIGHT = 1\n")
     (recorder / "engine.py").write_text("WEIGHT = 1\n")
     (recorder / "players/greedy.py").write_text("WEIGHT = 1\n")
@@ -79,7 +79,7 @@ def test_the_first_that_is_set_decides(
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert _jit._cache_base() == Path(expected)
+    assert compiler._cache_base() == Path(expected)
 
 
 def test_nobody_without_a_home_has_a_cache(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,16 +164,16 @@ def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base:
     packages = tmp_path / "site-packages"
     (packages / "tape2048/jit").mkdir(parents=True)
     (packages / "tape2048_recorder").mkdir()
-    installed = Path(shutil.copy(_jit.__file__, packages / "tape2048/jit/compiler.py"))
+    installed = Path(shutil.copy(compiler.__file__, packages / "tape2048/jit/compiler.py"))
     before = load(installed).cache_dir()
     (packages / "tape2048_recorder/engine.py").write_text("WEIGHT = 1\n")
     assert load(installed).cache_dir() != before
 
 
 def test_the_state_names_every_module_that_is_there() -> None:
-    state = _jit._source_state()
+    state = compiler._source_state()
     assert len(state) == 16
-    assert state == load(Path(_jit.__file__))._source_state()
+    assert state == load(Path(compiler.__file__))._source_state()
 
 
 def test_old_states_go_and_the_newest_four_stay(checkout: Path, cache_base: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_state_in_use_is_not_an_old_one(checkout: Path, cache_base: Path) -> N
     ours = load(checkout).cache_dir()
     os.utime(ours, (1, 1))
     load(checkout).cache_dir()
-    for i in range(_jit.CACHE_STATES_KEPT_MAX):
+    for i in range(compiler.CACHE_STATES_KEPT_MAX):
         (ours.parent / f"kernels-{i}").mkdir()
         os.utime(ours.parent / f"kernels-{i}", (2 + i, 2 + i))
     add_module(checkout)
@@ -255,7 +255,7 @@ def copy(tmp_path: Path) -> Path:
     root = tmp_path / "copy"
     (root / "sdk/tape2048/jit").mkdir(parents=True)
     (root / "recorder/tape2048_recorder").mkdir(parents=True)
-    shutil.copy(_jit.__file__, root / "sdk/tape2048/jit/compiler.py")
+    shutil.copy(compiler.__file__, root / "sdk/tape2048/jit/compiler.py")
     (root / "sdk/tape2048/jit/__init__.py").touch()
     (root / "sdk/tape2048/__init__.py").touch()  # an installed package would win against a namespace
     (root / "recorder/tape2048_recorder/__init__.py").touch()

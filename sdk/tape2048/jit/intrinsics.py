@@ -16,13 +16,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from tape2048._mix import mix64
+from tape2048.jit.mix import mix64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 U64 = np.uint64
-#: :func:`tape2048._mix.mix64` for compiled code.
+#: :func:`tape2048.jit.mix.mix64` for compiled code.
 mix: Any = register_jitable(mix64)
 
 # AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
