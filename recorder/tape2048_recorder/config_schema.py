@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from tape2048._resources import available_cores
+from tape2048.base.resources import available_cores
 from tape2048.settings_fields import about
 
 Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     DiskFullError,
     FormatError,

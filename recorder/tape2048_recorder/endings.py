@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._resources import available_cores
+from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.jit.compiler import kernel
 from tape2048.rules import boards_to_exps

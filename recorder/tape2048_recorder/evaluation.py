@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._resources import ram_available
+from tape2048.base.resources import ram_available
 from tape2048.errors import ConfigError
 from tape2048_recorder.game_loop import play_unrecorded
 from tape2048_recorder.players import own

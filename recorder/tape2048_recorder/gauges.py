@@ -8,7 +8,7 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
 from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 

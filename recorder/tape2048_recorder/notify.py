@@ -19,7 +19,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tape2048._durable import (
     write_all,
 )
 from tape2048._manifest import finish_session
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import FormatError, StorageError, error_class
 from tape2048.formats.session import (
     BLOCK_DTYPE,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
-from tape2048._text import counted, is_utf8
 from tape2048._version import __version__
+from tape2048.base.text import counted, is_utf8
 from tape2048.errors import (
     DiskFullError,
     OutDirError,

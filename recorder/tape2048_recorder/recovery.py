@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tape2048._durable import storage_error
-from tape2048._findings import Finding
 from tape2048._quarantine import quarantine
-from tape2048._text import counted
+from tape2048.base.findings import Finding
+from tape2048.base.text import counted
 from tape2048.errors import FormatError, TapeError
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.partial import PARTIAL_SUFFIX, stage_of

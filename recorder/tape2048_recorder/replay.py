@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._findings import Finding
-from tape2048._resources import available_cores
+from tape2048.base.findings import Finding
+from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
 from tape2048.session import Session

@@ -13,7 +13,7 @@ import traceback
 
 import msgspec
 
-from tape2048._text import valid_text
+from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.process import die_first, set_up

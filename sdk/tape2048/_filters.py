@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048._sqlite import insert_rows, limit_work
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import EmptyCorpusError, FilterError
 from tape2048.formats.session import SESSION_NAME
 

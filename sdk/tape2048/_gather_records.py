@@ -18,7 +18,7 @@ from tape2048.jit.intrinsics import copy_record, find, prefetch_in, prefetch_man
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048._guide import Guide
+    from tape2048.base.guide import Guide
 
 RECORD_BYTES = 32
 

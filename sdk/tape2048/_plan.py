@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._guide import NO_GUIDE, Guide
 from tape2048._rowmap import NO_LABELS
+from tape2048.base.guide import NO_GUIDE, Guide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048._durable import fsync_dir, numbered, rename_noreplace, storage_errors, write_file
-from tape2048._text import json_bytes
+from tape2048.base.text import json_bytes
 from tape2048.errors import HeldError, NameTakenError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048._findings import Finding
     from tape2048._holds import Upkeep
+    from tape2048.base.findings import Finding
 
 QUARANTINE = ".quarantine"
 _REASON = ".reason.json"

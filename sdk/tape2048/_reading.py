@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import StorageError, TruncatedError
 
 if TYPE_CHECKING:

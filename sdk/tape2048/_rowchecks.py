@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048._owners import from_run_table
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
 from tape2048.formats.session import SAMPLE_RATE_MAX
 

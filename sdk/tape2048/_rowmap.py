@@ -7,7 +7,7 @@ in step order; a segment is then a range of these numbers and an address, and th
     segment's address + row x row bytes
 
 (with the segment's first number subtracted beforehand, modulo 2**64). Which segment a number belongs to, a
-guide tells (see ``_guide``).
+guide tells (see ``guide``).
 
 Rows that a condition on the board leaves out are bits of a mask over these numbers (one bit a row, and
 one count every 512); see ``_masks``.
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._guide import make_guide
+from tape2048.base.guide import make_guide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048._guide import Guide
+    from tape2048.base.guide import Guide
 
 _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)

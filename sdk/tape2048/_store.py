@@ -14,9 +14,9 @@ import numpy as np
 
 from tape2048._ram import Stretch, read_rows
 from tape2048._reading import open_regular
-from tape2048._resources import ram_available
 from tape2048._rowmap import BOARD_BYTES, Segments
-from tape2048._text import as_int
+from tape2048.base.resources import ram_available
+from tape2048.base.text import as_int
 from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY

@@ -22,7 +22,7 @@ import numpy as np
 from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds, exponents_of, positive_weights, prevalence
 from tape2048._phase import ALL, Phase, cut
 from tape2048._rowmap import RowMap, make_label_guide
-from tape2048._text import as_int
+from tape2048.base.text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

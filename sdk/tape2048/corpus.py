@@ -17,8 +17,8 @@ from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._opening import open_sessions
 from tape2048._phase import ALL, Phase, make_phase
 from tape2048._store import check_corpus_load, gather_runs, open_store
-from tape2048._text import counted
 from tape2048._view import CappedView, View
+from tape2048.base.text import counted
 from tape2048.errors import CorpusError, EmptyCorpusError
 from tape2048.formats.rows import run_ordinal
 from tape2048.session import Session

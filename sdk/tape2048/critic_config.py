@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tape2048._labels import check_thresholds
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.settings_fields import Count, Positive, Settings, Share, about
 

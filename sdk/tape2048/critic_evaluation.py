@@ -22,9 +22,9 @@ import numpy as np
 
 from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048._critic_rows import CriticLike, Sample, take_sample
-from tape2048._parallel import map_ordered, worker_count
-from tape2048._text import as_int, counted
 from tape2048._view import check_corpus
+from tape2048.base.text import as_int, counted
+from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic_baselines import calibrate, highest_tile, nothing
 from tape2048.critic_metrics import (
     RunBootstrap,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._text import as_int
+from tape2048.base.text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

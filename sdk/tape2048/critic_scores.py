@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from tape2048._durable import new_file, replace_file, write_all
 from tape2048._reading import map_path, read_path
-from tape2048._text import json_bytes
+from tape2048.base.text import json_bytes
 from tape2048.errors import NameTakenError, ScoresError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tape2048._durable import fsync_dir, open_fd, rename_numbered, storage_error
 from tape2048._manifest import finish_session
 from tape2048._reading import open_regular, read_exactly
 from tape2048._staging import Staging
-from tape2048._text import json_bytes
+from tape2048.base.text import json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError
 from tape2048.formats.session import (
     BLOCK_DTYPE,

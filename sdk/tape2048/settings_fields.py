@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeGuard, 
 import msgspec
 from msgspec import inspect
 
-from tape2048._text import is_utf8
+from tape2048.base.text import is_utf8
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.settings_toml import read_toml
 

@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._text import as_int
+from tape2048.base.text import as_int
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import add_below, fold
 

@@ -26,9 +26,9 @@ from tape2048._directory import (
     read_manifest,
 )
 from tape2048._embeddings import EMBEDDINGS_FILES
-from tape2048._findings import Finding, Report
 from tape2048._reading import open_regular, read_exactly
 from tape2048._rowchecks import BlockSums, Place, RowChecks
+from tape2048.base.findings import Finding, Report
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header

@@ -16,7 +16,7 @@ import argparse
 import time
 from typing import NamedTuple
 
-from tape2048._resources import available_cores
+from tape2048.base.resources import available_cores
 from tape2048_recorder.evaluation import evaluate
 from tape2048_recorder.ntuple.trainer import Trainer
 from tape2048_recorder.ntuple.training_config import TrainingConfig

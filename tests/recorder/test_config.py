@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048._resources import available_cores
+from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
 from tape2048.settings_fields import Origin, settings_of

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.mutants import Mutant, planted
 
-from tape2048._findings import Finding, Report
+from tape2048.base.findings import Finding, Report
 from tape2048.errors import StorageError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.session import sessions

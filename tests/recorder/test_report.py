@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.publish import Published
 from tape2048_recorder.report import REACH_TILES, Tally

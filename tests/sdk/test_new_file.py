@@ -15,8 +15,8 @@ import pytest
 
 from tape2048 import _durable, errors
 from tape2048._durable import new_file, sweep_drafts, write_all
-from tape2048._parallel import map_ordered, worker_count
 from tape2048._reading import map_path, read_path
+from tape2048.base.threads import map_ordered, worker_count
 
 from .builders import names, open_files
 
@@ -231,7 +231,7 @@ class TestMapOrdered:
         assert threading.active_count() == before
 
     def test_worker_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tape2048._parallel.available_cores", lambda: 5)  # of a quota, say
+        monkeypatch.setattr("tape2048.base.threads.available_cores", lambda: 5)  # of a quota, say
         assert worker_count(None) == 5
         assert worker_count(3) == 3
         with pytest.raises(ValueError, match="workers=0"):

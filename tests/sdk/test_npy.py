@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     FormatError,
     NpyDtypeError,

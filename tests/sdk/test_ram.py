@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tape2048 import _boards, _ram
 from tape2048._boards import read_boards
 from tape2048._ram import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
-from tape2048._resources import ram_available
+from tape2048.base.resources import ram_available
 from tape2048.errors import StorageError, TruncatedError
 
 from .builders import open_files

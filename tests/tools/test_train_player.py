@@ -172,9 +172,9 @@ def test_a_checkpoint_of_another_network_is_refused(tape: Tape, config: Path) ->
 def test_too_little_memory_is_refused_with_the_number(
     tape: Tape, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tape2048 import _resources
+    from tape2048.base import resources
 
-    monkeypatch.setattr(_resources, "ram_available", lambda: 1_000_000)
+    monkeypatch.setattr(resources, "ram_available", lambda: 1_000_000)
     done = tape("train-player", "--config", config, "--out", "out")
     assert done.code == errors.ConfigError.exit_code
     assert "GB are free" in done.err

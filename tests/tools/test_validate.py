@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import errors
-from tape2048._findings import Finding, Report
+from tape2048.base.findings import Finding, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools.display import number, share
 from tape2048_tools.output import cell, columns, table
 

@@ -7,7 +7,7 @@ import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tape2048._text import json_bytes
+from tape2048.base.text import json_bytes
 from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, ranking_predictors, runs_text
 from tape2048_tools.display import number, share
 from tape2048_tools.output import printable

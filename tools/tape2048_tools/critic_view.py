@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools import job_progress
 from tape2048_tools.display import duration, near, number, rate, share
 from tape2048_tools.output import columns

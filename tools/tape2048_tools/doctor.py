@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import TapeError
 from tape2048_recorder.config import load_config
 from tape2048_recorder.config_checks import buffer_mb

@@ -11,7 +11,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._resources import available_cores, own_groups, ram_available
+from tape2048.base.resources import available_cores, own_groups, ram_available
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

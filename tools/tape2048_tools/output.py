@@ -78,7 +78,7 @@ def print_json(document: Any) -> None:
     """Print one JSON document, indented. NaN becomes null."""
     import msgspec
 
-    from tape2048._text import json_bytes
+    from tape2048.base.text import json_bytes
 
     _emit(msgspec.json.format(json_bytes(document), indent=2).decode() + "\n")
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Self
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools.display import (
     double_quoted,
     duration,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048._durable import storage_error
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools import job_progress
 from tape2048_tools.display import duration, near, number, rate, reach_words
 from tape2048_tools.output import columns, complain, printable

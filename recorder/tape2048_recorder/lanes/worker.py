@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._text import valid_text
+from tape2048.base.text import valid_text
 from tape2048.errors import PlayerError
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, WeightsError
 
 try:

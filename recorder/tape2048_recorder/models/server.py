@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tape2048._text import valid_text
+from tape2048.base.text import valid_text
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.models.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.players.batch import Caller, make_batch_player, told_by

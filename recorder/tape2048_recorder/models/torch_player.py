@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, TapeError, WeightsError
 from tape2048_recorder.players.batch import make_batch_player
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, FormatError, TrailingBytesError, TruncatedError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tape2048._durable import publishing_file
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
 from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
 from tape2048_recorder.ntuple.layout import Layout, tuple_text

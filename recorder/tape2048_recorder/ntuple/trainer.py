@@ -26,10 +26,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048 import _resources
 from tape2048._durable import publishing_file, storage_error
-from tape2048._text import counted
 from tape2048._training_directory import check_same
+from tape2048.base import resources
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError, NetworkError
 from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
@@ -423,7 +423,7 @@ class Trainer:
 
 
 def _check_memory(config: TrainingConfig) -> None:
-    needed, free = memory_needed(config), _resources.ram_available()
+    needed, free = memory_needed(config), resources.ram_available()
     if needed > free:
         raise ConfigError(
             f"found tuples and stages that need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",

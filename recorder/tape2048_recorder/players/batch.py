@@ -43,7 +43,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     ConfigError,
     PlayerAnswerError,

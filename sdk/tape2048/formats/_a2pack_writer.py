@@ -10,9 +10,9 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, write_all
-from tape2048._parallel import map_ordered
 from tape2048._reading import map_path, read_exactly
-from tape2048._text import counted
+from tape2048.base.text import counted
+from tape2048.base.threads import map_ordered
 from tape2048.errors import FieldError, FormatError, MissingPackageError, NoRunsError, Skipped, StorageError
 from tape2048.formats._a2pack_layout import (
     ALIGN_DEFAULT,

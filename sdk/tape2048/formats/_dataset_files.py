@@ -15,7 +15,7 @@ import numpy as np
 from tape2048._manifest import file_defects, read_manifest_file
 from tape2048._ram import Reading, Stretch
 from tape2048._reading import open_regular, reading
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,

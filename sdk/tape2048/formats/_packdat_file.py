@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,

@@ -36,9 +36,9 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048._durable import new_file, storage_errors, write_all
-from tape2048._parallel import map_ordered
 from tape2048._reading import map_path
-from tape2048._text import as_int, counted
+from tape2048.base.text import as_int, counted
+from tape2048.base.threads import map_ordered
 from tape2048.errors import (
     ChecksumError,
     CompressionError,

@@ -33,7 +33,7 @@ import numpy as np
 
 from tape2048._durable import new_file, write_all
 from tape2048._reading import load_path
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
 from tape2048.formats.branches import normalize
 from tape2048.formats.run import Run, RunMeta, check_meta

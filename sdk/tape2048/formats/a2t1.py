@@ -35,7 +35,7 @@ from crc32c import crc32c
 
 from tape2048._durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048._reading import load_path, map_path, read_path
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     ChecksumError,
     FieldError,

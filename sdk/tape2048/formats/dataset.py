@@ -49,7 +49,7 @@ import msgspec
 import numpy as np
 
 from tape2048._reading import map_file, reading
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.formats._dataset_files import begin_rows, check_run_ends, open_directory
 from tape2048.formats.dataset_db import Extras
 from tape2048.formats.dataset_layout import (

@@ -20,7 +20,7 @@ from tape2048._crc import crc32c_combine, crc32c_file
 from tape2048._durable import storage_errors, write_file
 from tape2048._manifest import flush_entry
 from tape2048._staging import Staging, hold
-from tape2048._text import json_bytes
+from tape2048.base.text import json_bytes
 from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,

@@ -15,9 +15,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from tape2048._crc import crc32c_file
-from tape2048._findings import Finding, Report
-from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular
+from tape2048.base.findings import Finding, Report
+from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
 from tape2048.formats._dataset_files import open_directory
 from tape2048.formats.dataset import Dataset

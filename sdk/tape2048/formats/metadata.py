@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from tape2048._sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
-from tape2048._text import counted, json_bytes
+from tape2048.base.text import counted, json_bytes
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
 

@@ -32,7 +32,7 @@ import numpy.lib.format as npy_format
 
 from tape2048._ram import Stretch, read_into
 from tape2048._reading import map_file, open_regular, reading
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import (
     NpyDtypeError,
     NpyHeaderError,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tape2048._text import counted, is_utf8
+from tape2048.base.text import counted, is_utf8
 from tape2048.errors import FieldError
 from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
 

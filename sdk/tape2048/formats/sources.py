@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._parallel import map_ordered
 from tape2048._reading import open_regular, reading
+from tape2048.base.threads import map_ordered
 from tape2048.errors import MagicError, NoRunsError, TapeError
 from tape2048.formats import jsonl, packdat, parquet
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY

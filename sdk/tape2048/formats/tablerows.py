@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from tape2048._guide import make_guide
+from tape2048.base.guide import make_guide
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048._guide import Guide
+    from tape2048.base.guide import Guide
     from tape2048.formats.runtable import RunTable
 
 __all__ = ["ROW_BYTES", "Part", "TableRows", "aligned_records"]

@@ -407,7 +407,7 @@ def keep(table: Any, index: Any, value: Any) -> None:
 
 @register_jitable
 def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
-    """The range that a number lies in, by a guide's tables; see ``_guide``."""
+    """The range that a number lies in, by a guide's tables; see ``guide``."""
     entry = word(entries, number >> shift)
     within = number & ((U64(1) << shift) - U64(1))
     place = (entry & U64(0xFFFFFFFF)) + U64(within >= ((entry >> U64(32)) & U64(0x7FFFFFFF)))

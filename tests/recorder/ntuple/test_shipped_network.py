@@ -7,7 +7,7 @@ import random
 import pytest
 from tests import reference
 
-from tape2048._resources import available_cores
+from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048_recorder import players
 from tape2048_recorder.evaluation import Evaluation, evaluate

@@ -21,8 +21,9 @@ from tests.recorder.disks import files_end_at, unsaid
 from tests.recorder.processes import PATIENCE_S, environment
 from tests.sdk.builders import open_files
 
-from tape2048 import _resources, _training_directory
+from tape2048 import _training_directory
 from tape2048._training_directory import CHECKPOINT, METRICS, TrainingDirectory
+from tape2048.base import resources
 from tape2048.errors import (
     AlreadyRunningError,
     ChecksumError,
@@ -490,14 +491,14 @@ def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.Monkey
     assert memory_needed(config) == entries * (12 + 2), "the network that ships is int16"
     assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * 12
     assert memory_needed(msgspec.structs.replace(config, threads=3)) == entries * (12 + 4)
-    monkeypatch.setattr(_resources, "ram_available", lambda: 700_000_000)
+    monkeypatch.setattr(resources, "ram_available", lambda: 700_000_000)
     with pytest.raises(ConfigError, match=r"need 0\.9 GB, and 0\.7 GB are free") as caught:
         Trainer(config)
     assert "fewer stages" in (caught.value.hint or "")
 
 
 def test_the_memory_that_is_free_is_the_kernels_estimate() -> None:
-    assert 1 << 20 < _resources.ram_available() < 1 << 50
+    assert 1 << 20 < resources.ram_available() < 1 << 50
 
 
 # --- a directory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools._click import PATH, WORKERS, Command, json_option, quiet_option
 from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
 

@@ -58,7 +58,7 @@ def command(
     require_torch()
     import msgspec
 
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048.critic_scores import write_scores
     from tape2048.torch.critic import Critic
 

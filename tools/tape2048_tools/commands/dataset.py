@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools._click import PATH, WORKERS, Group, json_option, quiet_option
 from tape2048_tools.display import number, share, size
 from tape2048_tools.output import (

@@ -192,7 +192,7 @@ def _say_plan(
     *,
     as_json: bool,
 ) -> None:
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048.torch.embedding import tower_rate, tower_width
 
     width = tower_width(tower, device)

@@ -87,7 +87,7 @@ def command(
 
     Each of SOURCES is a session, or a directory of sessions. The file appears when it is whole.
     """
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048.corpus import Corpus
     from tape2048.export import COMPRESSIONS, default_path, export
 

@@ -78,7 +78,7 @@ def pack(
 
     Files that are not whole runs are left out and named on standard error; the exit code is then 1.
     """
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048.errors import NoRunsError
     from tape2048.formats.a2pack import pack_directory
     from tape2048_tools.views import progress_bar
@@ -140,7 +140,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 
     A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
     """
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048.errors import FormatError
     from tape2048_tools.views import progress_bar
 
@@ -216,7 +216,7 @@ def to_jsonl(
     quiet: bool,
 ) -> None:
     """Write every run as JSON lines."""
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048_tools.views import progress_bar
 
     reader = _open(packfile)
@@ -255,7 +255,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 @json_option()
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Say what one run of a pack is, and show its final board."""
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048_tools.run_view import run_document, run_parts
 
     reader = _open(packfile)
@@ -283,7 +283,7 @@ def _document(found: PackStats) -> dict[str, Any]:
 
 
 def _numbers(text: str, count: int) -> list[int]:
-    from tape2048._text import counted
+    from tape2048.base.text import counted
 
     numbers = []
     for part in text.split(","):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048.errors import OutDirError
 from tape2048.settings_fields import settings_of
 from tape2048_recorder.config import CONFIG_ENV, load_config

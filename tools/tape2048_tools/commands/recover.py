@@ -54,7 +54,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     write where not given. Calling it again changes nothing. It is refused while a recorder of the instance
     runs. The exit code is 1 where something could not be recovered, or blocks did not match their checksums.
     """
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048_recorder.config import load_config
     from tape2048_recorder.instance import Instance
     from tape2048_recorder.recovery import recover_all

@@ -95,7 +95,7 @@ def _document(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
 
 
 def _line(snapshot: Snapshot, verdict: Verdict) -> str:
-    from tape2048._text import counted
+    from tape2048.base.text import counted
 
     status = snapshot.status
     return (
@@ -115,7 +115,7 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048_tools.display import duration
     from tape2048_tools.recording_view import dropped_words, in_model
 

@@ -45,7 +45,7 @@ def command(
     """
     import msgspec
 
-    from tape2048._text import counted
+    from tape2048.base.text import counted
     from tape2048.errors import ControlError, RecorderError
     from tape2048_recorder.control import Running
     from tape2048_tools.recording_view import dropped_words

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048._text import counted
+from tape2048.base.text import counted
 from tape2048_tools._click import PATH, Command, json_option
 from tape2048_tools.output import cell, print_human, print_json
 

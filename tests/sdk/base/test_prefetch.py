@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048._ahead import Prefetcher
+from tape2048.base.prefetch import Prefetcher
 
 
 class Slot:
@@ -159,7 +159,7 @@ def test_a_thread_that_cannot_begin_ends_the_others(
 def test_a_process_ends_with_threads_at_work() -> None:
     code = (
         "import time\n"
-        "from tape2048._ahead import Prefetcher\n"
+        "from tape2048.base.prefetch import Prefetcher\n"
         "ahead = Prefetcher([[] for _ in range(9)], lambda slot, number: time.sleep(0.01), 0, 10**9, 2)\n"
         "ahead.take()\n"
         "print('ended')\n"

@@ -6,8 +6,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from tape2048._resources import available_cores
-from tape2048._text import as_int
+from tape2048.base.resources import available_cores
+from tape2048.base.text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048._resources import available_cores
+from tape2048.base.resources import available_cores
 
 if TYPE_CHECKING:
     from pathlib import Path

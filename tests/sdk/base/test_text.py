@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session
-from tape2048._findings import Finding
 from tape2048._holds import Upkeep
 from tape2048._quarantine import quarantine_session
 from tape2048._tables import make_table
-from tape2048._text import is_utf8, json_bytes, valid_text
+from tape2048.base.findings import Finding
+from tape2048.base.text import is_utf8, json_bytes, valid_text
 from tape2048.export import export
 from tape2048.formats.dataset_build import build_dataset
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 from tape2048.formats.sources import open_source
 
-from .builders import write_ours
-from .run_builders import a2t1_bytes, game
+from ..builders import write_ours
+from ..run_builders import a2t1_bytes, game
 
 if TYPE_CHECKING:
     from pathlib import Path
