@@ -39,9 +39,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from tape2048._durable import write_all
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
+from tape2048.io.durable import write_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,16 +16,6 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._crc import crc32c_combine
-from tape2048._durable import (
-    fsync_dir,
-    fsync_path,
-    open_fd,
-    rename_numbered,
-    stands,
-    storage_errors,
-    write_all,
-)
 from tape2048._manifest import finish_session
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, StorageError, error_class
@@ -37,6 +27,16 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
     step_dtype,
+)
+from tape2048.io.crc import crc32c_combine
+from tape2048.io.durable import (
+    fsync_dir,
+    fsync_path,
+    open_fd,
+    rename_numbered,
+    stands,
+    storage_errors,
+    write_all,
 )
 from tape2048.validation import validate_session
 from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal

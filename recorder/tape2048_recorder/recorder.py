@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._durable import storage_error
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import (
@@ -20,6 +19,7 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.session import FORMAT_VERSION
+from tape2048.io.durable import storage_error
 from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048._durable import rename_exchange, storage_error, write_all
 from tape2048.errors import FieldError, NotRunningError, OutDirError, StorageError
+from tape2048.io.durable import rename_exchange, storage_error, write_all
 from tape2048_recorder.report import Status
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048._durable import storage_error
 from tape2048.errors import ModelDirError
+from tape2048.io.durable import storage_error
 from tape2048_recorder.protocol import Weights, WeightsRefused, WeightsTaken
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._durable import write_all
 from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048.io.durable import write_all
 from tape2048_recorder.protocol import (
     Ask,
     Bye,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048._manifest import file_defects, read_manifest_file
-from tape2048._reading import open_regular, reading
 from tape2048.base.text import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
@@ -24,6 +23,7 @@ from tape2048.formats.session import (
     STEPS_NPY,
     Manifest,
 )
+from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

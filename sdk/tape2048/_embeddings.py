@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._reading import map_file, open_regular, reading
 from tape2048.errors import EmbeddingsError
 from tape2048.formats.session import STEPS_NPY
+from tape2048.io.reading import map_file, open_regular, reading
 
 if TYPE_CHECKING:
     from pathlib import Path

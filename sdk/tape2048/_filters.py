@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 import numpy as np
 
-from tape2048._sqlite import insert_rows, limit_work
 from tape2048.base.text import counted
 from tape2048.errors import EmptyCorpusError, FilterError
 from tape2048.formats.session import SESSION_NAME
+from tape2048.io.sqlite import insert_rows, limit_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -26,8 +26,8 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-from tape2048._durable import open_fd, storage_errors, try_lock
 from tape2048.errors import HeldError, NotASessionError
+from tape2048.io.durable import open_fd, storage_errors, try_lock
 
 LOCKS_DIRECTORY = ".recorder"
 READERS_LOCK = "readers.lock"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from tape2048._crc import crc32c_file
-from tape2048._durable import fsync_dir, write_file
-from tape2048._reading import open_regular, read_exactly
 from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, FileEntry, Manifest
+from tape2048.io.crc import crc32c_file
+from tape2048.io.durable import fsync_dir, write_file
+from tape2048.io.reading import open_regular, read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tape2048._reading import reading
 from tape2048.base.text import counted
 from tape2048.errors import CorpusError, EmptyCorpusError, OutDirError, Skipped, TapeError
 from tape2048.formats.session import METADATA_DB
+from tape2048.io.reading import reading
 from tape2048.session import Session, sessions
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tape2048 import _gather
 from tape2048._plan import Order, Outputs, Plan, Pool, address_of
-from tape2048._ram import allocate
+from tape2048.io.bulk_read import allocate
 from tape2048.shuffle import Permutation
 
 if TYPE_CHECKING:

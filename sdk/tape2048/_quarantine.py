@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048._durable import fsync_dir, numbered, rename_noreplace, storage_errors, write_file
 from tape2048.base.text import json_bytes
 from tape2048.errors import HeldError, NameTakenError
+from tape2048.io.durable import fsync_dir, numbered, rename_noreplace, storage_errors, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

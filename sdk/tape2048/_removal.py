@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048._directory import list_names, read_manifest
-from tape2048._durable import fsync_dir, rename_numbered, storage_error, storage_errors
 from tape2048._embeddings import EMBEDDINGS_FILES
 from tape2048.errors import TapeError
 from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.io.durable import fsync_dir, rename_numbered, storage_error, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tape2048._ram import Stretch, read_rows
-from tape2048._reading import open_regular
 from tape2048._rowmap import BOARD_BYTES, Segments
 from tape2048.base.resources import ram_available
 from tape2048.base.text import as_int
 from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
+from tape2048.io.bulk_read import Stretch, read_rows
+from tape2048.io.reading import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

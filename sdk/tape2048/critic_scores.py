@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._durable import new_file, replace_file, write_all
-from tape2048._reading import map_path, read_path
 from tape2048.base.text import json_bytes
 from tape2048.errors import NameTakenError, ScoresError
+from tape2048.io.durable import new_file, replace_file, write_all
+from tape2048.io.reading import map_path, read_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import msgspec
 
-from tape2048._durable import publishing_file
 from tape2048._tables import make_table
 from tape2048.errors import MissingPackageError
+from tape2048.io.durable import publishing_file
 
 if TYPE_CHECKING:
     import os

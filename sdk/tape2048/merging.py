@@ -19,11 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._crc import crc32c_combine
-from tape2048._durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048._manifest import finish_session
-from tape2048._reading import open_regular, read_exactly
-from tape2048._staging import Staging
 from tape2048.base.text import json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError
 from tape2048.formats.session import (
@@ -35,6 +31,10 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
 )
+from tape2048.io.crc import crc32c_combine
+from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.io.reading import open_regular, read_exactly
+from tape2048.io.staging import Staging
 from tape2048.session import Session
 from tape2048.validation import validate_session
 

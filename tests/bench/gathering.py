@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._ram import allocate
+from tape2048.io.bulk_read import allocate
 from tape2048.shuffle import Permutation
 
 from .figures import ROUNDS_MIN, Figure, machine, median_of, report

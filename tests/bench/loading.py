@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048._boards import read_boards
-from tape2048._ram import Stretch, read_rows
 from tape2048._rowmap import BOARD_BYTES
 from tape2048.formats.session import STEP_DTYPE
+from tape2048.io.bulk_read import Stretch, read_rows
 
 from .figures import ROUNDS_MIN, Figure, alternate, claim_memory, machine, median_of, report
 

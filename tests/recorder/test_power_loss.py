@@ -148,7 +148,7 @@ def test_the_power_fails_at_each_call(powered: Powered, points: list[Point], blo
 #: Each mutant, and what has to be said of it.
 MUTANTS = {
     "directories are not flushed": (
-        Mutant("tape2048._durable:fsync_path", "os.fsync(fd)", "os.path.isdir(path) or os.fsync(fd)"),
+        Mutant("tape2048.io.durable:fsync_path", "os.fsync(fd)", "os.path.isdir(path) or os.fsync(fd)"),
         "published and lost",
     ),
     "rows are not flushed": (

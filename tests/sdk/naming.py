@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tape2048 import _durable
+from tape2048.io import durable
 
 if TYPE_CHECKING:
     import pytest
@@ -23,8 +23,8 @@ class Naming:
         self._flushed: dict[tuple[int, int], object] = {}
         self._names: list[str] = []
         self._unflushed: set[Path] = set()
-        self._libc = _durable._libc()
-        monkeypatch.setattr(_durable, "_libc", lambda: self)
+        self._libc = durable._libc()
+        monkeypatch.setattr(durable, "_libc", lambda: self)
         for name in ("rename", "replace"):
             monkeypatch.setattr(os, name, self._watched(getattr(os, name)))
         monkeypatch.setattr(os, "unlink", self._watched_unlink(os.unlink))

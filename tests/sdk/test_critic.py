@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048._durable import fsync_path
+from tape2048.io.durable import fsync_path
 from tape2048.rules import exps_to_boards
 
 torch = pytest.importorskip("torch")
@@ -222,7 +222,7 @@ def test_a_file_that_goes_meanwhile_is_let_go(
     path = tmp_path / "critic"
     saved(path, tower, 1)
     (path / "draft").write_text("")
-    monkeypatch.setattr("tape2048._staging.sweep", lambda *_: (path / "draft").unlink())
+    monkeypatch.setattr("tape2048.io.staging.sweep", lambda *_: (path / "draft").unlink())
     saved(path, tower, 2)
     assert Critic.load(path, "cpu").info.step == 2
     assert not (path / "draft").exists()

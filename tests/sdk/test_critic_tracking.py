@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from tape2048 import errors  # noqa: E402 - after the skip
-from tape2048._training_directory import CHECKPOINT  # noqa: E402
+from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.torch._ranks import Ranks  # noqa: E402
 from tape2048.torch._support import read_tensors  # noqa: E402
 from tape2048.torch.training import train_critic  # noqa: E402

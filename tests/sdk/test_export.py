@@ -294,7 +294,7 @@ def test_a_full_disk_leaves_nothing(
     def full(_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tape2048._durable.os.fsync", full)
+    monkeypatch.setattr("tape2048.io.durable.os.fsync", full)
     (tmp_path / "out").mkdir()
     with pytest.raises(DiskFullError):
         export.export(corpus, tmp_path / "out" / "rows", format=format_)

@@ -125,7 +125,7 @@ class TestSql:
     def test_more_work_than_a_condition_needs(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tape2048._filters.OPERATIONS_BASE", 1000)
         monkeypatch.setattr("tape2048._filters.OPERATIONS_PER_RUN", 100)
-        monkeypatch.setattr("tape2048._sqlite._OPERATIONS_PER_CALLBACK", 100)
+        monkeypatch.setattr("tape2048.io.sqlite._OPERATIONS_PER_CALLBACK", 100)
         # A base for next to nothing, and enough for each run: more runs, more work that is let through.
         monkeypatch.setattr("tape2048._filters.OPERATIONS_BASE", 1)
         assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)

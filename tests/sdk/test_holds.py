@@ -304,7 +304,7 @@ def test_no_lock_is_left_of_one_that_was_removed_or_could_not_be(
 
     monkeypatch.setattr("tape2048._holds._byte_of", lambda _: 1)
     if broken:
-        monkeypatch.setattr("tape2048._durable.rename_noreplace", refuse)
+        monkeypatch.setattr("tape2048.io.durable.rename_noreplace", refuse)
     with Upkeep(root) as upkeep:
         (outcome,) = remove_sessions(root, [root / NAMES[0]], upkeep)
         assert (outcome.gone, outcome.error is None) == (not broken, not broken)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors, sessions
-from tape2048._durable import rename_noreplace
 from tape2048._holds import Upkeep, make_readers_lock
 from tape2048._removal import remove_sessions
+from tape2048.io.durable import rename_noreplace
 from tape2048.merging import merge_sessions
 from tape2048.validation import validate_session
 
@@ -229,7 +229,7 @@ def test_flushed_before_it_gets_its_name_and_the_name_after(
         flushed.clear()
         rename_noreplace(draft, target)
 
-    monkeypatch.setattr("tape2048._durable.rename_noreplace", rename)
+    monkeypatch.setattr("tape2048.io.durable.rename_noreplace", rename)
     merged = merge_sessions(made, tmp_path / "out")
     assert merged.path.parent in dict(flushed)
     assert open_files() == before

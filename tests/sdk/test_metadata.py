@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048 import _sqlite
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -29,6 +28,7 @@ from tape2048.errors import (
 from tape2048.formats import metadata as module
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import RUN_DTYPE
+from tape2048.io import sqlite
 
 from .builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
 from .run_tables import some_blocks, some_runs
@@ -169,14 +169,14 @@ class TestWrite:
             write_metadata(path / "x", runs=some_runs(1), blocks=some_blocks(1), session={})
 
     def test_no_room(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        connect = _sqlite.connect
+        connect = sqlite.connect
 
         def small(*args: Any) -> sqlite3.Connection:
             database = connect(*args)
             database.execute("PRAGMA max_page_count = 10")
             return database
 
-        monkeypatch.setattr(_sqlite, "connect", small)
+        monkeypatch.setattr(sqlite, "connect", small)
         with pytest.raises(DiskFullError):
             write_metadata(path, runs=some_runs(5000), blocks=some_blocks(1), session={})
         assert not path.exists()

@@ -229,7 +229,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict
 
 _SIGNALLED = """
 import signal, sys
-from tape2048._durable import new_file
+from tape2048.io.durable import new_file
 from tape2048_tools import cli
 
 def body(*_, **__):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tape2048._training_directory import METRICS
 from tape2048.errors import StorageError
+from tape2048.io.training_directory import METRICS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def read_curves(critic: Path) -> Curves | None:
 
 
 def _curves(path: Path) -> Curves | None:
-    from tape2048._reading import read_path
+    from tape2048.io.reading import read_path
 
     try:
         lines = read_path(path).tobytes().splitlines()

@@ -139,7 +139,7 @@ def _permissions(config: RecorderConfig, _: Machine) -> Iterator[Check]:
 
 
 def _try_renames(made: Path) -> None:
-    from tape2048._durable import fsync_dir, rename_noreplace
+    from tape2048.io.durable import fsync_dir, rename_noreplace
 
     rename_noreplace(made / "one", made / "two")
     fsync_dir(made)

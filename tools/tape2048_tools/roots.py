@@ -23,8 +23,8 @@ def refuse_session(root: Path, hint: str) -> None:
         OutDirError: a session.
         StorageError: the operating system would not say.
     """
-    from tape2048._reading import reading
     from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
+    from tape2048.io.reading import reading
 
     with reading(root):
         is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048._durable import storage_error
 from tape2048.base.text import counted
+from tape2048.io.durable import storage_error
 from tape2048_tools import job_progress
 from tape2048_tools.display import duration, near, number, rate, reach_words
 from tape2048_tools.output import columns, complain, printable
@@ -91,7 +91,7 @@ def training_summary(
 
 def draw_curve(directory: Path) -> Path | None:
     """Draw ``curve.svg`` from ``metrics.jsonl``; None where there is nothing to draw, or no matplotlib."""
-    from tape2048._training_directory import METRICS
+    from tape2048.io.training_directory import METRICS
 
     path = directory / METRICS
     if not path.exists():

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048._durable import publishing_file
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
-from tape2048_recorder.ntuple._safetensors import decode, encode, mapped
+from tape2048.io.durable import publishing_file
+from tape2048.io.safetensors import decode, encode, mapped
 from tape2048_recorder.ntuple.layout import Layout, tuple_text
 
 if TYPE_CHECKING:

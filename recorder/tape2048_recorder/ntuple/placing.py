@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tape2048._ram import allocate
+from tape2048.io.bulk_read import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

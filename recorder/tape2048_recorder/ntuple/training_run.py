@@ -18,8 +18,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tape2048._training_directory import TrainingDirectory
 from tape2048.errors import DiskFullError
+from tape2048.io.training_directory import TrainingDirectory
 from tape2048_recorder.ntuple.files import save_network
 from tape2048_recorder.ntuple.trainer import Trainer
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048._training_directory import TrainingView
+    from tape2048.io.training_directory import TrainingView
     from tape2048_recorder.ntuple.trainer import Progress
     from tape2048_recorder.ntuple.training_config import TrainingConfig
 

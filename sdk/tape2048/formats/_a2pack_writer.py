@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._durable import new_file, write_all
-from tape2048._reading import map_path, read_exactly
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FieldError, FormatError, MissingPackageError, NoRunsError, Skipped, StorageError
@@ -29,6 +27,8 @@ from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.a2t1 import MAGIC as A2T1_MAGIC
 from tape2048.formats.a2t1 import parse_run, run_bytes
 from tape2048.formats.run_files import find_run_files
+from tape2048.io.durable import new_file, write_all
+from tape2048.io.reading import map_path, read_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048._manifest import file_defects, read_manifest_file
-from tape2048._ram import Reading, Stretch
-from tape2048._reading import open_regular, reading
 from tape2048.base.text import counted
 from tape2048.errors import (
     BookkeepingError,
@@ -41,6 +39,8 @@ from tape2048.formats.npy import read_header
 from tape2048.formats.session import SESSION_NAME, STEP_DTYPES
 from tape2048.formats.session import SHARD_NAME as SESSION_SHARD_NAME
 from tape2048.formats.tablerows import ROW_BYTES, aligned_records
+from tape2048.io.bulk_read import Reading, Stretch
+from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -35,8 +35,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, SupportsIndex
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._durable import new_file, storage_errors, write_all
-from tape2048._reading import map_path
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import (
@@ -62,6 +60,8 @@ from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.a2t1 import SUFFIX as A2T1_SUFFIX
 from tape2048.formats.a2t1 import parse_run
 from tape2048.formats.run import RunRows
+from tape2048.io.durable import new_file, storage_errors, write_all
+from tape2048.io.reading import map_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

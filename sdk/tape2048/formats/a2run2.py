@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 import numpy as np
 
-from tape2048._durable import new_file, write_all
-from tape2048._reading import load_path
 from tape2048.base.text import counted
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
 from tape2048.formats.branches import normalize
 from tape2048.formats.run import Run, RunMeta, check_meta
+from tape2048.io.durable import new_file, write_all
+from tape2048.io.reading import load_path
 
 if TYPE_CHECKING:
     import os

@@ -33,8 +33,6 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from tape2048._durable import fsync_dir, new_file, storage_errors, write_all
-from tape2048._reading import load_path, map_path, read_path
 from tape2048.base.text import counted
 from tape2048.errors import (
     ChecksumError,
@@ -46,6 +44,8 @@ from tape2048.errors import (
 )
 from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run, RunMeta, check_meta
+from tape2048.io.durable import fsync_dir, new_file, storage_errors, write_all
+from tape2048.io.reading import load_path, map_path, read_path
 
 if TYPE_CHECKING:
     import os

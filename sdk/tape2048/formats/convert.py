@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048._durable import new_file, storage_errors, write_all
-from tape2048._staging import Staging
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
 from tape2048.formats._dataset_files import refuse_nothing
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.engine_text import identity_of
 from tape2048.formats.sources import Source, kind_of, open_source
+from tape2048.io.durable import new_file, storage_errors, write_all
+from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

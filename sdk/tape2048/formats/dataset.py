@@ -48,7 +48,6 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import numpy as np
 
-from tape2048._reading import map_file, reading
 from tape2048.base.text import counted
 from tape2048.formats._dataset_files import begin_rows, check_run_ends, open_directory
 from tape2048.formats.dataset_db import Extras
@@ -70,6 +69,7 @@ from tape2048.formats.npy import check_load
 from tape2048.formats.run import Run
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows
+from tape2048.io.reading import map_file, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._crc import crc32c_combine, crc32c_file
-from tape2048._durable import storage_errors, write_file
 from tape2048._manifest import flush_entry
-from tape2048._staging import Staging, hold
 from tape2048.base.text import json_bytes
 from tape2048.errors import (
     ChecksumError,
@@ -51,6 +48,9 @@ from tape2048.formats.runtable import RunTable
 from tape2048.formats.session import FileEntry
 from tape2048.formats.sources import Source, open_source
 from tape2048.formats.tablerows import ROW_BYTES
+from tape2048.io.crc import crc32c_combine, crc32c_file
+from tape2048.io.durable import storage_errors, write_file
+from tape2048.io.staging import Staging, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

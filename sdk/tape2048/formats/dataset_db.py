@@ -4,7 +4,7 @@ The table ``runs`` and its indexes are those of the original design. Beside it s
 ``tape2048_runs`` with what single runs have and that table has not: the board after the last move, and
 the seed of a game that our recorder played. Readers that do not know it lose nothing else.
 
-A file of others is read without trusting it (:mod:`tape2048._sqlite`).
+A file of others is read without trusting it (:mod:`tape2048.io.sqlite`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
 from tape2048.formats.runtable import RUN_TABLE_DTYPE, RunTable
+from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:
     import os
@@ -98,7 +98,7 @@ class Extras(NamedTuple):
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras) -> None:
-    """Write a fresh file, as :func:`tape2048._sqlite.fresh_database`.
+    """Write a fresh file, as :func:`tape2048.io.sqlite.fresh_database`.
 
     Args:
         path: where nothing stands.

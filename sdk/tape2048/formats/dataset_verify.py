@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._crc import crc32c_file
-from tape2048._reading import open_regular
 from tape2048.base.findings import Finding, Report
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
 from tape2048.formats._dataset_files import open_directory
 from tape2048.formats.dataset import Dataset
 from tape2048.formats.dataset_layout import METADATA_DB
+from tape2048.io.crc import crc32c_file
+from tape2048.io.reading import open_regular
 from tape2048.jit.compiler import kernel
 from tape2048.rules import empty_mask, legal_mask, slide
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
+from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ def write_metadata(
     blocks: NDArray[np.void],
     session: Mapping[str, object],
 ) -> None:
-    """Write a fresh ``metadata.db``, as :func:`tape2048._sqlite.fresh_database`.
+    """Write a fresh ``metadata.db``, as :func:`tape2048.io.sqlite.fresh_database`.
 
     Args:
         path: where nothing exists yet.

@@ -30,8 +30,6 @@ import msgspec
 import numpy as np
 import numpy.lib.format as npy_format
 
-from tape2048._ram import Stretch, read_into
-from tape2048._reading import map_file, open_regular, reading
 from tape2048.base.text import counted
 from tape2048.errors import (
     NpyDtypeError,
@@ -40,6 +38,8 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
+from tape2048.io.bulk_read import Stretch, read_into
+from tape2048.io.reading import map_file, open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -38,9 +38,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tape2048._durable import new_file, write_all
-from tape2048._ram import Stretch, read_into
-from tape2048._reading import map_file, open_regular, read_exactly, reading
 from tape2048.formats._packdat_file import (
     CHUNK_BYTES,
     CRC_BYTES,
@@ -62,6 +59,9 @@ from tape2048.formats.run import Run, check_meta
 from tape2048.formats.run_files import scan_runs
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
+from tape2048.io.bulk_read import Stretch, read_into
+from tape2048.io.durable import new_file, write_all
+from tape2048.io.reading import map_file, open_regular, read_exactly, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape2048._reading import load_path, open_regular, reading
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FormatError, NoRunsError, OutDirError, StorageError
 from tape2048.formats import a2t1
 from tape2048.formats.a2run2 import RunV2
+from tape2048.io.reading import load_path, open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._durable import open_fd, storage_errors, write_all
 from tape2048._manifest import finish_session
-from tape2048._staging import Staging
 from tape2048._version import __version__
 from tape2048.errors import FieldError, FormatError, RecoveryError
 from tape2048.formats.engine_text import engine_text, identity_of
@@ -28,6 +26,8 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
 )
+from tape2048.io.durable import open_fd, storage_errors, write_all
+from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -163,7 +163,7 @@ def write_session(
 def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     from crc32c import crc32c
 
-    from tape2048._crc import crc32c_combine
+    from tape2048.io.crc import crc32c_combine
 
     table, blocks, players = [], [], set()
     row_bytes = ACTION_STEP_DTYPE.itemsize
@@ -237,7 +237,7 @@ def _run_record(run: Run, run_id: int, seed: int, first_row: int) -> tuple[int, 
 
 def _merged(blocks: list[tuple[int, int, int]], row_bytes: int) -> list[tuple[int, int, int]]:
     """Blocks of single runs as blocks of about the size that the recorder writes."""
-    from tape2048._crc import crc32c_combine
+    from tape2048.io.crc import crc32c_combine
 
     merged: list[tuple[int, int, int]] = []
     for first, rows, checksum in blocks:

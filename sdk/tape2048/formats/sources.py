@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._reading import open_regular, reading
 from tape2048.base.threads import map_ordered
 from tape2048.errors import MagicError, NoRunsError, TapeError
 from tape2048.formats import jsonl, packdat, parquet
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
 from tape2048.formats.run_files import find_run_files, read_run_file
+from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import torch
 
-from tape2048._durable import publishing_file
-from tape2048._training_directory import check_same
 from tape2048.errors import CheckpointError, CriticError
+from tape2048.io.durable import publishing_file
+from tape2048.io.training_directory import check_same
 from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._durable import fsync_path, storage_errors, write_file
-from tape2048._staging import Staging
 from tape2048.errors import NameTakenError
+from tape2048.io.durable import fsync_path, storage_errors, write_file
+from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tape2048._reading import read_path
 from tape2048.errors import CriticError, DeviceError, MissingPackageError
+from tape2048.io.reading import read_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,8 +27,8 @@ import msgspec
 import torch
 from torch import nn
 
-from tape2048._reading import map_path, read_path
 from tape2048.errors import ConfigError, CriticError, MissingPackageError
+from tape2048.io.reading import map_path, read_path
 from tape2048.torch._files import publish_directory
 from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
 

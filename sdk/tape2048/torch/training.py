@@ -30,8 +30,8 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048._training_directory import TrainingDirectory
 from tape2048.errors import DivergedError
+from tape2048.io.training_directory import TrainingDirectory
 from tape2048.torch import _training_model as models
 from tape2048.torch._checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
 from tape2048.torch._clock import Clock
@@ -44,8 +44,8 @@ from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048._training_directory import TrainingView
     from tape2048.critic_config import CriticConfig
+    from tape2048.io.training_directory import TrainingView
     from tape2048.torch._training_data import TrainingData
 
 

@@ -22,7 +22,8 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
-from tape2048_recorder.ntuple import _safetensors, files
+from tape2048.io import safetensors as _safetensors
+from tape2048_recorder.ntuple import files
 from tape2048_recorder.ntuple.files import SHIPPED, file_facts, load_network, read_network, save_network
 from tape2048_recorder.ntuple.layout import Layout
 from tape2048_recorder.ntuple.network import Network

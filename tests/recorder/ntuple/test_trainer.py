@@ -21,8 +21,6 @@ from tests.recorder.disks import files_end_at, unsaid
 from tests.recorder.processes import PATIENCE_S, environment
 from tests.sdk.builders import open_files
 
-from tape2048 import _training_directory
-from tape2048._training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.base import resources
 from tape2048.errors import (
     AlreadyRunningError,
@@ -36,9 +34,11 @@ from tape2048.errors import (
     TruncatedError,
     UnknownKeyError,
 )
+from tape2048.io import training_directory
+from tape2048.io.safetensors import decode, encode
+from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048_recorder.ntuple import trainer as trainer_module
 from tape2048_recorder.ntuple import training_run
-from tape2048_recorder.ntuple._safetensors import decode, encode
 from tape2048_recorder.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Trainer, memory_needed
 from tape2048_recorder.ntuple.training_config import (
@@ -664,7 +664,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     """No room for the second to fourth of ten checkpoints, nor for half a line of metrics meanwhile."""
     saved: list[int] = []
     dues: list[float] = []
-    save, write = Trainer.save_checkpoint, _training_directory.write_all
+    save, write = Trainer.save_checkpoint, training_directory.write_all
 
     def is_full() -> bool:
         return 1 <= len(saved) < 4
@@ -686,7 +686,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
         metrics.tick()
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save_where_there_is_room)
-    monkeypatch.setattr(_training_directory, "write_all", write_a_part)
+    monkeypatch.setattr(training_directory, "write_all", write_a_part)
     monkeypatch.setattr(training_run, "_learn_until", learn_a_tenth)
     monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
     view = Seen()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048._staging import lock_directory
 from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
@@ -24,6 +23,7 @@ from tape2048.formats.convert import TARGETS, convert, target_of
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.formats.session_runs import write_session
 from tape2048.formats.sources import Endings, kind_of, open_source
+from tape2048.io.staging import lock_directory
 from tape2048.session import Session
 from tape2048.validation import validate_session
 from tape2048_recorder.annotate import Annotator

@@ -16,8 +16,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048 import Session, _ram, sessions
-from tape2048._staging import lock_directory
+from tape2048 import Session, sessions
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -44,6 +43,8 @@ from tape2048.formats.dataset_build import append_dataset, build_dataset, write_
 from tape2048.formats.dataset_db import read_runs_db
 from tape2048.formats.dataset_verify import verify_dataset
 from tape2048.formats.sources import open_source
+from tape2048.io import bulk_read
+from tape2048.io.staging import lock_directory
 from tape2048_tools.cli import run
 
 from ..builders import change_database, header_bytes, open_files, write_ours
@@ -344,10 +345,10 @@ class TestAppend:
     def test_where_names_cannot_be_exchanged(
         self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from tape2048 import _durable
+        from tape2048.io import durable
 
         before = tree(built)
-        monkeypatch.setattr(_durable, "_RENAME_EXCHANGE", 1 << 20)  # a flag that no file system knows
+        monkeypatch.setattr(durable, "_RENAME_EXCHANGE", 1 << 20)  # a flag that no file system knows
         with pytest.raises(StorageError, match="cannot exchange"):
             append_dataset(built, [runs])
         assert tree(built) == before
@@ -834,7 +835,7 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
 ) -> None:
     change_database(built / "metadata.db", "DROP TABLE runs")
     begun, refused, ended = (threading.Event() for _ in range(3))
-    real = _ram.Reading._read_piece
+    real = bulk_read.Reading._read_piece
 
     def held(*args: Any) -> None:
         begun.set()
@@ -848,7 +849,7 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
         refused.set()
         return read_runs_db(path)
 
-    monkeypatch.setattr(_ram.Reading, "_read_piece", held)
+    monkeypatch.setattr(bulk_read.Reading, "_read_piece", held)
     monkeypatch.setattr(_dataset_files, "read_runs_db", refuse)
     before, threads = open_files(), threading.active_count()
     with pytest.raises(SchemaError):

@@ -83,8 +83,8 @@ def init(*, path: Path, force: bool) -> None:
 
     PATH is `recorder.toml` where not given; - is standard output.
     """
-    from tape2048._durable import refuse_special, replace_file, storage_error, write_file
     from tape2048.errors import NameTakenError
+    from tape2048.io.durable import refuse_special, replace_file, storage_error, write_file
     from tape2048_tools.settings_docs import sample_toml
 
     if str(path) == "-":

@@ -105,7 +105,7 @@ def command(
     evaluation, about = _examine(critic, root, **options)
     found = document(evaluation, about)
     if html is not None:
-        from tape2048._durable import publishing_file
+        from tape2048.io.durable import publishing_file
         from tape2048_tools.critic_curves import read_curves
         from tape2048_tools.critic_report import report
 

@@ -264,9 +264,9 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 
     The exit code is 1 where anything is wrong. Where one of the paths is no directory (73), none is read.
     """
-    from tape2048._reading import reading
     from tape2048.errors import NotADatasetError
     from tape2048.formats.dataset_verify import verify_dataset
+    from tape2048.io.reading import reading
     from tape2048_tools.views import progress_bar
 
     for path in datasets:

@@ -148,8 +148,8 @@ def _share_of_rank() -> tuple[int, int]:
 
 
 def _sessions(sources: tuple[Path, ...]) -> list[Session]:
-    from tape2048._reading import reading
     from tape2048.errors import EmptyCorpusError
+    from tape2048.io.reading import reading
     from tape2048.session import Session, sessions
 
     found = []

@@ -184,8 +184,8 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
     import numpy as np
 
-    from tape2048._reading import reading
     from tape2048.errors import NameTakenError
+    from tape2048.io.reading import reading
     from tape2048_recorder.ntuple.files import load_network, save_network
 
     with reading(target):

@@ -241,8 +241,8 @@ def _refuse_foreign_file(path: Path) -> None:
 
 
 def _write(unit: Unit, root: Path) -> None:
-    from tape2048._durable import replace_file
     from tape2048.errors import UnitsError
+    from tape2048.io.durable import replace_file
 
     path = _at(root, unit.path)
     try:

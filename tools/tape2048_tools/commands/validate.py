@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from tape2048._directory import refuse_dataset
-from tape2048._reading import reading
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
+from tape2048.io.reading import reading
 from tape2048.validation import validate_session
 from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.output import cell, finding, print_human, print_json

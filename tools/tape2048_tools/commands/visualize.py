@@ -67,10 +67,10 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
 def _read(path: Path, index: int | None) -> Run:
     from itertools import islice
 
-    from tape2048._reading import reading
     from tape2048.formats._a2pack_layout import MAGIC
     from tape2048.formats.run_files import first_bytes, read_run_file
     from tape2048.formats.sources import kind_of, open_source
+    from tape2048.io.reading import reading
 
     if index is None:
         with reading(path):

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048 import _boards, _ram
+from tape2048 import _boards
 from tape2048._boards import read_boards
-from tape2048._ram import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
 from tape2048.base.resources import ram_available
 from tape2048.errors import StorageError, TruncatedError
+from tape2048.io import bulk_read
+from tape2048.io.bulk_read import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
 
-from .builders import open_files
+from ..builders import open_files
 
 GIB = 2**30
 
@@ -29,9 +30,9 @@ GIB = 2**30
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many threads as are asked for, and many reads of small files."""
-    monkeypatch.setattr(_ram, "_LANE_BYTES_MIN", 1)
-    monkeypatch.setattr(_ram, "STEP_BYTES", 1000)
-    monkeypatch.setattr(_ram, "READ_BYTES", 300)
+    monkeypatch.setattr(bulk_read, "_LANE_BYTES_MIN", 1)
+    monkeypatch.setattr(bulk_read, "STEP_BYTES", 1000)
+    monkeypatch.setattr(bulk_read, "READ_BYTES", 300)
 
 
 def make(path: Path, count: int, seed: int = 0) -> Path:
@@ -68,7 +69,7 @@ def test_any_stretches(
             make(path, 10_000, i)
     expected = b"".join(files[i].read_bytes()[first : first + count] for i, first, count in stretches)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ram, "_LANE_BYTES_MIN", 1)
+        patch.setattr(bulk_read, "_LANE_BYTES_MIN", 1)
         rows = read_rows([(files[i], first, count) for i, first, count in stretches], threads=threads)
     assert rows.tobytes() == expected
 
@@ -95,8 +96,8 @@ def test_packed_boards_are_those_of_any_stretches(
         path.write_bytes(b"head" + content.tobytes())
     parts = [Stretch(files[i], 4 + first * row_bytes, count * row_bytes) for i, first, count in stretches]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ram, "_LANE_BYTES_MIN", 1)
-        patch.setattr(_ram, "STEP_BYTES", 1000)
+        patch.setattr(bulk_read, "_LANE_BYTES_MIN", 1)
+        patch.setattr(bulk_read, "STEP_BYTES", 1000)
         patch.setattr(_boards, "READ_BYTES", 100)
         boards = read_boards(parts, row_bytes, threads=threads)
     wanted = [rows[i][first : first + count, 12:28] for i, first, count in stretches]
@@ -109,7 +110,7 @@ def test_each_thread_reads_one_piece_front_to_back(tmp_path: Path, monkeypatch: 
     paths = [make(tmp_path / f"{i}", 9000, i) for i in range(2)]
     descriptors: list[list[tuple[str, int]]] = []
     current: dict[int, list[tuple[str, int]]] = {}
-    real = _ram.read_exactly
+    real = bulk_read.read_exactly
 
     def opened(*_: int) -> None:
         current[threading.get_ident()] = []
@@ -119,7 +120,7 @@ def test_each_thread_reads_one_piece_front_to_back(tmp_path: Path, monkeypatch: 
         current[threading.get_ident()].append((Path(path).name, offset))
         real(fd, into, offset, path)
 
-    monkeypatch.setattr(_ram, "read_exactly", noted)
+    monkeypatch.setattr(bulk_read, "read_exactly", noted)
     monkeypatch.setattr(os, "posix_fadvise", opened)
     read_rows([(path, 0, 9000) for path in paths], threads=4)
     assert sorted(descriptors) == [
@@ -230,9 +231,9 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
 
     before = open_files()
     turn = threading.Event()
-    real = _ram.Reading._read_piece
+    real = bulk_read.Reading._read_piece
 
-    def held(reading: _ram.Reading, part: _ram.Stretch, begin: int) -> None:
+    def held(reading: bulk_read.Reading, part: bulk_read.Stretch, begin: int) -> None:
         if Path(part.path) == lost:
             turn.wait(30)
         real(reading, part, begin)
@@ -242,7 +243,7 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
         turn.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ram.Reading, "_read_piece", held)
+        patch.setattr(bulk_read.Reading, "_read_piece", held)
         with pytest.raises(StorageError if how == "unlink" else TruncatedError) as caught:
             read_rows(parts, progress=first_progress)
     assert caught.value.path == str(lost)
@@ -255,15 +256,15 @@ def test_an_error_in_progress_ends_the_reading(tmp_path: Path, monkeypatch: pyte
     threads = threading.active_count()
     steps: list[int] = []
     given_up: list[bool] = []
-    real = _ram.Reading._read_step
+    real = bulk_read.Reading._read_step
 
-    def step(reading: _ram.Reading, fd: int, part: Stretch, begin: int) -> None:
+    def step(reading: bulk_read.Reading, fd: int, part: Stretch, begin: int) -> None:
         steps.append(begin)
         if len(steps) > 8 and all(given_up):
             given_up.append(reading._stop.wait(30))
         real(reading, fd, part, begin)
 
-    monkeypatch.setattr(_ram.Reading, "_read_step", step)
+    monkeypatch.setattr(bulk_read.Reading, "_read_step", step)
 
     def stop(_: int) -> None:
         raise KeyboardInterrupt
@@ -272,7 +273,7 @@ def test_an_error_in_progress_ends_the_reading(tmp_path: Path, monkeypatch: pyte
         read_rows([(path, 0, 1_000_000)], progress=stop)
     assert threading.active_count() == threads
     assert all(given_up)
-    assert len(steps) <= 8 + _ram.THREADS  # of 1,000
+    assert len(steps) <= 8 + bulk_read.THREADS  # of 1,000
 
 
 def test_a_cut_file_does_not_end_the_process(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_a_cut_file_does_not_end_the_process(tmp_path: Path) -> None:
     path = make(tmp_path / "rows", 64 * 4096)
     code = (
         "import os, sys\n"
-        "from tape2048._ram import read_rows\n"
+        "from tape2048.io.bulk_read import read_rows\n"
         "rows = read_rows([(sys.argv[1], 0, 64 * 4096)])\n"
         "os.truncate(sys.argv[1], 0)\n"
         "print(int(rows.sum()))\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tape2048._reading import load_path, map_file, map_path, open_regular, populate, read_exactly, read_path
 from tape2048.errors import StorageError, TruncatedError
+from tape2048.io.reading import load_path, map_file, map_path, open_regular, populate, read_exactly, read_path
 
-from .builders import open_files
+from ..builders import open_files
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_file_that_shrinks_while_it_is_read(file: Path) -> None:
 
 
 def test_long_reads_come_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048._reading.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("tape2048.io.reading.READ_BYTES_MAX", 1000)
     into = np.zeros((2, 3000), np.uint8)
     with open_regular(file) as fd:
         read_exactly(fd, into, 10, file)
@@ -132,7 +132,7 @@ def test_a_small_file_is_read_and_a_large_one_mapped(file: Path, tmp_path: Path)
 
 
 def test_a_file_longer_than_one_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048._reading.READ_BYTES_MAX", 1000)
+    monkeypatch.setattr("tape2048.io.reading.READ_BYTES_MAX", 1000)
     assert read_path(file).tobytes() == file.read_bytes()
 
 

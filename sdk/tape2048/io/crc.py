@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048._reading import read_exactly
+from tape2048.io.reading import read_exactly
 
 if TYPE_CHECKING:
     import os

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from tape2048._durable import publishing_file, stands, storage_error, sweep_drafts, write_all
-from tape2048._staging import lock_directory
 from tape2048.errors import AlreadyRunningError, OutDirError
+from tape2048.io.durable import publishing_file, stands, storage_error, sweep_drafts, write_all
+from tape2048.io.staging import lock_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

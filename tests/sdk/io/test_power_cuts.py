@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.builders import names, note_flushes, open_files
 
-from tape2048 import _durable
-from tape2048._crc import crc32c_combine
-from tape2048._durable import (
+from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
+from tape2048.io import durable
+from tape2048.io.crc import crc32c_combine
+from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
     publishing_file,
@@ -31,9 +32,8 @@ from tape2048._durable import (
     write_all,
     write_file,
 )
-from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
 
-from .disks import files_end_at
+from ...recorder.disks import files_end_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,7 +209,7 @@ class NoRename:
 @pytest.fixture(params=["renameat2", "without"])
 def renames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "without":
-        monkeypatch.setattr(_durable, "_libc", NoRename)
+        monkeypatch.setattr(durable, "_libc", NoRename)
     return str(request.param)
 
 
@@ -273,7 +273,7 @@ def test_two_names_are_exchanged_or_stay(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(FileNotFoundError) as caught:
         rename_exchange(tmp_path / "none", tmp_path / "other")
     assert caught.value.filename == str(tmp_path / "none")
-    monkeypatch.setattr(_durable, "_libc", NoRename)
+    monkeypatch.setattr(durable, "_libc", NoRename)
     with pytest.raises(StorageError, match="cannot exchange two names"):
         rename_exchange(tmp_path / "one", tmp_path / "other")
     assert (tmp_path / "other").read_bytes() == b"one"

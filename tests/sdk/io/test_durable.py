@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import _durable, errors
-from tape2048._durable import new_file, sweep_drafts, write_all
-from tape2048._reading import map_path, read_path
+from tape2048 import errors
 from tape2048.base.threads import map_ordered, worker_count
+from tape2048.io import durable
+from tape2048.io.durable import new_file, sweep_drafts, write_all
+from tape2048.io.reading import map_path, read_path
 
-from .builders import names, open_files
+from ..builders import names, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ class TestNewFile:
         for name in ("directory", "pipe", "link", ".", ""):
             with pytest.raises(errors.NameTakenError, match="expected a file"), new_file(name, replace=True):
                 pass
-            with pytest.raises(errors.NameTakenError), _durable.publishing_file(name, replace=True):
+            with pytest.raises(errors.NameTakenError), durable.publishing_file(name, replace=True):
                 pass
         assert {path: path.lstat() for path in tmp_path.iterdir()} == before
         (tmp_path / "old").write_bytes(b"old")
@@ -65,9 +66,9 @@ class TestNewFile:
 
             return noted
 
-        monkeypatch.setattr(_durable.os, "fsync", note("fsync", os.fsync))
-        monkeypatch.setattr(_durable, "rename_noreplace", note("rename", _durable.rename_noreplace))
-        monkeypatch.setattr(_durable, "fsync_dir", note("directory", _durable.fsync_dir))
+        monkeypatch.setattr(durable.os, "fsync", note("fsync", os.fsync))
+        monkeypatch.setattr(durable, "rename_noreplace", note("rename", durable.rename_noreplace))
+        monkeypatch.setattr(durable, "fsync_dir", note("directory", durable.fsync_dir))
         with new_file(tmp_path / "x") as fd:
             write_all(fd, b"x")
         assert calls == ["fsync", "rename", "directory", "fsync"]
@@ -98,7 +99,7 @@ class TestNewFile:
             tries.append(fd)
             raise OSError(code, os.strerror(code))
 
-        monkeypatch.setattr(_durable.os, "fsync", refuse)
+        monkeypatch.setattr(durable.os, "fsync", refuse)
         with pytest.raises(kind) as caught, new_file(tmp_path / "x") as fd:
             write_all(fd, b"x")
         assert len(tries) == 1
@@ -156,7 +157,7 @@ class TestNewFile:
 
     def test_killed_halfway_it_leaves_no_file_that_is_read(self, tmp_path: Path) -> None:
         code = (
-            "import os, sys\nfrom tape2048._durable import new_file, write_all\n"
+            "import os, sys\nfrom tape2048.io.durable import new_file, write_all\n"
             "with new_file(sys.argv[1]) as fd:\n    write_all(fd, b'half')\n    os.kill(os.getpid(), 9)\n"
         )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

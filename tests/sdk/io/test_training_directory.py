@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.recorder.disks import unsaid
 
-from tape2048 import _training_directory
-from tape2048._training_directory import CHECKPOINT, METRICS, TrainingDirectory, check_same
 from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError, StorageError
+from tape2048.io import training_directory
+from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory, check_same
 
-from .builders import open_files
+from ..builders import open_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
     """Said once, until a line is written again."""
     training, said, before = directory(tmp_path), [], open_files()
     assert training.note({"step": 1}, said.append)
-    write = _training_directory.write_all
+    write = training_directory.write_all
 
     def write_half(fd: int, line: bytes) -> None:
         write(fd, line[:5])
@@ -109,7 +109,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(_training_directory, "write_all", write_half)
+            patch.setattr(training_directory, "write_all", write_half)
             assert [training.note({"step": step}, said.append) for step in (2, 3)] == [False, False]
         assert training.note({"step": 4}, said.append)
     assert training.metrics.read_bytes() == b'{"step":1}\n' + b'{"step":4}\n' * 2

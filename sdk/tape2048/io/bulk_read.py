@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from tape2048._reading import open_regular, read_exactly, reading
 from tape2048.errors import StorageError, TruncatedError
+from tape2048.io.reading import open_regular, read_exactly, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

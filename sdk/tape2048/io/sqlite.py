@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from urllib.parse import quote_from_bytes
 
-from tape2048._durable import DEVICE_HINT, storage_error
-from tape2048._reading import open_regular, reading
 from tape2048.errors import (
     BookkeepingError,
     DiskFullError,
@@ -27,6 +25,8 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
+from tape2048.io.durable import DEVICE_HINT, storage_error
+from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -12,8 +12,8 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING, Self
 
-from tape2048._durable import fsync_dir, rename_exchange, rename_noreplace, try_lock
 from tape2048.errors import StorageError
+from tape2048.io.durable import fsync_dir, rename_exchange, rename_noreplace, try_lock
 
 if TYPE_CHECKING:
     from pathlib import Path

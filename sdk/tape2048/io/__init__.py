@@ -1,0 +1,1 @@
+"""Files: durable writes, untrusted reads, staging directories, SQLite, checksums, bulk reads."""
