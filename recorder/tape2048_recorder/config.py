@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.errors import ConfigError
-from tape2048.settings_fields import (
+from tape2048.settings.fields import (
     ENV_PREFIX,
     Origin,
     read_plain,
@@ -29,7 +29,7 @@ from tape2048.settings_fields import (
     settings_of,
     unknown_key,
 )
-from tape2048.settings_toml import read_toml
+from tape2048.settings.toml import read_toml
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.players import REGISTRY, check_player, takes_text

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from tape2048.base.resources import available_cores
-from tape2048.settings_fields import about
+from tape2048.settings.fields import about
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]

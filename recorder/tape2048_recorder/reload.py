@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.errors import TapeError
-from tape2048.settings_fields import settings_of
+from tape2048.settings.fields import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

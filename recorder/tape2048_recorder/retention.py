@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import msgspec
 
 from tape2048.errors import ConfigError
-from tape2048.settings_fields import (
+from tape2048.settings.fields import (
     Count,
     NonNegative,
     Origin,
@@ -33,7 +33,7 @@ from tape2048.settings_fields import (
     settings_of,
     unknown_key,
 )
-from tape2048.settings_toml import read_toml
+from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
-from tape2048.settings_fields import Origin, settings_of
-from tape2048.settings_toml import CONFIG_BYTES_MAX, read_toml
+from tape2048.settings.fields import Origin, settings_of
+from tape2048.settings.toml import CONFIG_BYTES_MAX, read_toml
 from tape2048_recorder import config_checks
 from tape2048_recorder.config import check_loaded_player, config_sha256, effective, load_config, split_player
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tape2048 import errors
-from tape2048.settings_fields import settings_of
+from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import config_sha256, effective, load_config
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_tools.commands import config, record

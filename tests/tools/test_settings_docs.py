@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tape2048.settings_fields import settings_of
+from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import load_config
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tape2048.critic_config import CriticConfig
 from tape2048.errors import MissingPackageError
-from tape2048.settings_fields import load_settings, settings_of
-from tape2048.settings_sample import settings_toml
+from tape2048.settings.fields import load_settings, settings_of
+from tape2048.settings.sample import settings_toml
 from tape2048_tools.options import setting_option
 
 if TYPE_CHECKING:

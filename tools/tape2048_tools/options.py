@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tape2048.settings_fields import Setting, settings_of
+from tape2048.settings.fields import Setting, settings_of
 from tape2048_recorder.config import CONFIG_ENV, Loaded, check_loaded_player, load_config
 from tape2048_recorder.config_schema import RecorderConfig
 

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048.settings_fields import settings_of
-from tape2048.settings_sample import comment, sample_entry
+from tape2048.settings.fields import settings_of
+from tape2048.settings.sample import comment, sample_entry
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.retention import TABLE, RetentionLimits
 

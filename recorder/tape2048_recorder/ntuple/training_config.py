@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048.settings_fields import Count, Settings, about, load_settings
+from tape2048.settings.fields import Count, Settings, about, load_settings
 from tape2048_recorder.ntuple.layout import TILES, Layout
 from tape2048_recorder.ntuple.network import DOWNGRADE
 

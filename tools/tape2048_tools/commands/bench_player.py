@@ -43,7 +43,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     memory and forgotten. One process, one thread: a recorder has one such process a worker.
     """
     os.environ.update(_THREADS)  # before the libraries that read them are loaded
-    from tape2048.settings_fields import settings_of
+    from tape2048.settings.fields import settings_of
     from tape2048_recorder.config import split_player
     from tape2048_recorder.config_schema import RecorderConfig
     from tape2048_recorder.sampling import read_sampling

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048.settings_fields import settings_of
+from tape2048.settings.fields import settings_of
 from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_tools._click import PATH, Group, json_option

@@ -43,7 +43,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     """
     config = load_critic_config(config_path, flags)
     if print_config:
-        from tape2048.settings_sample import settings_toml
+        from tape2048.settings.sample import settings_toml
 
         plain = config_path is None and not any(value is not None for value in flags.values())
         print_human((example_toml() if plain else settings_toml(config)).rstrip("\n"))

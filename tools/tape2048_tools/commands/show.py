@@ -119,7 +119,7 @@ def _plain(value: object) -> str:
 
 def _setting(name: str, value: object) -> str:
     """A setting's value as a person would write it; one of another version as :func:`_plain` shows it."""
-    from tape2048.settings_fields import settings_of
+    from tape2048.settings.fields import settings_of
     from tape2048_recorder.config_schema import RecorderConfig
 
     setting = settings_of(RecorderConfig).get(name)

@@ -28,7 +28,7 @@ from msgspec import inspect
 
 from tape2048.base.text import is_utf8
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048.settings_toml import read_toml
+from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,12 +6,12 @@ import json
 import textwrap
 from typing import TYPE_CHECKING
 
-from tape2048.settings_fields import settings_of
+from tape2048.settings.fields import settings_of
 
 if TYPE_CHECKING:
     import msgspec
 
-    from tape2048.settings_fields import Setting
+    from tape2048.settings.fields import Setting
 
 
 def settings_toml(config: msgspec.Struct) -> str:

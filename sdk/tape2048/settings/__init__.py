@@ -1,0 +1,1 @@
+"""Settings as data: fields of a configuration Struct, TOML with line numbers, sample files."""
