@@ -13,7 +13,7 @@ import numpy as np
 
 from tape2048.errors import ConfigError
 from tape2048.formats.a2run2 import RunV2
-from tape2048.rules import legal_masks
+from tape2048.game.rules import legal_masks
 from tape2048_recorder.players import check_player, make_player
 
 if TYPE_CHECKING:

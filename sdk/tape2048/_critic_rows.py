@@ -88,7 +88,7 @@ def take_sample(
         progress: called with rows done and all rows.
     """
     from tape2048.critic_baselines import highest_tile
-    from tape2048.rules import exps_to_boards
+    from tape2048.game.rules import exps_to_boards
 
     embedded = critic is not None and critic.needs_embeddings
     source = corpus if per_run is None else corpus.capped(per_run)

@@ -31,6 +31,8 @@ from tape2048._lookup import (
 )
 from tape2048._plan import Order, Outputs, Tables
 from tape2048.formats.session import STEP_DTYPE
+from tape2048.game.moves import UNKNOWN, recover_move
+from tape2048.game.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import (
     copy_symmetry,
@@ -48,8 +50,6 @@ from tape2048.jit.intrinsics import (
     unpack_symmetry,
     word,
 )
-from tape2048.moves import UNKNOWN, recover_move
-from tape2048.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.shuffle import fill_permuted
 
 U64 = np.uint64

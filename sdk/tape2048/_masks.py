@@ -8,9 +8,9 @@ import numpy as np
 
 from tape2048._rowmap import RowMask
 from tape2048.formats.session import EXPS_OFFSET
+from tape2048.game.rules import count_empty
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import load64, popcount
-from tape2048.rules import count_empty
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -30,7 +30,7 @@ def nothing(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np
 
 def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
     """The exponent of the highest tile that stands on the board now."""
-    from tape2048.rules import boards_to_exps
+    from tape2048.game.rules import boards_to_exps
 
     highest: NDArray[np.uint8] = boards_to_exps(boards).max(axis=1, initial=0)
     return highest
@@ -50,7 +50,7 @@ def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
     Returns:
         ``i64[n]``.
     """
-    from tape2048.rules import boards_to_exps
+    from tape2048.game.rules import boards_to_exps
 
     exps = boards_to_exps(boards).astype(np.int64)
     values = np.where(exps > 0, np.int64(1) << exps, 0)

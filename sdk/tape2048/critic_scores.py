@@ -268,7 +268,7 @@ def _open(
 def _of_sessions(path: Path, kind: str, critic: CriticLike, tower_sha256: str | None) -> _Boards:
     from tape2048._critic_rows import check_embeddings
     from tape2048.corpus import Corpus
-    from tape2048.rules import exps_to_boards
+    from tape2048.game.rules import exps_to_boards
 
     # A corpus numbers rows run by run, and a session of others may have them in turns: one session's own
     # order is that of its file.

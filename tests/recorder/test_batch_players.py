@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tape2048.errors import ConfigError, PlayerAnswerError, PlayerImportError, PlayerRaisedError
-from tape2048.rules import boards_to_exps, legal_masks
+from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.players import check_player, make_player
 from tape2048_recorder.players.batch import (
     TOLD_BYTES_MAX,

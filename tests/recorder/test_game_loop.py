@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048 import rules
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+from tape2048.game import rules
 from tape2048_recorder import engine, game_loop, players, rng
 from tape2048_recorder.game_loop import (
     BUFFER_FULL,

@@ -16,8 +16,8 @@ from tests import reference
 
 from tape2048 import Capped, Corpus, _pool, errors
 from tape2048.batches import Batches
+from tape2048.game.rules import SYMMETRY_MOVES
 from tape2048.io.bulk_read import allocate
-from tape2048.rules import SYMMETRY_MOVES
 
 from .builders import Game, Spec, write_ours
 from .corpora import OURS, Built, build, served

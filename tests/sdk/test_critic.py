@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
+from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import fsync_path
-from tape2048.rules import exps_to_boards
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")

@@ -22,7 +22,7 @@ from tape2048.critic_evaluation import (
     evaluate,
 )
 from tape2048.critic_metrics import calibration_error, reliability
-from tape2048.rules import boards_to_exps
+from tape2048.game.rules import boards_to_exps
 
 from .critics import TILES, make_games
 

@@ -17,7 +17,7 @@ from tape2048.formats.dataset import Dataset
 from tape2048.formats.dataset_build import build_dataset
 from tape2048.formats.packdat import DataPack
 from tape2048.formats.sources import open_source
-from tape2048.rules import exps_to_boards
+from tape2048.game.rules import exps_to_boards
 
 from . import corpora
 from .run_builders import a2run2_bytes, a2t1_bytes, game

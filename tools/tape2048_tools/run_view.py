@@ -81,7 +81,7 @@ def step_document(run: Run, step: int) -> dict[str, Any]:
         step: 0 to ``len(run)``; the last one is the final board, which has no move.
     """
     from tape2048.formats.a2run2 import Move, RunV2
-    from tape2048.moves import recover
+    from tape2048.game.moves import recover
 
     exps = exps_of(int(run.states[step]))
     document: dict[str, Any] = {"step": step, "board": int(run.states[step]), "exps": exps}

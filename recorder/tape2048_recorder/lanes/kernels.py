@@ -12,9 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
-from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import popcount, select_bit, store8, store32, store64
-from tape2048.rules import (
+from tape2048.game.rules import (
     SLIDE,
     board_score,
     empty_mask,
@@ -24,6 +22,8 @@ from tape2048.rules import (
     spread_exps,
     transpose,
 )
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import popcount, select_bit, store8, store32, store64
 from tape2048_recorder import rng
 from tape2048_recorder.engine import new_game
 from tape2048_recorder.lanes.arrays import CHUNK_STEPS

@@ -33,9 +33,9 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
-from tape2048.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.engine import new_game, spawn
 from tape2048_recorder.ntuple._images import stage_of

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from tape2048.game.rules import flip, mirror, transpose
 from tape2048.jit.intrinsics import extract_nibbles
-from tape2048.rules import flip, mirror, transpose
 from tape2048_recorder.ntuple._images import stage_of, sums_at
 
 U64 = np.uint64

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from tape2048.game.rules import empty_mask, row, slide, slide_rows, transpose
 from tape2048.jit.compiler import kernel
-from tape2048.rules import empty_mask, row, slide, slide_rows, transpose
 from tape2048_recorder.players._api import NO_MOVE, chooses
 
 U64 = np.uint64

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tape2048.rules import rows_merge_score, slide_rows, transpose
+from tape2048.game.rules import rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.players._api import NO_MOVE, chooses
 

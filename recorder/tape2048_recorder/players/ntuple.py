@@ -36,9 +36,9 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from tape2048.game.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
-from tape2048.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048_recorder import rng
 from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
 from tape2048_recorder.ntuple.downgrading import downgraded

@@ -12,9 +12,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from tape2048.errors import FieldError
+from tape2048.game.rules import legal_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import store8, store16, store32, store64
-from tape2048.rules import legal_mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

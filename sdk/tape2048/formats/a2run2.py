@@ -267,7 +267,7 @@ class RunV2(Run):
         Raises:
             FieldError: values that are not finite.
         """
-        from tape2048.rules import legal_masks
+        from tape2048.game.rules import legal_masks
 
         legal = np.where(self.has_branches, self.branch_legal & legal_masks(self.boards), 0).astype(np.uint8)
         values = normalize(self.branch_values, legal)

@@ -20,10 +20,10 @@ from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeErr
 from tape2048.formats._dataset_files import open_directory
 from tape2048.formats.dataset import Dataset
 from tape2048.formats.dataset_layout import METADATA_DB
+from tape2048.game.rules import empty_mask, legal_mask, slide
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
 from tape2048.jit.compiler import kernel
-from tape2048.rules import empty_mask, legal_mask, slide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

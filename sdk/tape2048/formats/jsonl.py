@@ -84,7 +84,7 @@ def step_lines(run: Run, run_idx: int) -> bytes:
     Returns:
         The lines, each with its newline, UTF-8.
     """
-    from tape2048.rules import boards_to_exps
+    from tape2048.game.rules import boards_to_exps
 
     full = RunV2.from_run(run)
     pieces = []

@@ -47,7 +47,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
         session: recorded with ``record_action`` and every step kept.
         ordinal: of the run in ``session.runs``.
         final_board: the board after its last move, of which a session has no row; None: the candidate of
-            :func:`tape2048.formats.endings.last_boards`.
+            :func:`tape2048.game.final_boards.last_boards`.
 
     Returns:
         The run, and whether its final board is known for sure. Its start is the session's, its elapsed
@@ -56,7 +56,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
     Raises:
         RecoveryError: moves were not recorded, or not every step was kept.
     """
-    from tape2048.formats.endings import last_boards
+    from tape2048.game.final_boards import last_boards
 
     row = session.runs[ordinal]
     name = f"run {row['id']}"
@@ -95,7 +95,7 @@ def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -
     Raises:
         FieldError: a tile above 32768.
     """
-    from tape2048.rules import EXPONENT_MAX, exps_to_boards
+    from tape2048.game.rules import EXPONENT_MAX, exps_to_boards
 
     if len(rows) and int(rows["exps"].max()) > EXPONENT_MAX:
         raise FieldError(
@@ -207,7 +207,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
 
 
 def _rows(run: Run, run_id: int) -> Any:
-    from tape2048.rules import boards_to_exps
+    from tape2048.game.rules import boards_to_exps
 
     rows = np.zeros(len(run), ACTION_STEP_DTYPE)
     rows["run_id"] = run_id

@@ -293,7 +293,7 @@ def _shuffled(builder: Any, cells: Any, order: list[int]) -> Any:
 
 
 def _turned(builder: Any, cells: Any, k: Any) -> Any:
-    """A board of 16 bytes, turned by ``tape2048.rules.symmetry(board, k)``.
+    """A board of 16 bytes, turned by ``tape2048.game.rules.symmetry(board, k)``.
 
     Three shuffles with constant masks, each blended in or not by a bit of ``k``: no table, and no branch,
     which on a random ``k`` the processor would guess wrong every other time.
@@ -309,7 +309,7 @@ def _turned(builder: Any, cells: Any, k: Any) -> Any:
 
 @_intrinsic
 def copy_symmetry(typing_context: Any, source: Any, target: Any, k: Any) -> Any:
-    """Copy a board of 16 bytes from one address to another, turned by ``tape2048.rules.symmetry``."""
+    """Copy a board of 16 bytes from one address to another, turned by ``tape2048.game.rules.symmetry``."""
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         cells = builder.load(builder.inttoptr(args[0], _CELLS.as_pointer()), align=1)

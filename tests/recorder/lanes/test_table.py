@@ -12,7 +12,7 @@ from tests import reference
 
 from tape2048.errors import BookkeepingError, PlayerAnswerError, PlayerRaisedError
 from tape2048.formats.session import step_dtype
-from tape2048.rules import exps_to_boards, legal_masks
+from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.lanes import arrays, kernels
 from tape2048_recorder.lanes.table import NullPlayer

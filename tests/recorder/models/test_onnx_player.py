@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tape2048.errors import ConfigError, PlayerAnswerError, WeightsError
-from tape2048.rules import boards_to_exps, legal_masks
+from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.models.onnx_player import make
 
 from ..lanes.tables import play

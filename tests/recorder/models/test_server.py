@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError
-from tape2048.rules import boards_to_exps
+from tape2048.game.rules import boards_to_exps
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.models import inference, server
 from tape2048_recorder.models.inference import DEATHS_MAX, RETRY_S, InferenceProcess

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from tape2048.errors import ConfigError, PlayerAnswerError, WeightsError
-from tape2048.rules import boards_to_exps, legal_masks
+from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.models.torch_player import TorchPlayer, make
 
 from ..lanes.tables import play

@@ -97,7 +97,7 @@ def record(path: Path, player: str, count: int) -> Path:
     from tape2048.formats.engine_text import engine_text
     from tape2048.formats.run import Run as OneRun
     from tape2048.formats.run import RunMeta
-    from tape2048.rules import exps_to_boards
+    from tape2048.game.rules import exps_to_boards
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
     ids = np.arange(count, dtype=np.uint64)
@@ -507,7 +507,7 @@ class TestAnnotate:
         assert annotated.has_branches.all()
         chosen = annotated.branch_values[np.arange(len(run)), run.moves]
         np.testing.assert_array_equal(chosen, annotated.branch_values.max(axis=1))
-        from tape2048.rules import legal_masks
+        from tape2048.game.rules import legal_masks
 
         np.testing.assert_array_equal(annotated.branch_legal, legal_masks(run.boards))
 

@@ -106,7 +106,7 @@ def _of_session(path: Path, index: int) -> Run:
 
     from tape2048.formats.run import Run, RunMeta
     from tape2048.formats.session_runs import boards_of
-    from tape2048.moves import recover
+    from tape2048.game.moves import recover
     from tape2048.session import Session
 
     session = Session.open(path)

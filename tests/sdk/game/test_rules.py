@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048 import rules
+from tape2048.game import rules
 
 MOVES = range(4)
 CORNERED = [15, 15, 15, 15, 15, 14, 15, 15, 15, 15, 15, 0, 15, 15, 15, 15]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048.moves import AMBIGUOUS, UNKNOWN, recover
+from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
 
-from . import run_builders as build
-from .run_builders import ref
+from .. import run_builders as build
+from ..run_builders import ref
 
 
 def explanations(board: int, following: int) -> list[tuple[int, int, int]]:

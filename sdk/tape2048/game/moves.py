@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
+from tape2048.game.rules import as_packed, slide, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
-from tape2048.rules import as_packed, slide, slide_rows, transpose
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.game.rules import empty_mask, legal_mask, slide
 from tape2048.jit.compiler import kernel
-from tape2048.rules import empty_mask, legal_mask, slide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tests import reference
 
+from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover_move
 from tape2048.jit.compiler import kernel
-from tape2048.moves import AMBIGUOUS, UNKNOWN, recover_move
 
-from .corpora import boards, move_between
+from ..corpora import boards, move_between
 
 
 @kernel
