@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._manifest import finish_session
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, StorageError, error_class
+from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     RUN_DTYPE,

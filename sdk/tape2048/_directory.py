@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tape2048._manifest import file_defects, read_manifest_file
 from tape2048.base.text import counted
 from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
+from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,

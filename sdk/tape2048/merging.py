@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._manifest import finish_session
 from tape2048.base.text import json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError
+from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     RUN_DTYPE,

@@ -94,14 +94,14 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "fuzz/test_fuzz_dataset.py::test_damage_with_sizes_that_fit",
         "fuzz/test_fuzz_dataset.py::test_damaged_directories",
     ),
-    (SESSION, "read"): ("sdk/test_npy.py::test_reads_what_was_written",),
+    (SESSION, "read"): ("sdk/formats/test_npy.py::test_reads_what_was_written",),
     (SESSION, "write"): (f"{_CONVERT}::test_recorded_games_go_round_with_everything",),
     (SESSION, "convert"): (_EVERY, f"{_CONVERT}::test_without_moves", _LOSSES),
     (SESSION, "filter"): ("sdk/test_filters.py::",),
     (SESSION, "fuzzed"): (
-        "sdk/test_npy.py::test_flip_of_every_header_bit_is_an_error_or_changes_nothing",
-        "sdk/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",
-        "sdk/test_metadata.py::test_truncated_anywhere_is_an_error_or_still_whole",
+        "sdk/formats/test_npy.py::test_flip_of_every_header_bit_is_an_error_or_changes_nothing",
+        "sdk/formats/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",
+        "sdk/formats/test_metadata.py::test_truncated_anywhere_is_an_error_or_still_whole",
     ),
     (ROWS, "read"): (
         f"{_CONVERT}::test_bad_lines_are_named",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048._manifest import file_defects, read_manifest_file
 from tape2048.base.text import counted
 from tape2048.errors import (
     BookkeepingError,
@@ -35,6 +34,7 @@ from tape2048.formats.dataset_layout import (
     Manifest,
     SkippedRun,
 )
+from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import SESSION_NAME, STEP_DTYPES
 from tape2048.formats.session import SHARD_NAME as SESSION_SHARD_NAME

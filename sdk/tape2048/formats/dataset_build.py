@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._manifest import flush_entry
 from tape2048.base.text import json_bytes
 from tape2048.errors import (
     ChecksumError,
@@ -43,6 +42,7 @@ from tape2048.formats.dataset_layout import (
     SourceCount,
 )
 from tape2048.formats.engine_text import split_seed
+from tape2048.formats.manifest import flush_entry
 from tape2048.formats.run import RunMeta, check_meta
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.session import FileEntry

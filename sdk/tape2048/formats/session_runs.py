@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._manifest import finish_session
 from tape2048._version import __version__
 from tape2048.errors import FieldError, FormatError, RecoveryError
 from tape2048.formats.engine_text import engine_text, identity_of
+from tape2048.formats.manifest import finish_session
 from tape2048.formats.run import Run, RunMeta
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,

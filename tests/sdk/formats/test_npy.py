@@ -25,7 +25,7 @@ from tape2048.formats import npy
 from tape2048.formats.npy import open_rows, open_shards, parse_header
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, session_header
 
-from .builders import Spec, header_bytes, npy_bytes, rows_of
+from ..builders import Spec, header_bytes, npy_bytes, rows_of
 
 if TYPE_CHECKING:
     import os

@@ -30,8 +30,8 @@ from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.io import sqlite
 
-from .builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
-from .run_tables import some_blocks, some_runs
+from ..builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
+from ..run_tables import some_blocks, some_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from tape2048.formats import metadata as module
 from tape2048.formats.metadata import packed_defect, read_metadata, write_metadata
 from tape2048.formats.session import PACKED_SCHEMA, RUN_DTYPE
 
-from .builders import OUR_SCHEMA, change_database
-from .run_tables import pack, some_blocks, some_runs
+from ..builders import OUR_SCHEMA, change_database
+from ..run_tables import pack, some_blocks, some_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
