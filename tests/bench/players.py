@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048_recorder.ntuple.files import load_network
+from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Trainer
 from tape2048_recorder.rng import game_seeds
 

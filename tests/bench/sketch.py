@@ -20,7 +20,7 @@ from tape2048_recorder.engine import new_game, spawn
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tape2048_recorder.ntuple.network import Network
+    from tape2048.ntuple.network import Network
 
 __all__ = ["TUPLES", "Learner", "learn", "play", "table_of", "values"]
 

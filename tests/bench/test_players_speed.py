@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pytest
 
-from tape2048_recorder.ntuple.files import load_network
-from tape2048_recorder.ntuple.layout import Layout
-from tape2048_recorder.ntuple.network import Network
+from tape2048.ntuple.files import load_network
+from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.network import Network
 
 from . import players, sketch
 

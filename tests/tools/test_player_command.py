@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tape2048 import Session, errors, sessions
+from tape2048.ntuple.files import load_network, save_network
+from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.network import Network
 from tape2048_recorder import evaluation
-from tape2048_recorder.ntuple.files import load_network, save_network
-from tape2048_recorder.ntuple.layout import Layout
-from tape2048_recorder.ntuple.network import Network
 
 if TYPE_CHECKING:
     import subprocess

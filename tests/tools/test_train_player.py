@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from tape2048 import errors
-from tape2048_recorder.ntuple.files import load_network
+from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Progress
 from tape2048_recorder.ntuple.training_config import TrainingConfig
 from tape2048_tools.commands import train_player

@@ -7,8 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tape2048.errors import ConfigError
-from tape2048_recorder.ntuple.files import network_path
-from tape2048_recorder.ntuple.layout import TILES
+from tape2048.ntuple.files import network_path
+from tape2048.ntuple.layout import TILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

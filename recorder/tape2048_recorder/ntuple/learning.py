@@ -36,13 +36,13 @@ from numba.extending import register_jitable
 from tape2048.game.rules import max_exponent, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
+from tape2048.ntuple.images import stage_of
+from tape2048.ntuple.lookup import SYMMETRIES, indices_of, value_of
 from tape2048_recorder import rng
 from tape2048_recorder.engine import new_game, spawn
-from tape2048_recorder.ntuple._images import stage_of
-from tape2048_recorder.ntuple.lookup import SYMMETRIES, indices_of, value_of
 
 if TYPE_CHECKING:
-    from tape2048_recorder.ntuple.placing import Places
+    from tape2048.ntuple.placing import Places
 
 __all__ = ["LENGTH_MAX", "Lane", "Tables", "learn_backwards", "new_lane", "train"]
 

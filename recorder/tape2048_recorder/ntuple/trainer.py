@@ -32,9 +32,9 @@ from tape2048.errors import ConfigError, NetworkError
 from tape2048.io.durable import publishing_file, storage_error
 from tape2048.io.safetensors import decode, encode, mapped
 from tape2048.io.training_directory import check_same
+from tape2048.ntuple.network import Network
+from tape2048.ntuple.placing import places_of, stage_reaches
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
-from tape2048_recorder.ntuple.network import Network
-from tape2048_recorder.ntuple.placing import places_of, stage_reaches
 from tape2048_recorder.rng import game_seeds
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.ntuple.layout import TILES, Layout
+from tape2048.ntuple.network import DOWNGRADE
 from tape2048.settings.fields import Count, Settings, about, load_settings
-from tape2048_recorder.ntuple.layout import TILES, Layout
-from tape2048_recorder.ntuple.network import DOWNGRADE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,7 +1,7 @@
 r"""``ntuple``: the move with the best reward and value of the afterstate, by a trained n-tuple network.
 
 Without look-ahead a move is worth :math:`r + V(s)`, its merges' score and the network's value of the
-afterstate (see :mod:`tape2048_recorder.ntuple.lookup`). With look-ahead, :math:`V(s)` is replaced by the
+afterstate (see :mod:`tape2048.ntuple.lookup`). With look-ahead, :math:`V(s)` is replaced by the
 expectation over the next spawns of the best answer,
 
 .. math::
@@ -39,17 +39,17 @@ from numba.extending import register_jitable
 from tape2048.game.rules import count_empty, empty_mask, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
+from tape2048.ntuple.lookup import highest_at_least, value_of
+from tape2048.ntuple.placing import place
 from tape2048_recorder import rng
 from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
 from tape2048_recorder.ntuple.downgrading import downgraded
-from tape2048_recorder.ntuple.lookup import highest_at_least, value_of
-from tape2048_recorder.ntuple.placing import place
 from tape2048_recorder.players import sha256_of
 from tape2048_recorder.players._api import NO_MOVE, chooses
 
 if TYPE_CHECKING:
-    from tape2048_recorder.ntuple.network import Network
-    from tape2048_recorder.ntuple.placing import Places
+    from tape2048.ntuple.network import Network
+    from tape2048.ntuple.placing import Places
 
 U64 = np.uint64
 F32 = np.float32
@@ -101,7 +101,7 @@ def make(
         ConfigError: a mixture that cannot be read.
         FormatError: the file is not a network.
     """
-    from tape2048_recorder.ntuple.files import load_network
+    from tape2048.ntuple.files import load_network
 
     network = load_network(weights)
     return of_network(

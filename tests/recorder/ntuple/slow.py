@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests import reference
 
-from tape2048_recorder.ntuple.layout import Layout
-from tape2048_recorder.ntuple.network import Network
+from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.network import Network
 
 if TYPE_CHECKING:
     import numpy.typing as npt

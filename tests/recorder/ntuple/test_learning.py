@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 from tests import reference
 
-from tape2048_recorder.ntuple.layout import Layout
+from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.network import Network
+from tape2048.ntuple.placing import places_of
 from tape2048_recorder.ntuple.learning import LENGTH_MAX, Lane, Tables, learn_backwards, new_lane, train
-from tape2048_recorder.ntuple.network import Network
-from tape2048_recorder.ntuple.placing import places_of
 
 from . import slow
 

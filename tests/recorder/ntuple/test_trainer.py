@@ -37,9 +37,9 @@ from tape2048.errors import (
 from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
+from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple import trainer as trainer_module
 from tape2048_recorder.ntuple import training_run
-from tape2048_recorder.ntuple.files import load_network
 from tape2048_recorder.ntuple.trainer import Trainer, memory_needed
 from tape2048_recorder.ntuple.training_config import (
     PRESETS,

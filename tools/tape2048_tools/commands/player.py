@@ -37,8 +37,8 @@ def command() -> None:
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
     """Show what a network file holds. WEIGHTS is a file, or a network that ships (default, fast)."""
-    from tape2048_recorder.ntuple.files import file_facts, load_network
-    from tape2048_recorder.ntuple.layout import tuple_text
+    from tape2048.ntuple.files import file_facts, load_network
+    from tape2048.ntuple.layout import tuple_text
 
     network = load_network(weights)
     layout = network.layout
@@ -186,7 +186,7 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
 
     from tape2048.errors import NameTakenError
     from tape2048.io.reading import reading
-    from tape2048_recorder.ntuple.files import load_network, save_network
+    from tape2048.ntuple.files import load_network, save_network
 
     with reading(target):
         there = target.exists()

@@ -9,12 +9,12 @@ from tests import reference
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
+from tape2048.ntuple.files import SHIPPED, file_facts, load_network, network_path
 from tape2048_recorder import players
 from tape2048_recorder.evaluation import Evaluation, evaluate
-from tape2048_recorder.ntuple.files import SHIPPED, file_facts, load_network, network_path
 from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
 
-from . import slow
+from ...recorder.ntuple import slow
 
 
 def is_there(name: str) -> bool:

@@ -22,13 +22,13 @@ from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
 from tape2048.io.durable import publishing_file
 from tape2048.io.safetensors import decode, encode, mapped
-from tape2048_recorder.ntuple.layout import Layout, tuple_text
+from tape2048.ntuple.layout import Layout, tuple_text
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tape2048_recorder.ntuple.network import Network
+    from tape2048.ntuple.network import Network
 
 #: Networks that come with the package, by the name that stands for them.
 SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
@@ -124,7 +124,7 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
             finite; others where it is damaged.
     """
     # Here and not above, so that a network's path can be checked without loading the compiler.
-    from tape2048_recorder.ntuple.network import Network
+    from tape2048.ntuple.network import Network
 
     arrays, texts = decode(_expanded(data, path), path)
     if texts.get("format") != FORMAT:

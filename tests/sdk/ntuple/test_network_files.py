@@ -23,12 +23,12 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.io import safetensors as _safetensors
-from tape2048_recorder.ntuple import files
-from tape2048_recorder.ntuple.files import SHIPPED, file_facts, load_network, read_network, save_network
-from tape2048_recorder.ntuple.layout import Layout
-from tape2048_recorder.ntuple.network import Network
+from tape2048.ntuple import files
+from tape2048.ntuple.files import SHIPPED, file_facts, load_network, read_network, save_network
+from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.network import Network
 
-from . import slow
+from ...recorder.ntuple import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

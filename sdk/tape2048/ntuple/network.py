@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from tape2048.errors import ConfigError
 from tape2048.jit.compiler import kernel
-from tape2048_recorder.ntuple.layout import TILES, Layout
-from tape2048_recorder.ntuple.lookup import value_of
-from tape2048_recorder.ntuple.placing import place
+from tape2048.ntuple.layout import TILES, Layout
+from tape2048.ntuple.lookup import value_of
+from tape2048.ntuple.placing import place
 
 U64 = np.uint64
 

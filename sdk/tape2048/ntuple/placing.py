@@ -21,7 +21,7 @@ from tape2048.io.bulk_read import allocate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tape2048_recorder.ntuple.layout import Layout
+    from tape2048.ntuple.layout import Layout
 
 U64 = np.uint64
 
@@ -35,7 +35,7 @@ class Places(NamedTuple):
 
     Attributes:
         pairs: for each pair of tuples, where it begins in a stage (bytes), and the fields of its places; see
-            ``tape2048_recorder.ntuple._images.sums_at``.
+            ``tape2048.ntuple.images.sums_at``.
         singles: the same for each tuple without another.
         stage_reaches: for each stage but the first, what a board's nibbles are compared by.
         stage_bytes: of a stage's entries.

@@ -12,9 +12,9 @@ belongs to: Wu et al., "Multi-stage temporal difference learning for 2048", TAAI
 TCIAIG 2016.
 
 The eight boards, the places of their entries and the entries themselves stand side by side in vector
-registers (:mod:`tape2048_recorder.ntuple._images`). Nothing branches on a value, so that a processor asks for
+registers (:mod:`tape2048.ntuple.images`). Nothing branches on a value, so that a processor asks for
 the entries of all boards that are to be compared before the first ones arrive; where they stand is the matter
-of :mod:`tape2048_recorder.ntuple.placing`.
+of :mod:`tape2048.ntuple.placing`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numba.extending import register_jitable
 
 from tape2048.game.rules import flip, mirror, transpose
 from tape2048.jit.intrinsics import extract_nibbles
-from tape2048_recorder.ntuple._images import stage_of, sums_at
+from tape2048.ntuple.images import stage_of, sums_at
 
 U64 = np.uint64
 
@@ -53,7 +53,7 @@ def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
     """The value of a board, ``f32``.
 
     Args:
-        places: where entries are, :class:`tape2048_recorder.ntuple.placing.Places`.
+        places: where entries are, :class:`tape2048.ntuple.placing.Places`.
         table: ``f32`` or ``i16``, all stages' entries.
         scales: ``f32[S, T]``, in the order of the places.
         board: ``u64``.

@@ -15,13 +15,13 @@ from tests import reference
 from tape2048.errors import ConfigError
 from tape2048.jit import intrinsics
 from tape2048.jit.compiler import kernel
-from tape2048_recorder.ntuple._images import stage_of
-from tape2048_recorder.ntuple.layout import Layout, parse_tuple, tuple_text
-from tape2048_recorder.ntuple.lookup import indices_of
-from tape2048_recorder.ntuple.network import Network
-from tape2048_recorder.ntuple.placing import place, stage_reaches
+from tape2048.ntuple.images import stage_of
+from tape2048.ntuple.layout import Layout, parse_tuple, tuple_text
+from tape2048.ntuple.lookup import indices_of
+from tape2048.ntuple.network import Network
+from tape2048.ntuple.placing import place, stage_reaches
 
-from . import slow
+from ...recorder.ntuple import slow
 
 words = st.integers(0, 2**64 - 1)
 boards = st.lists(st.integers(0, 15), min_size=16, max_size=16)

@@ -1,0 +1,1 @@
+"""N-tuple networks: layout, files, look-up of values. Loads numba."""
