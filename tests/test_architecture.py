@@ -42,7 +42,7 @@ HEAVY = {
         "sdk/tape2048/game/moves.py",
         "sdk/tape2048/formats/_records.py",
         "sdk/tape2048/formats/dataset_verify.py",
-        "sdk/tape2048/formats/_a2run2_kernels.py",
+        "sdk/tape2048/runs/a2run2_codec.py",
         "sdk/tape2048/game/rules.py",
         "sdk/tape2048/shuffle.py",
         "recorder/tape2048_recorder/engine.py",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tape2048.errors import ConfigError
-from tape2048.formats.a2run2 import RunV2
 from tape2048.game.rules import legal_masks
+from tape2048.runs.a2run2 import RunV2
 from tape2048_recorder.players import check_player, make_player
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
 
 __all__ = ["VALUERS", "Annotator", "Valuer"]
 
@@ -74,7 +74,7 @@ class Annotator:
         self._local = threading.local()
 
     def __call__(self, run: Run) -> RunV2:
-        """The run with values at every step, normalised as :mod:`tape2048.formats.branches` has it."""
+        """The run with values at every step, normalised as :mod:`tape2048.runs.branches` has it."""
         whole = RunV2.from_run(run)
         if len(run) == 0 or (not self._replace and bool(whole.has_branches.all())):
             return whole

@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.formats._rows_writer import RowsWriter
-from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.formats.dataset_build import build_dataset
 from tape2048.formats.dataset_db import Extras, write_runs_db
-from tape2048.formats.run import RunMeta
 from tape2048.formats.runtable import RunTable
 from tape2048.game.rules import exps_to_boards, legal_masks
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.run import RunMeta
 from tape2048_recorder.game_loop import Buffer, play_into
 from tape2048_recorder.players import make_player
 from tape2048_recorder.rng import game_seeds

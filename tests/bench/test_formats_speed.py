@@ -13,9 +13,9 @@ import pytest
 from crc32c import crc32c
 
 from tape2048.formats.a2pack import PackReader, PackWriter
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.a2t1 import read_run, write_run
-from tape2048.formats.run import Run, RunMeta
+from tape2048.runs.a2run import read_run, write_run
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.run import Run, RunMeta
 
 from .figures import Figure, alternate, median_of
 

@@ -21,8 +21,8 @@ import run_builders as build
 from harness import EXTREMES, Field, Target
 
 from tape2048.formats.a2pack import PackReader
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.a2t1 import parse_run, run_bytes
+from tape2048.runs.a2run import parse_run, run_bytes
+from tape2048.runs.a2run2 import RunV2
 
 if TYPE_CHECKING:
     import random

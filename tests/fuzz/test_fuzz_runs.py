@@ -21,7 +21,7 @@ CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 pytestmark = pytest.mark.slow
 
 LAYOUT = "tape2048.formats._a2pack_layout"
-KERNELS = "tape2048.formats._a2run2_kernels"
+KERNELS = "tape2048.runs.a2run2_codec"
 
 
 #: One target a format: that of a pack's index is part of that of packs.
@@ -86,25 +86,25 @@ def test_the_corpus_has_every_way_to_be_refused() -> None:
 PLANTED = {
     "a2t1 length": (
         "a2t1",
-        Mutant("tape2048.formats.a2t1:parse_run", "if len(data) != end:", "if len(data) < end:"),
+        Mutant("tape2048.runs.a2run:parse_run", "if len(data) != end:", "if len(data) < end:"),
     ),
     "a2t1 moves": (
         "a2t1",
-        Mutant("tape2048.formats.a2t1:parse_run", "int(moves.max()) > 3", "int(moves.max()) > 255"),
+        Mutant("tape2048.runs.a2run:parse_run", "int(moves.max()) > 3", "int(moves.max()) > 255"),
     ),
     "a2t1 elapsed": (
         "a2t1",
-        Mutant("tape2048.formats.a2t1:parse_run", "if not math.isfinite(elapsed):", "if False:"),
+        Mutant("tape2048.runs.a2run:parse_run", "if not math.isfinite(elapsed):", "if False:"),
     ),
     "a2t1 version": (
         "a2t1",
-        Mutant("tape2048.formats.a2t1:parse_run", "version != VERSION", "version > 200"),
+        Mutant("tape2048.runs.a2run:parse_run", "version != VERSION", "version > 200"),
     ),
-    "a2t1 byte order": ("a2t1", Mutant("tape2048.formats.a2t1:parse_run", "order != 0", "order > 1")),
+    "a2t1 byte order": ("a2t1", Mutant("tape2048.runs.a2run:parse_run", "order != 0", "order > 1")),
     "a2run2 count": (
         "a2run2",
         Mutant(
-            "tape2048.formats.a2run2:RunV2.from_bytes",
+            "tape2048.runs.a2run2:RunV2.from_bytes",
             "if steps != meta.steps:",
             "if False:",
         ),
@@ -112,26 +112,26 @@ PLANTED = {
     "a2run2 count before allocation": (
         "a2run2",
         Mutant(
-            "tape2048.formats.a2run2:RunV2.from_bytes",
+            "tape2048.runs.a2run2:RunV2.from_bytes",
             "if steps * _STEP_BYTES_MIN > cursor.left:",
             "if False:",
         ),
     ),
     "a2run2 trailing bytes": (
         "a2run2",
-        Mutant("tape2048.formats.a2run2:RunV2.from_bytes", "if cursor.left:", "if cursor.left > 1:"),
+        Mutant("tape2048.runs.a2run2:RunV2.from_bytes", "if cursor.left:", "if cursor.left > 1:"),
     ),
     "a2run2 engine length": (
         "a2run2",
-        Mutant("tape2048.formats.a2run2:_Cursor.take", "if count > self.left:", "if count > self.left + 1:"),
+        Mutant("tape2048.runs.a2run2:_Cursor.take", "if count > self.left:", "if count > self.left + 1:"),
     ),
     "a2run2 over-long varint": (
         "a2run2",
-        Mutant("tape2048.formats.a2run2:_Cursor.varint", "(byte == 0 and place)", "False"),
+        Mutant("tape2048.runs.a2run2:_Cursor.varint", "(byte == 0 and place)", "False"),
     ),
     "a2run2 varint too large": (
         "a2run2",
-        Mutant("tape2048.formats.a2run2:_Cursor.varint", "value >> bits or", "value >> bits + 9 or"),
+        Mutant("tape2048.runs.a2run2:_Cursor.varint", "value >> bits or", "value >> bits + 9 or"),
     ),
     "a2run2 over-long board": (
         "a2run2",

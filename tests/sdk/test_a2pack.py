@@ -19,7 +19,7 @@ import pytest
 from tape2048 import errors
 from tape2048.formats import _a2pack_writer as writer_module
 from tape2048.formats.a2pack import PackReader, PackStats, PackWriter, pack_directory
-from tape2048.formats.a2run2 import RunV2
+from tape2048.runs.a2run2 import RunV2
 
 from . import run_builders as build
 from .builders import names, open_files

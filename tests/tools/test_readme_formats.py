@@ -27,20 +27,20 @@ _LOSSES = f"{_CONVERT}::test_losses_are_said_and_nothing_is_written"
 #: What each cell stands on.
 CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     (A2T1, "read"): (
-        "sdk/test_a2t1.py::test_reading_in_place_of_mapping",
-        "sdk/test_a2t1.py::test_the_arrays_are_views_of_the_map",
+        "sdk/runs/test_a2run.py::test_reading_in_place_of_mapping",
+        "sdk/runs/test_a2run.py::test_the_arrays_are_views_of_the_map",
     ),
     (A2T1, "write"): (
-        "sdk/test_a2t1.py::test_a_new_file_and_nothing_else",
-        "sdk/test_a2t1.py::test_runs_are_kept_by_day",
+        "sdk/runs/test_a2run.py::test_a_new_file_and_nothing_else",
+        "sdk/runs/test_a2run.py::test_runs_are_kept_by_day",
     ),
     (A2T1, "convert"): (_EVERY, _LOSSES),
     (A2T1, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
     (A2RUN2, "read"): (
-        "sdk/test_a2run2.py::test_decodes_as_the_plain_decoder_and_encodes_the_same_bytes",
-        "sdk/test_a2run2.py::test_the_reference_encoders_first_bytes",
+        "sdk/runs/test_a2run2.py::test_decodes_as_the_plain_decoder_and_encodes_the_same_bytes",
+        "sdk/runs/test_a2run2.py::test_the_reference_encoders_first_bytes",
     ),
-    (A2RUN2, "write"): ("sdk/test_a2run2.py::test_a_new_file_and_nothing_else",),
+    (A2RUN2, "write"): ("sdk/runs/test_a2run2.py::test_a_new_file_and_nothing_else",),
     (A2RUN2, "convert"): (_EVERY, _WHOLE),
     (A2RUN2, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
     (A2PACK, "read"): (

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.jsonl import run_line
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.jsonl import run_line
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
 

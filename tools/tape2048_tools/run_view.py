@@ -10,7 +10,7 @@ from tape2048_tools.output import cell, columns
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
 
 __all__ = ["exps_of", "run_document", "run_parts", "step_document"]
 
@@ -26,7 +26,7 @@ def run_document(run: Run) -> dict[str, Any]:
 
     import numpy as np
 
-    from tape2048.formats.a2run2 import Move
+    from tape2048.runs.a2run2 import Move
 
     meta = run.meta
     try:
@@ -80,8 +80,8 @@ def step_document(run: Run, step: int) -> dict[str, Any]:
         run: the run.
         step: 0 to ``len(run)``; the last one is the final board, which has no move.
     """
-    from tape2048.formats.a2run2 import Move, RunV2
     from tape2048.game.moves import recover
+    from tape2048.runs.a2run2 import Move, RunV2
 
     exps = exps_of(int(run.states[step]))
     document: dict[str, Any] = {"step": step, "board": int(run.states[step]), "exps": exps}

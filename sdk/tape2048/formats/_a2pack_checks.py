@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats._a2pack_layout import Layout
-    from tape2048.formats.run import RunMeta
+    from tape2048.runs.run import RunMeta
 
 
 def check_pack(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from tape2048.formats.run import RunMeta
+    from tape2048.runs.run import RunMeta
 
 __all__ = ["PackStats", "StatsCounter", "parse_stats", "stats_bytes"]
 

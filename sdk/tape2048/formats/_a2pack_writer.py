@@ -23,12 +23,12 @@ from tape2048.formats._a2pack_layout import (
     header_bytes,
 )
 from tape2048.formats._a2pack_stats import PackStats, StatsCounter, stats_bytes
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.a2t1 import MAGIC as A2T1_MAGIC
-from tape2048.formats.a2t1 import parse_run, run_bytes
-from tape2048.formats.run_files import find_run_files
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_path, read_exactly
+from tape2048.runs.a2run import MAGIC as A2T1_MAGIC
+from tape2048.runs.a2run import parse_run, run_bytes
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.files import find_run_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from tape2048.formats.run import Run, RunMeta
+    from tape2048.runs.run import Run, RunMeta
 
 __all__ = [
     "Compression",
@@ -78,7 +78,7 @@ def parse_payload(data: bytes | memoryview, path: str | os.PathLike[str] | None 
     """The kind (1 = A2T1, 2 = a2run2) of a run's bytes, by their first ones, and the run.
 
     Raises:
-        FormatError: as :func:`tape2048.formats.a2t1.parse_run` and :meth:`RunV2.from_bytes`.
+        FormatError: as :func:`tape2048.runs.a2run.parse_run` and :meth:`RunV2.from_bytes`.
     """
     if bytes(data[:4]) == A2T1_MAGIC:
         return 1, parse_run(np.frombuffer(data, np.uint8), path)
@@ -279,7 +279,7 @@ def pack_directory(
     stored; one that is not a run, whole, is left out and named in the result.
 
     Args:
-        source: the directory; see :func:`tape2048.formats.run_files.find_run_files`.
+        source: the directory; see :func:`tape2048.runs.files.find_run_files`.
         target: the pack, which appears when it is whole.
         align: as :class:`PackWriter`.
         compress: as :class:`PackWriter`.

@@ -19,7 +19,7 @@ from tape2048.jit.intrinsics import store8, store16, store32, store64
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
 
 __all__ = ["ALMOST_ONE", "dataset_records", "packdat_records", "restore_values", "shift_ids"]
 

@@ -55,13 +55,13 @@ from tape2048.formats._a2pack_writer import (
     pack_directory,
     zstandard,
 )
-from tape2048.formats.a2run2 import SUFFIX as A2RUN2_SUFFIX
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.a2t1 import SUFFIX as A2T1_SUFFIX
-from tape2048.formats.a2t1 import parse_run
-from tape2048.formats.run import RunRows
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import map_path
+from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX
+from tape2048.runs.a2run import parse_run
+from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.run import RunRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -311,7 +311,7 @@ class PackReader:
         by_step: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> int:
-        """Write every run as JSON lines, one a run or one a step; see :mod:`tape2048.formats.jsonl`.
+        """Write every run as JSON lines, one a run or one a step; see :mod:`tape2048.runs.jsonl`.
 
         Args:
             path: a new file, which appears when it is whole.
@@ -328,7 +328,7 @@ class PackReader:
             FormatError: as :meth:`decode`; nothing is left at ``path``.
             StorageError: the operating system refused.
         """
-        from tape2048.formats.jsonl import run_line, step_lines
+        from tape2048.runs.jsonl import run_line, step_lines
 
         def lines(i: int) -> bytes:
             run = self.decode(i)

@@ -36,16 +36,16 @@ import numpy as np
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
 from tape2048.formats._dataset_files import refuse_nothing
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
-from tape2048.formats.engine_text import identity_of
 from tape2048.formats.sources import Source, kind_of, open_source
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.staging import Staging
+from tape2048.runs.engine_text import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048.formats.run import Run
     from tape2048.formats.sources import Endings, SourceRun
+    from tape2048.runs.run import Run
 
 __all__ = ["TARGETS", "Converted", "convert", "target_of"]
 
@@ -310,8 +310,8 @@ def _run_files(where: Path, flow: _Flow) -> int:
 
 
 def _write_run(kind: str, path: Path, run: Run) -> None:
-    from tape2048.formats.a2run2 import RunV2
-    from tape2048.formats.a2t1 import write_run
+    from tape2048.runs.a2run import write_run
+    from tape2048.runs.a2run2 import RunV2
 
     if kind == "a2run":
         write_run(path, run)
@@ -353,7 +353,7 @@ def _session(where: Path, flow: _Flow) -> int:
 
 
 def _jsonl(where: Path, flow: _Flow) -> int:
-    from tape2048.formats.jsonl import run_line
+    from tape2048.runs.jsonl import run_line
 
     count = 0
     with new_file(where) as fd:
@@ -363,7 +363,7 @@ def _jsonl(where: Path, flow: _Flow) -> int:
 
 
 def _parquet(where: Path, flow: _Flow) -> int:
-    from tape2048.formats.parquet import write_parquet
+    from tape2048.runs.parquet import write_parquet
 
     return write_parquet(where, flow.runs())
 

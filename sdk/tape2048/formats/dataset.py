@@ -64,12 +64,12 @@ from tape2048.formats.dataset_layout import (
     SkippedRun,
     SourceCount,
 )
-from tape2048.formats.engine_text import join_seed
 from tape2048.formats.npy import check_load
-from tape2048.formats.run import Run
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows
 from tape2048.io.reading import map_file, reading
+from tape2048.runs.engine_text import join_seed
+from tape2048.runs.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

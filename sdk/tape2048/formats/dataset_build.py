@@ -41,9 +41,7 @@ from tape2048.formats.dataset_layout import (
     SkippedRun,
     SourceCount,
 )
-from tape2048.formats.engine_text import split_seed
 from tape2048.formats.manifest import flush_entry
-from tape2048.formats.run import RunMeta, check_meta
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.session import FileEntry
 from tape2048.formats.sources import Source, open_source
@@ -51,6 +49,8 @@ from tape2048.formats.tablerows import ROW_BYTES
 from tape2048.io.crc import crc32c_combine, crc32c_file
 from tape2048.io.durable import storage_errors, write_file
 from tape2048.io.staging import Staging, hold
+from tape2048.runs.engine_text import split_seed
+from tape2048.runs.run import RunMeta, check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
     from tape2048.formats._dataset_files import Opened, RowsFile
     from tape2048.formats.dataset import Dataset
-    from tape2048.formats.run import Run
     from tape2048.formats.sources import SourceRun
+    from tape2048.runs.run import Run
 
 __all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
 

@@ -55,13 +55,13 @@ from tape2048.formats._packdat_file import (
 )
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
-from tape2048.formats.run import Run, check_meta
-from tape2048.formats.run_files import scan_runs
 from tape2048.formats.runtable import RunTable
 from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_file, open_regular, read_exactly, reading
+from tape2048.runs.files import scan_runs
+from tape2048.runs.run import Run, check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,6 +1,6 @@
 """The run table of pack.dat and of the data set directory, in memory.
 
-Both formats hold the same facts of a run (:class:`tape2048.formats.run.RunMeta`), and where its rows
+Both formats hold the same facts of a run (:class:`tape2048.runs.run.RunMeta`), and where its rows
 lie. The engine's name, which a thousand runs share, is an index into a list of names.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError
-from tape2048.formats.run import RunMeta
+from tape2048.runs.run import RunMeta
 
 if TYPE_CHECKING:
     import os

@@ -13,9 +13,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.errors import FieldError, FormatError, RecoveryError
-from tape2048.formats.engine_text import engine_text, identity_of
 from tape2048.formats.manifest import finish_session
-from tape2048.formats.run import Run, RunMeta
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     BLOCK_DTYPE,
@@ -28,6 +26,8 @@ from tape2048.formats.session import (
 )
 from tape2048.io.durable import open_fd, storage_errors, write_all
 from tape2048.io.staging import Staging
+from tape2048.runs.engine_text import engine_text, identity_of
+from tape2048.runs.run import Run, RunMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,16 +16,17 @@ import numpy as np
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import MagicError, NoRunsError, TapeError
-from tape2048.formats import jsonl, packdat, parquet
+from tape2048.formats import packdat
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
-from tape2048.formats.run_files import find_run_files, read_run_file
 from tape2048.io.reading import open_regular, reading
+from tape2048.runs import jsonl, parquet
+from tape2048.runs.files import find_run_files, read_run_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
     from tape2048.session import Session
 
 __all__ = ["KINDS", "Endings", "Source", "SourceRun", "kind_of", "open_source"]

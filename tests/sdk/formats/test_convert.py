@@ -18,12 +18,12 @@ from tape2048.errors import (
     RecoveryError,
     ReplayError,
 )
-from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.convert import TARGETS, convert, target_of
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.formats.session_runs import write_session
 from tape2048.formats.sources import Endings, kind_of, open_source
 from tape2048.io.staging import lock_directory
+from tape2048.runs.a2run2 import RunV2
 from tape2048.session import Session
 from tape2048.validation import validate_session
 from tape2048_recorder.annotate import Annotator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
 
 #: What holds a whole run, branch values included.
 WHOLE = {"a2run2": "runs2", "pack": "x.a2pack", "parquet": "x.parquet"}
@@ -94,10 +94,10 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def record(path: Path, player: str, count: int) -> Path:
-    from tape2048.formats.engine_text import engine_text
-    from tape2048.formats.run import Run as OneRun
-    from tape2048.formats.run import RunMeta
     from tape2048.game.rules import exps_to_boards
+    from tape2048.runs.engine_text import engine_text
+    from tape2048.runs.run import Run as OneRun
+    from tape2048.runs.run import RunMeta
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
     ids = np.arange(count, dtype=np.uint64)

@@ -157,8 +157,8 @@ class TestBuild:
         assert verify_dataset(tmp_path / "ds").ok
 
     def test_65536_steps_fit_and_one_more_does_not(self, tmp_path: Path) -> None:
-        from tape2048.formats.a2t1 import write_run
-        from tape2048.formats.run import Run, RunMeta
+        from tape2048.runs.a2run import write_run
+        from tape2048.runs.run import Run, RunMeta
 
         # Two boards that lead to each other by a move and a spawn would be a longer story: the rows are
         # not checked for that when they are built.
@@ -449,7 +449,7 @@ class TestOpen:
 
 class TestRuns:
     def test_runs_come_back_as_they_went_in(self, built: Path, runs: Path) -> None:
-        from tape2048.formats.run_files import read_run_file
+        from tape2048.runs.files import read_run_file
 
         opened = Dataset(built)
         for number, file in enumerate(sorted(runs.iterdir())):

@@ -24,10 +24,10 @@ from tape2048.errors import (
     VersionError,
 )
 from tape2048.formats import _packdat_file as module
-from tape2048.formats.a2run2 import RunV2
 from tape2048.formats.packdat import STEP_DTYPE, DataPack
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.formats.sources import open_source
+from tape2048.runs.a2run2 import RunV2
 
 from ..run_builders import a2run2_bytes, game, ref
 from .set_builders import ALMOST_ONE, GAMES, packdat_bytes, seal, write_runs

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tape2048.formats.a2pack import PackReader, PackWriter
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.a2t1 import read_run
 from tape2048.formats.dataset import Dataset
 from tape2048.formats.packdat import DataPack
+from tape2048.runs.a2run import read_run
+from tape2048.runs.a2run2 import RunV2
 from tape2048.session import Session
 
 from ..builders import Spec, rows_of, write_foreign, write_ours

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
 
 
 @click.command(
@@ -68,9 +68,9 @@ def _read(path: Path, index: int | None) -> Run:
     from itertools import islice
 
     from tape2048.formats._a2pack_layout import MAGIC
-    from tape2048.formats.run_files import first_bytes, read_run_file
     from tape2048.formats.sources import kind_of, open_source
     from tape2048.io.reading import reading
+    from tape2048.runs.files import first_bytes, read_run_file
 
     if index is None:
         with reading(path):
@@ -104,9 +104,9 @@ def _of_session(path: Path, index: int) -> Run:
     """The boards that a session kept of a game; its moves, where they were not recorded, recovered."""
     import numpy as np
 
-    from tape2048.formats.run import Run, RunMeta
     from tape2048.formats.session_runs import boards_of
     from tape2048.game.moves import recover
+    from tape2048.runs.run import Run, RunMeta
     from tape2048.session import Session
 
     session = Session.open(path)

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import FieldError, FormatError, TapeError
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.run import Run, RunMeta, check_meta
 from tape2048.io.reading import open_regular, read_exactly, reading
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
     from pathlib import Path

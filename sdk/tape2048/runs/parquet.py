@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.errors import FieldError, FormatError, MissingPackageError, TapeError
-from tape2048.formats.run import Run, RunMeta, check_meta
 from tape2048.io.durable import new_file
+from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import errors
-from tape2048.formats.a2run2 import Branch, Move, RunV2
-from tape2048.formats.a2t1 import read_run
-from tape2048.formats.run import Run, RunMeta
-from tape2048.formats.run_files import read_run_file, scan_runs
+from tape2048.runs.a2run import read_run
+from tape2048.runs.a2run2 import Branch, Move, RunV2
+from tape2048.runs.files import read_run_file, scan_runs
+from tape2048.runs.run import Run, RunMeta
 
-from . import run_builders as build
-from .builders import names
+from .. import run_builders as build
+from ..builders import names
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 GAME = build.game(7, steps_max=9, engine="né")
 
 #: The first bytes that the reference encoder wrote for a run of 959 steps (the format's section 3).

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import errors
-from tape2048.formats.a2t1 import parse_run, read_run, run_bytes, shard_path, write_run
-from tape2048.formats.run import Run, RunMeta
-from tape2048.formats.run_files import scan
+from tape2048.runs.a2run import parse_run, read_run, run_bytes, shard_path, write_run
+from tape2048.runs.files import scan
+from tape2048.runs.run import Run, RunMeta
 
-from . import run_builders as build
-from .builders import names, open_files
+from .. import run_builders as build
+from ..builders import names, open_files
 
-GOLDEN = Path(__file__).parents[1] / "data/golden.a2run"
+GOLDEN = Path(__file__).parents[2] / "data/golden.a2run"
 GAME = build.game(5, steps_max=9, engine="engine ü")
 
 

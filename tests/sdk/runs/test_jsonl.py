@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048.formats.a2run2 import RunV2
-from tape2048.formats.jsonl import run_line, step_lines
+from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.jsonl import run_line, step_lines
 
-from . import run_builders as build
-from .run_builders import ref
+from .. import run_builders as build
+from ..run_builders import ref
 
 NAMES = ("UP", "DOWN", "LEFT", "RIGHT")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tape2048.formats.rows import ROW_DTYPE, row_numbers
-from tape2048.formats.run import Run, RunMeta, RunRows
+from tape2048.runs.run import Run, RunMeta, RunRows
 
 
 def run_of(steps: int, *, branches: bool = True, first: int = 100) -> Run:

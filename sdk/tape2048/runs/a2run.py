@@ -43,9 +43,9 @@ from tape2048.errors import (
     VersionError,
 )
 from tape2048.formats.npy import check_load
-from tape2048.formats.run import Run, RunMeta, check_meta
 from tape2048.io.durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048.io.reading import load_path, map_path, read_path
+from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
     import os

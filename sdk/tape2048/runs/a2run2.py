@@ -33,10 +33,10 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
-from tape2048.formats.branches import normalize
-from tape2048.formats.run import Run, RunMeta, check_meta
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import load_path
+from tape2048.runs.branches import normalize
+from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
     import os
@@ -262,7 +262,7 @@ class RunV2(Run):
 
         A move counts as legal where the file says so and the rules agree: files in the wild say
         ``Legal(0.0)`` of moves that are not, which become ``Illegal``. Steps without branches stay
-        without. See :mod:`tape2048.formats.branches`.
+        without. See :mod:`tape2048.runs.branches`.
 
         Raises:
             FieldError: values that are not finite.
@@ -277,9 +277,9 @@ class RunV2(Run):
 @functools.cache
 def _kernels() -> Any:
     """The compiled part, which loads numba: with the first run, and not with this module."""
-    from tape2048.formats import _a2run2_kernels
+    from tape2048.runs import a2run2_codec
 
-    return _a2run2_kernels
+    return a2run2_codec
 
 
 class _Cursor:

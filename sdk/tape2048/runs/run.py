@@ -1,7 +1,7 @@
 """``Run``: one game in memory, the same whatever file it came from.
 
-All run formats decode into this: A2T1 (:mod:`tape2048.formats.a2t1`), a2run2
-(:mod:`tape2048.formats.a2run2`), and packs of them. A run of ``n`` moves is ``n + 1`` boards
+All run formats decode into this: A2T1 (:mod:`tape2048.runs.a2run`), a2run2
+(:mod:`tape2048.runs.a2run2`), and packs of them. A run of ``n`` moves is ``n + 1`` boards
 (``states``): the first one, and the one after each move and its spawn.
 """
 

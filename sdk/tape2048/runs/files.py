@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FormatError, NoRunsError, OutDirError, StorageError
-from tape2048.formats import a2t1
-from tape2048.formats.a2run2 import RunV2
 from tape2048.io.reading import load_path, open_regular, reading
+from tape2048.runs import a2run
+from tape2048.runs.a2run2 import RunV2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tape2048.formats.run import Run
+    from tape2048.runs.run import Run
 
 RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin")
 
@@ -76,13 +76,13 @@ def read_run_file(path: str | os.PathLike[str]) -> Run:
     """Read a file of one run, A2T1 or a2run2; its first bytes say which.
 
     Raises:
-        FormatError: as :func:`tape2048.formats.a2t1.parse_run` and
-            :meth:`tape2048.formats.a2run2.RunV2.from_bytes`.
+        FormatError: as :func:`tape2048.runs.a2run.parse_run` and
+            :meth:`tape2048.runs.a2run2.RunV2.from_bytes`.
         StorageError: the operating system could not open or read it.
     """
     data = load_path(path)
-    if data[: len(a2t1.MAGIC)].tobytes() == a2t1.MAGIC:
-        return a2t1.parse_run(data, path)
+    if data[: len(a2run.MAGIC)].tobytes() == a2run.MAGIC:
+        return a2run.parse_run(data, path)
     return RunV2.from_bytes(data, path)
 
 
@@ -134,7 +134,7 @@ def scan(root: str | os.PathLike[str]) -> Iterator[Found]:
         NoRunsError: no file with this format's extensions stands there.
         OutDirError: the directory is missing or cannot be listed.
     """
-    return _scan(find_run_files(root, (a2t1.SUFFIX, ".bin", ".run")), a2t1.read_run)
+    return _scan(find_run_files(root, (a2run.SUFFIX, ".bin", ".run")), a2run.read_run)
 
 
 def _refuse(error: OSError) -> None:
