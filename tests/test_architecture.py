@@ -172,7 +172,7 @@ def test_a_module_keeps_to_its_room(path: Path) -> None:
 )
 def test_the_walk_sees_what_it_is_for(source: str, back: int, heavy: int) -> None:
     assert len(arrows_back(source, "tape2048")) == back
-    assert len(loads_heavy(source, "sdk/tape2048/session.py")) == heavy
+    assert len(loads_heavy(source, "sdk/tape2048/session/session.py")) == heavy
 
 
 def test_the_modules_that_may_load_what_is_heavy_exist() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048._holds import READERS_LOCK
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
+from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import ENV_PREFIX, Origin, read_value, refuse, settings_of
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.sampling import read_sampling

@@ -18,7 +18,7 @@ from tape2048_recorder.players._api import NO_MOVE, choose
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 __all__ = ["final_boards"]
 

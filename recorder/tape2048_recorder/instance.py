@@ -1,7 +1,7 @@
 """Who records into a directory: the lock of an instance, and what it remembers from life to life.
 
 ``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel lets
-go of it however the recorder ends. ``readers.lock`` in that directory is :mod:`tape2048._holds`'s.
+go of it however the recorder ends. ``readers.lock`` in that directory is :mod:`tape2048.session.locks`'s.
 ``<instance>.json`` beside it holds, for each seed that was given, how far its sequence of games has been
 handed out, so that a recorder that starts again goes on instead of playing the same games again, whatever
 seeds came in between. ``<instance>.status.json`` is :mod:`.status_file`'s.
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048._holds import LOCKS_DIRECTORY, make_readers_lock
 from tape2048.errors import AlreadyRunningError, ConfigError
 from tape2048.io.durable import fsync_dir, replace_file, storage_error, storage_errors, try_lock, write_all
+from tape2048.session.locks import LOCKS_DIRECTORY, make_readers_lock
 from tape2048_recorder.status_file import status_path
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tape2048._embeddings import open_embeddings
 from tape2048.errors import EmbeddingsError
+from tape2048.session.embeddings import open_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

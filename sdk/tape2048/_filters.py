@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 #: What a condition may name: columns of the run table, then facts of the run's session.
 FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")

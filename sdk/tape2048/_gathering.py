@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048 import _gather
-from tape2048._embeddings import EMBEDDINGS_NPY, open_embeddings
-from tape2048._labels import exponents_of
 from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048._rowmap import NO_LABELS
 from tape2048.base.resources import ram_available
 from tape2048.errors import CorpusError, MixedRowsError
 from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.io.reading import populate
+from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
+from tape2048.session.labels import exponents_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

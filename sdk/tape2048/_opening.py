@@ -10,7 +10,7 @@ from tape2048.base.text import counted
 from tape2048.errors import CorpusError, EmptyCorpusError, OutDirError, Skipped, TapeError
 from tape2048.formats.session import METADATA_DB
 from tape2048.io.reading import reading
-from tape2048.session import Session, sessions
+from tape2048.session.session import Session, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

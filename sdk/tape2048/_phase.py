@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tape2048._rowmap import Segments
     from tape2048._store import Store
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 __all__ = ["ALL", "Phase", "cut", "make_phase"]
 

@@ -25,8 +25,8 @@ from tape2048.io.durable import fsync_dir, numbered, rename_noreplace, storage_e
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048._holds import Upkeep
     from tape2048.base.findings import Finding
+    from tape2048.session.locks import Upkeep
 
 QUARANTINE = ".quarantine"
 _REASON = ".reason.json"

@@ -14,16 +14,16 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape2048._directory import list_names, read_manifest
-from tape2048._embeddings import EMBEDDINGS_FILES
 from tape2048.errors import TapeError
 from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.io.durable import fsync_dir, rename_numbered, storage_error, storage_errors
+from tape2048.session.directory import list_names, read_manifest
+from tape2048.session.embeddings import EMBEDDINGS_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tape2048._holds import Upkeep
+    from tape2048.session.locks import Upkeep
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 

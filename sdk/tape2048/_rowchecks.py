@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048._owners import from_run_table
 from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
 from tape2048.formats.session import SAMPLE_RATE_MAX
+from tape2048.session.row_owners import from_run_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048._owners import Owners
     from tape2048.formats.metadata import Metadata
+    from tape2048.session.row_owners import Owners
 
 __all__ = ["BlockSums", "Place", "RowChecks"]
 

@@ -19,10 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds, exponents_of, positive_weights, prevalence
 from tape2048._phase import ALL, Phase, cut
 from tape2048._rowmap import RowMap, make_label_guide
 from tape2048.base.text import as_int
+from tape2048.session.labels import (
+    DEFAULT_THRESHOLDS,
+    check_thresholds,
+    exponents_of,
+    positive_weights,
+    prevalence,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 
     from tape2048._rowmap import Segments
     from tape2048._store import HeldLoad, Store
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 
 class View:

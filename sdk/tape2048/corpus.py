@@ -13,7 +13,6 @@ import numpy as np
 from tape2048 import _corpus_rows as corpus_rows
 from tape2048._fields import check_fields
 from tape2048._filters import check_some, choose_runs, named_filters
-from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048._opening import open_sessions
 from tape2048._phase import ALL, Phase, make_phase
 from tape2048._store import check_corpus_load, gather_runs, open_store
@@ -21,7 +20,8 @@ from tape2048._view import CappedView, View
 from tape2048.base.text import counted
 from tape2048.errors import CorpusError, EmptyCorpusError
 from tape2048.formats.rows import run_ordinal
-from tape2048.session import Session
+from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.session import Session
 from tape2048.splits import assign, check_parts, why_empty
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tape2048._store import CorpusLoad, HeldLoad, Store
     from tape2048.batches import Batches
     from tape2048.errors import Skipped
-    from tape2048.session import Rows
+    from tape2048.session.session import Rows
 
 
 class Corpus(View):

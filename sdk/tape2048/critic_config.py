@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tape2048._labels import check_thresholds
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
+from tape2048.session.labels import check_thresholds
 from tape2048.settings.fields import Count, Positive, Settings, Share, about
 
 #: Settings that a training may go on with when they have changed: they do not decide what it learns.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tape2048._critic_rows import CriticLike
     from tape2048.corpus import Corpus
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 __all__ = ["CriticScores", "RunRows", "ScoresInfo", "open_scores", "write_scores"]
 
@@ -286,7 +286,7 @@ def _slices(rows: int) -> Iterator[slice]:
 
 
 def _embeddings(corpus: Any, source: Any) -> Iterator[NDArray[np.uint16]]:
-    from tape2048._embeddings import open_embeddings
+    from tape2048.session.embeddings import open_embeddings
 
     values = None if source is corpus else open_embeddings(source).values
     for rows in _slices(len(source)):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 #: How far the shares' sum may be from 1: 0.7 + 0.2 + 0.1 is not 1 in floating point.
 SHARES_TOLERANCE = 1e-6

@@ -27,7 +27,7 @@ from tests.mutants import Mutant, planted
 
 from tape2048 import errors
 from tape2048.errors import StorageError
-from tape2048.session import sessions
+from tape2048.session.session import sessions
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.partial import PartialSession
 

@@ -26,7 +26,7 @@ from tape2048.errors import (
     WorkerStartError,
 )
 from tape2048.formats.session import STEP_DTYPE
-from tape2048.session import sessions
+from tape2048.session.session import sessions
 from tape2048_recorder.rng import game_seeds
 
 from .checks import (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.mutants import Mutant, planted
 
-from tape2048.session import sessions
+from tape2048.session.session import sessions
 
 from .checks import (
     assert_sessions_valid,

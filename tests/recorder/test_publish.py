@@ -16,7 +16,7 @@ from tests.sdk.naming import Naming
 
 from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
-from tape2048.session import Session, sessions
+from tape2048.session.session import Session, sessions
 from tape2048_recorder import publisher
 from tape2048_recorder.partial import PartialSession, read_facts
 from tape2048_recorder.publish import publish

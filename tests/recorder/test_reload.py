@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tape2048.errors import ConfigError
-from tape2048.session import Session, sessions
+from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.instance import GameState

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048.errors import ControlError, NotRunningError
-from tape2048.session import Session
+from tape2048.session.session import Session
 from tape2048_recorder.control import Running
 from tape2048_recorder.process import OOM_SCORE_ADJ
 from tape2048_recorder.status_file import judge, read_snapshot

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048.errors import DiskFullError, OutDirError, RecorderError, StorageError
-from tape2048.session import sessions
+from tape2048.session.session import sessions
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.recorder import run
 

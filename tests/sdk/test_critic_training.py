@@ -26,7 +26,7 @@ pytest.importorskip("safetensors")
 
 from tape2048.io.durable import replace_file  # noqa: E402 - after the skip
 from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
-from tape2048.session import Session  # noqa: E402
+from tape2048.session.session import Session  # noqa: E402
 from tape2048.torch import Critic, training  # noqa: E402
 from tape2048.torch._support import tensor_bytes  # noqa: E402
 from tape2048.torch._training_model import learning_rate  # noqa: E402

@@ -13,7 +13,7 @@ from tape2048 import Corpus, errors
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from tape2048.session import Session  # noqa: E402 - after the skip
+from tape2048.session.session import Session  # noqa: E402 - after the skip
 from tape2048.torch import CriticLoader  # noqa: E402
 from tape2048.torch._validation import auroc, validate  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402

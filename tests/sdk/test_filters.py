@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import Corpus, errors
-from tape2048._labels import positive_weights, prevalence
 from tape2048.jit.mix import mix64
+from tape2048.session.labels import positive_weights, prevalence
 from tape2048.splits import assign, run_hash
 
 from .builders import NAME, Game, Spec, write_foreign, write_ours

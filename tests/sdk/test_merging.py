@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors, sessions
-from tape2048._holds import Upkeep, make_readers_lock
 from tape2048._removal import remove_sessions
 from tape2048.io.durable import rename_noreplace
 from tape2048.merging import merge_sessions
+from tape2048.session.locks import Upkeep, make_readers_lock
 from tape2048.validation import validate_session
 
 from .builders import Game, Spec, names, note_flushes, open_files, write_foreign, write_ours

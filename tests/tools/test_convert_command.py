@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tape2048.formats.a2pack import PackReader
-from tape2048.session import Session, sessions
+from tape2048.session.session import Session, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from tape2048.errors import TapeError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
-from tape2048.session import sessions
+from tape2048.session.session import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

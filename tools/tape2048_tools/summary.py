@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 __all__ = [
     "LABEL_THRESHOLDS",

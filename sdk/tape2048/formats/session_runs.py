@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 #: Runs whose rows are put into one block of a written session.
 _BLOCK_ROWS = 262_144

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tape2048.runs.run import Run
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 __all__ = ["KINDS", "Endings", "Source", "SourceRun", "kind_of", "open_source"]
 
@@ -176,7 +176,7 @@ def kind_of(path: Path) -> str:
 
 
 def _directory_kind(path: Path) -> str:
-    from tape2048.session import sessions
+    from tape2048.session.session import sessions
 
     with reading(path):
         names = {entry.name for entry in path.iterdir()}
@@ -275,7 +275,7 @@ def _dataset(path: Path, kind: str) -> Source:
 
 def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
     from tape2048.formats.session_runs import session_run
-    from tape2048.session import Session, sessions
+    from tape2048.session.session import Session, sessions
 
     opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
     if not opened:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from tape2048._embeddings import open_embeddings
-from tape2048._labels import positive_weights, prevalence
 from tape2048.corpus import Capped, Corpus
 from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.session.embeddings import open_embeddings
+from tape2048.session.labels import positive_weights, prevalence
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:
-    from tape2048._embeddings import Embeddings
     from tape2048.critic_config import CriticConfig
+    from tape2048.session.embeddings import Embeddings
     from tape2048.torch._ranks import Ranks
 
 #: Batches made ahead. A thread that gets no core for ten milliseconds, which others on the machine see to,

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from tape2048._labels import check_thresholds
 from tape2048.errors import CriticError, EmbeddingsError
 from tape2048.game.rules import boards_to_exps
+from tape2048.session.labels import check_thresholds
 from tape2048.torch._files import publish_directory
 from tape2048.torch._support import pick_device, read_tensors, tensor_bytes
 from tape2048.torch.head import CriticHead

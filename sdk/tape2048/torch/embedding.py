@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import torch
 
-from tape2048._embedding_draft import Draft, Plan
-from tape2048._embeddings import EMBEDDINGS_JSON, open_embeddings
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, CriticError, EmbeddingsError, FieldError
 from tape2048.formats.session import STEPS_NPY
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
+from tape2048.session.embedding_job import Draft, Plan
+from tape2048.session.embeddings import EMBEDDINGS_JSON, open_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
     from tape2048.torch.tower import OpenTower
 
 __all__ = ["CHUNK_ROWS", "Embedded", "bf16_bits", "embed_rows", "embed_session", "tower_rate", "tower_width"]

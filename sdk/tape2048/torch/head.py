@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import softplus
 
-from tape2048._labels import check_thresholds
+from tape2048.session.labels import check_thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
-from tape2048.session import sessions
+from tape2048.session.session import sessions
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.models.inference import SERVER_MODULE

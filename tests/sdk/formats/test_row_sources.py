@@ -10,7 +10,7 @@ from tape2048.formats.dataset import Dataset
 from tape2048.formats.packdat import DataPack
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import RunV2
-from tape2048.session import Session
+from tape2048.session.session import Session
 
 from ..builders import Spec, rows_of, write_foreign, write_ours
 from ..row_source_contract import RowSourceContract, Sample, boards_of

@@ -19,7 +19,7 @@ from tape2048_tools.views import progress_bar
 if TYPE_CHECKING:
     import torch
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
     from tape2048.torch.tower import OpenTower
 
 
@@ -150,7 +150,7 @@ def _share_of_rank() -> tuple[int, int]:
 def _sessions(sources: tuple[Path, ...]) -> list[Session]:
     from tape2048.errors import EmptyCorpusError
     from tape2048.io.reading import reading
-    from tape2048.session import Session, sessions
+    from tape2048.session.session import Session, sessions
 
     found = []
     for source in sources:

@@ -26,7 +26,7 @@ _STDOUT = "-"
 
 def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
     """``8192,16384`` as numbers; whether these are tiles is for the export to say."""
-    from tape2048._labels import check_thresholds
+    from tape2048.session.labels import check_thresholds
 
     if value is None:
         return ()

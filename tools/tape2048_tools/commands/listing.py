@@ -207,7 +207,7 @@ def _open_all(
     scores: bool | None,  # noqa: FBT001 - as the command has it
 ) -> tuple[list[Summary], list[tuple[Path, TapeError]], bool]:
     """The sessions, those that cannot be opened, and whether scores were read."""
-    from tape2048.session import Session, session_names
+    from tape2048.session.session import Session, session_names
     from tape2048_tools.brief import brief
     from tape2048_tools.summary import summarize
 

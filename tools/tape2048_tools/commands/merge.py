@@ -107,9 +107,9 @@ def _check_removable(sessions: Sequence[Path]) -> None:
 
 
 def _remove(sessions: Sequence[Path]) -> list[Removed]:
-    from tape2048._holds import Upkeep
     from tape2048._removal import Removed, clear_leftovers, remove_sessions
     from tape2048.errors import TapeError
+    from tape2048.session.locks import Upkeep
 
     done: list[Removed] = []
     absolute = [path.absolute() for path in sessions]

@@ -24,8 +24,8 @@ from tape2048_tools.views import progress_bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048._holds import LockProbe, Upkeep
     from tape2048._removal import Removed
+    from tape2048.session.locks import LockProbe, Upkeep
     from tape2048_tools.pruning import Candidate, Going, Plan
 
 EXIT_FAILED = 1
@@ -82,8 +82,8 @@ def command(
     retention = load_retention(limits, path)
     directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
     refuse_session(directory, "name the directory that holds it")
-    from tape2048._holds import LockProbe, Upkeep
     from tape2048._removal import clear_leftovers
+    from tape2048.session.locks import LockProbe, Upkeep
     from tape2048_tools.pruning import candidates, free_bytes, make_plan
 
     try:

@@ -99,7 +99,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
 
 def _locked_ever(root: Path) -> list[str]:
     """The instances of which there is a lock file: those that ever recorded in a directory."""
-    from tape2048._holds import LOCKS_DIRECTORY, READERS_LOCK
+    from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
 
     try:
         names = [entry.name for entry in (root / LOCKS_DIRECTORY).iterdir()]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 _BAR_WIDTH = 40
 
@@ -33,7 +33,7 @@ _BAR_WIDTH = 40
 @json_option()
 def command(*, session: Path, as_json: bool) -> None:
     """Show what a session holds: its facts and settings, scores, tiles, labels, its best game."""
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
     document = _document(Session.open(session))
     if as_json:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048._directory import refuse_dataset
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
 from tape2048.io.reading import reading
+from tape2048.session.directory import refuse_dataset
 from tape2048.validation import validate_session
 from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.output import cell, finding, print_human, print_json
@@ -103,7 +103,7 @@ def _expand(path: Path) -> list[Path]:
             wrong" would be true, but mislead.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
-    from tape2048.session import sessions
+    from tape2048.session.session import sessions
 
     with reading(path):
         there = path.exists()
@@ -150,8 +150,8 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
 
 def _put_away(result: Checked) -> Checked:
     """Move a session to the quarantine, if it is one and its findings are about its bytes."""
-    from tape2048._holds import Upkeep
     from tape2048._quarantine import quarantine_session
+    from tape2048.session.locks import Upkeep
 
     path = Path(result.path)
     about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)

@@ -107,7 +107,7 @@ def _of_session(path: Path, index: int) -> Run:
     from tape2048.formats.session_runs import boards_of
     from tape2048.game.moves import recover
     from tape2048.runs.run import Run, RunMeta
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
     session = Session.open(path)
     row = session.runs[_checked(index, len(session.runs))]

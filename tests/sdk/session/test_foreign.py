@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tape2048 import Session, errors
-from tape2048._owners import from_scan
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+from tape2048.session.row_owners import from_scan
 
-from .builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_ours
+from ..builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +154,7 @@ def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
     runs["id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
     ids = runs["id"][np.array(owners, np.int64)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tape2048._owners._SCAN_ROWS", chunk)
+        patch.setattr("tape2048.session.row_owners._SCAN_ROWS", chunk)
         table, found = from_scan(runs, ids, "x")
     np.testing.assert_array_equal(table["id"][found.between(0, len(ids))], ids)
     np.testing.assert_array_equal(table["id"][found.of(np.arange(len(ids)))], ids)

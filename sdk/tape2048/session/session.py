@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tape2048._directory import (
+from tape2048.errors import BookkeepingError, ManifestError, OutDirError
+from tape2048.formats.metadata import Metadata, read_metadata
+from tape2048.formats.npy import check_load
+from tape2048.formats.rows import RowView, row_numbers, run_ordinal
+from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, SHARD_NAME, STEPS_NPY
+from tape2048.session.directory import (
     check_directory,
     find_steps,
     is_dataset,
@@ -17,24 +22,19 @@ from tape2048._directory import (
     read_steps,
     refuse_dataset,
 )
-from tape2048._holds import hold_to_read
-from tape2048._labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048._owners import from_run_table, from_scan
-from tape2048.errors import BookkeepingError, ManifestError, OutDirError
-from tape2048.formats.metadata import Metadata, read_metadata
-from tape2048.formats.npy import check_load
-from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, SHARD_NAME, STEPS_NPY
+from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.locks import hold_to_read
+from tape2048.session.row_owners import from_run_table, from_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048._holds import Hold
-    from tape2048._owners import Owners
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
+    from tape2048.session.locks import Hold
+    from tape2048.session.row_owners import Owners
 
 #: A choice of rows: a slice, row numbers, or a mask of all rows.
 Rows: TypeAlias = "slice | ArrayLike"
@@ -49,7 +49,7 @@ class Session(RowView):
 
     Nothing has to be closed: no file of it stays open, and the mapping goes with the last array that views
     it. While the object lives, ``tape2048 prune`` leaves the session alone (one descriptor for all
-    sessions of a directory; :mod:`tape2048._holds`). Pickling (to a worker process of a loader) sends the
+    sessions of a directory; :mod:`tape2048.session.locks`). Pickling (to a worker process of a loader) sends the
     path alone, and opens it again there.
 
     Attributes:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from tape2048 import Corpus, errors
 
-from .corpora import OURS, build
+from ..corpora import OURS, build
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tape2048 import Session, _holds, errors, sessions
-from tape2048._holds import READERS_LOCK, Upkeep, make_readers_lock
+from tape2048 import Session, errors, sessions
 from tape2048._removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
+from tape2048.session import locks
+from tape2048.session.locks import READERS_LOCK, Upkeep, make_readers_lock
 
-from .builders import note_flushes, open_files, write_foreign, write_ours
+from ..builders import note_flushes, open_files, write_foreign, write_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def removed(root: Path, *names: str) -> list[str]:
 def test_a_session_that_is_read_stays_and_the_others_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Inodes that follow one another: a lock is of one session, and not of its neighbours.
     inodes = {(root / name).stat().st_ino: number for number, name in enumerate(NAMES, 1)}
-    monkeypatch.setattr("tape2048._holds._byte_of", lambda status: inodes[status.st_ino])
+    monkeypatch.setattr("tape2048.session.locks._byte_of", lambda status: inodes[status.st_ino])
     session = Session.open(root / NAMES[1])
     assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
     assert Session.open(root / NAMES[1]).runs.tolist() == session.runs.tolist()
@@ -147,10 +148,10 @@ def test_one_that_goes_while_its_lock_is_taken_cannot_be_opened(
         if replaced:
             write_ours(root / NAMES[0])
         monkeypatch.undo()
-        return _holds._lock(*args)
+        return locks._lock(*args)
 
     before = open_files()
-    monkeypatch.setattr("tape2048._holds._lock", lock_too_late)
+    monkeypatch.setattr("tape2048.session.locks._lock", lock_too_late)
     with pytest.raises(errors.NotASessionError, match="removed just now"):
         Session.open(root / NAMES[0])
     assert removed(root, NAMES[1]) == [NAMES[1]]
@@ -168,7 +169,7 @@ def test_two_that_remove_exclude_each_other(root: Path) -> None:
 
 def test_a_session_that_is_collected_while_locks_are_counted_lets_go_a_little_later(root: Path) -> None:
     session = Session.open(root / NAMES[0])
-    with _holds._mutex:
+    with locks._mutex:
         del session
     other = Session.open(root / NAMES[1])
     assert removed(root, *NAMES[:2]) == [NAMES[0]]
@@ -302,7 +303,7 @@ def test_no_lock_is_left_of_one_that_was_removed_or_could_not_be(
     def refuse(*_: Path) -> None:
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr("tape2048._holds._byte_of", lambda _: 1)
+    monkeypatch.setattr("tape2048.session.locks._byte_of", lambda _: 1)
     if broken:
         monkeypatch.setattr("tape2048.io.durable.rename_noreplace", refuse)
     with Upkeep(root) as upkeep:

@@ -20,20 +20,20 @@ from tape2048 import Corpus, Session, errors
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from tape2048 import _embedding_draft  # noqa: E402 - after the skip
-from tape2048._embedding_draft import PARTIAL, Draft, Plan  # noqa: E402
-from tape2048._embeddings import open_embeddings  # noqa: E402
+from tape2048.session import embedding_job  # noqa: E402 - after the skip
+from tape2048.session.embedding_job import PARTIAL, Draft, Plan  # noqa: E402
+from tape2048.session.embeddings import open_embeddings  # noqa: E402
 from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_session  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 
-from .builders import Spec, write_foreign  # noqa: E402
-from .critics import make_games  # noqa: E402
-from .naming import Naming  # noqa: E402
+from ..builders import Spec, write_foreign  # noqa: E402
+from ..critics import make_games  # noqa: E402
+from ..naming import Naming  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 CPU = torch.device("cpu")
 #: Of 2,400 rows, in chunks of 500: five, the last one of 400.
 CHUNK = 500
@@ -247,7 +247,7 @@ def test_a_crash_between_the_two_files(
         raise CrashError
 
     with monkeypatch.context() as patch:
-        patch.setattr(_embedding_draft, "replace_file", crash)
+        patch.setattr(embedding_job, "replace_file", crash)
         with pytest.raises(CrashError):
             embed_session(session, tower, chunk_rows=CHUNK)
     assert (session.path / "embeddings.bf16.npy").exists()
@@ -371,7 +371,7 @@ def test_without_room_nothing_is_begun(
     tower = open_tower(towers[0])
     with monkeypatch.context() as patch:
         full = shutil._ntuple_diskusage(10**6, 10**6, 1000)
-        patch.setattr(_embedding_draft.shutil, "disk_usage", lambda _: full)
+        patch.setattr(embedding_job.shutil, "disk_usage", lambda _: full)
         with pytest.raises(errors.DiskFullError, match="1,000 bytes are free"):
             embed_session(session, tower, chunk_rows=CHUNK)
 
@@ -384,7 +384,7 @@ def test_without_room_nothing_is_begun(
         embed_session(session, tower, chunk_rows=CHUNK, progress=crash)
     values = (session.path / PARTIAL / "values.npy").stat()
     full = shutil._ntuple_diskusage(10**6, 10**6, max(0, values.st_size - 512 * values.st_blocks))
-    monkeypatch.setattr(_embedding_draft.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr(embedding_job.shutil, "disk_usage", lambda _: full)
     assert embed_session(session, tower).rows_made == ROWS - 4 * CHUNK
 
 
@@ -401,7 +401,7 @@ def test_values_that_the_device_does_not_show_are_not_removed(tmp_path: Path, fr
     plan = Plan(model_sha="a", pooling="mean", width=4, rows=1, steps_crc32c=0, chunk_rows=1)
     with Draft(tmp_path, plan) as draft:
         draft.write(0, np.full((1, 4), 7, dtype=np.uint16))
-        values = tmp_path / PARTIAL / _embedding_draft._VALUES
+        values = tmp_path / PARTIAL / embedding_job._VALUES
         with unsaid(values, from_call=from_call), pytest.raises(errors.StorageError):
             draft.publish()
         assert draft.publish() is None

@@ -29,7 +29,6 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048._embeddings import EMBEDDINGS_JSON, EMBEDDINGS_NPY
 from tape2048.errors import AlreadyRunningError, DiskFullError, EmbeddingsError, NameTakenError
 from tape2048.io.durable import (
     fsync_dir,
@@ -42,6 +41,7 @@ from tape2048.io.durable import (
     write_all,
 )
 from tape2048.io.reading import map_path, read_path
+from tape2048.session.embeddings import EMBEDDINGS_JSON, EMBEDDINGS_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

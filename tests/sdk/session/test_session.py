@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tape2048 import Session, errors, sessions
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 
-from .builders import (
+from ..builders import (
     GAMES,
     NAME,
     Game,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session import Session
+    from tape2048.session.session import Session
 
 EMBEDDINGS_NPY = "embeddings.bf16.npy"
 EMBEDDINGS_JSON = "embeddings.json"

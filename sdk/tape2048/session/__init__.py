@@ -1,0 +1,1 @@
+"""Sessions: one recorded directory, opened, checked, locked against removal."""
