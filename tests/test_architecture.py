@@ -91,7 +91,7 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.embed": ("numba", "numpy", "rich", "torch"),
     "tape2048.critic_config": ("numba", "rich", "torch"),
     "tape2048_tools.commands.pack": ("numba", "numpy", "rich", "zstandard"),
-    "tape2048.formats.a2pack": ("numba", "rich", "zstandard"),
+    "tape2048.packs.reader": ("numba", "rich", "zstandard"),
 }
 
 #: Past this a module is two modules.

@@ -20,7 +20,7 @@ CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 
-LAYOUT = "tape2048.formats._a2pack_layout"
+LAYOUT = "tape2048.packs.layout"
 KERNELS = "tape2048.runs.a2run2_codec"
 
 
@@ -182,7 +182,7 @@ PLANTED = {
     ),
     "a2pack padding": (
         "a2pack",
-        Mutant("tape2048.formats._a2pack_checks:_check_zeros", "if padding.any():", "if False:"),
+        Mutant("tape2048.packs.checks:_check_zeros", "if padding.any():", "if False:"),
     ),
 }
 

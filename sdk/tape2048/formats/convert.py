@@ -320,7 +320,7 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
 
 
 def _pack(where: Path, flow: _Flow) -> int:
-    from tape2048.formats.a2pack import PackWriter
+    from tape2048.packs.reader import PackWriter
 
     with PackWriter(where, count_hint=flow.source.count) as writer:
         for run in flow.runs():

@@ -222,7 +222,7 @@ def _run_files(path: Path, kind: str) -> Source:
 
 
 def _pack(path: Path, kind: str) -> Source:
-    from tape2048.formats.a2pack import PackReader
+    from tape2048.packs.reader import PackReader
 
     reader = PackReader.open(path)
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tape2048.formats.a2pack import PackReader, PackWriter
 from tape2048.formats.dataset import Dataset
 from tape2048.formats.packdat import DataPack
+from tape2048.packs.reader import PackReader, PackWriter
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session

@@ -12,7 +12,7 @@ from tape2048_tools.output import complain, print_human, print_json, printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.formats.a2pack import PackReader, PackStats
+    from tape2048.packs.reader import PackReader, PackStats
 
 EXIT_FINDINGS = 1
 EXIT_INVALID = 2
@@ -80,7 +80,7 @@ def pack(
     """
     from tape2048.base.text import counted
     from tape2048.errors import NoRunsError
-    from tape2048.formats.a2pack import pack_directory
+    from tape2048.packs.reader import pack_directory
     from tape2048_tools.views import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
@@ -270,7 +270,7 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
 
 
 def _open(path: Path) -> PackReader:
-    from tape2048.formats.a2pack import PackReader
+    from tape2048.packs.reader import PackReader
 
     return PackReader.open(path)
 

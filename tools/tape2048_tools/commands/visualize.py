@@ -67,9 +67,9 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
 def _read(path: Path, index: int | None) -> Run:
     from itertools import islice
 
-    from tape2048.formats._a2pack_layout import MAGIC
     from tape2048.formats.sources import kind_of, open_source
     from tape2048.io.reading import reading
+    from tape2048.packs.layout import MAGIC
     from tape2048.runs.files import first_bytes, read_run_file
 
     if index is None:
@@ -85,7 +85,7 @@ def _read(path: Path, index: int | None) -> Run:
     if kind == "run":
         raise click.BadParameter("a file of one run has no others", param_hint="--index")
     if kind == "pack":
-        from tape2048.formats.a2pack import PackReader
+        from tape2048.packs.reader import PackReader
 
         reader = PackReader.open(path)
         return reader.decode(_checked(index, len(reader)))

@@ -8,8 +8,8 @@ import msgspec
 from crc32c import crc32c
 
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError
-from tape2048.formats._a2pack_layout import HEADER_BYTES, INDEX_DTYPE
-from tape2048.formats._a2pack_stats import StatsCounter, parse_stats
+from tape2048.packs.layout import HEADER_BYTES, INDEX_DTYPE
+from tape2048.packs.stats import StatsCounter, parse_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tape2048.formats._a2pack_layout import Layout
+    from tape2048.packs.layout import Layout
     from tape2048.runs.run import RunMeta
 
 

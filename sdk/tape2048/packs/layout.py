@@ -1,4 +1,4 @@
-"""What is not payload in a pack: header, index, footer; see :mod:`tape2048.formats.a2pack`."""
+"""What is not payload in a pack: header, index, footer; see :mod:`tape2048.packs.reader`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from crc32c import crc32c
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FieldError, FormatError, MissingPackageError, NoRunsError, Skipped, StorageError
-from tape2048.formats._a2pack_layout import (
+from tape2048.io.durable import new_file, write_all
+from tape2048.io.reading import map_path, read_exactly
+from tape2048.packs.layout import (
     ALIGN_DEFAULT,
     ALIGN_MAX,
     HEADER_BYTES,
@@ -22,9 +24,7 @@ from tape2048.formats._a2pack_layout import (
     footer_bytes,
     header_bytes,
 )
-from tape2048.formats._a2pack_stats import PackStats, StatsCounter, stats_bytes
-from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import map_path, read_exactly
+from tape2048.packs.stats import PackStats, StatsCounter, stats_bytes
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC
 from tape2048.runs.a2run import parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2

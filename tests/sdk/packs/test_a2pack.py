@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048.formats import _a2pack_writer as writer_module
-from tape2048.formats.a2pack import PackReader, PackStats, PackWriter, pack_directory
+from tape2048.packs import writer as writer_module
+from tape2048.packs.reader import PackReader, PackStats, PackWriter, pack_directory
 from tape2048.runs.a2run2 import RunV2
 
-from . import run_builders as build
-from .builders import names, open_files
-from .run_builders import ref
+from .. import run_builders as build
+from ..builders import names, open_files
+from ..run_builders import ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 GAMES = [
     build.game(seed, steps_max=12 + 5 * seed, engine=engine)
     for seed, engine in enumerate(["a", "b", None, "b", "a", "b", "ü"])

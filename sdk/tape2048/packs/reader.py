@@ -19,7 +19,7 @@ footer   32          ``u64`` end of the data, ``u32`` CRC-32C of the index, ``u3
 Payloads are whole run files, byte for byte. Entries are in order of their offsets and do not overlap. lz4 is
 named by the format and read by nothing here.
 
-    >>> from tape2048.formats.a2pack import PackReader, pack_directory
+    >>> from tape2048.packs.reader import PackReader, pack_directory
     >>> packed = pack_directory("runs", "runs.a2pack")  # doctest: +SKIP
     >>> PackReader.open("runs.a2pack").decode(0)  # doctest: +SKIP
 """
@@ -45,18 +45,12 @@ from tape2048.errors import (
     Skipped,
     VersionError,
 )
-from tape2048.formats._a2pack_checks import check_pack
-from tape2048.formats._a2pack_layout import COMPRESSIONS, read_layout
-from tape2048.formats._a2pack_stats import PackStats, StatsCounter, parse_stats
-from tape2048.formats._a2pack_writer import (
-    Compression,
-    Packed,
-    PackWriter,
-    pack_directory,
-    zstandard,
-)
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import map_path
+from tape2048.packs.checks import check_pack
+from tape2048.packs.layout import COMPRESSIONS, read_layout
+from tape2048.packs.stats import PackStats, StatsCounter, parse_stats
+from tape2048.packs.writer import Compression, Packed, PackWriter, pack_directory, zstandard
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX
 from tape2048.runs.a2run import parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX
@@ -68,7 +62,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.formats._a2pack_layout import Layout
+    from tape2048.packs.layout import Layout
 
 __all__ = [
     "Compression",
@@ -137,7 +131,7 @@ class PackReader:
             verify: check a payload's CRC-32C when it is first used.
 
         Raises:
-            FormatError: as the classes that :func:`~tape2048.formats._a2pack_layout.read_layout` names.
+            FormatError: as the classes that :func:`~tape2048.packs.layout.read_layout` names.
             StorageError: the operating system could not open or map it.
         """
         return cls.from_bytes(map_path(path), path, verify=verify)

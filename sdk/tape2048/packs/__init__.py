@@ -1,0 +1,1 @@
+"""Packs: many runs in one read-only file (a2pack)."""
