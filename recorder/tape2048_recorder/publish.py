@@ -38,7 +38,7 @@ from tape2048.io.durable import (
     storage_errors,
     write_all,
 )
-from tape2048.validation import validate_session
+from tape2048.maintenance.validation import validate_session
 from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal
 from tape2048_recorder.partial import STAGED, Facts, compactions, read_facts, stage_of
 

@@ -7,11 +7,11 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tape2048._quarantine import quarantine
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, TapeError
 from tape2048.io.durable import storage_error
+from tape2048.maintenance.quarantine import quarantine
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.partial import PARTIAL_SUFFIX, stage_of
 from tape2048_recorder.publish import recover

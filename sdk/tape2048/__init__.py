@@ -4,9 +4,9 @@ from tape2048 import errors
 from tape2048._version import __version__
 from tape2048.base.findings import Finding, Report
 from tape2048.corpus import Capped, Corpus
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.labels import DEFAULT_THRESHOLDS
 from tape2048.session.session import Session, sessions
-from tape2048.validation import validate_session
 
 __all__ = [
     "DEFAULT_THRESHOLDS",

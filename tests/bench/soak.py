@@ -30,10 +30,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape2048._removal import remove_sessions
+from tape2048.maintenance.removal import remove_sessions
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import Upkeep
 from tape2048.session.session import Session, sessions
-from tape2048.validation import validate_session
 from tape2048_recorder.shared import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot

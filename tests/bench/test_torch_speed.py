@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from tape2048.validation import validate_session
+from tape2048.maintenance.validation import validate_session
 
 from . import corpora, torch_loader
 

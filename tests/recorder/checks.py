@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
-from tape2048.validation import validate_session
 from tape2048_recorder.instance import Instance
 from tape2048_recorder.journal import JOURNAL, read_journal
 from tape2048_recorder.partial import stage_of

@@ -16,8 +16,8 @@ from tests.mutants import Mutant, planted
 from tape2048.base.findings import Finding, Report
 from tape2048.errors import StorageError
 from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
-from tape2048.validation import validate_session
 from tape2048_recorder.journal import JOURNAL
 from tape2048_recorder.partial import FACTS, STAGED, PartialSession
 from tape2048_recorder.publish import publish

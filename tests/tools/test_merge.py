@@ -61,7 +61,7 @@ def test_an_original_is_removed_or_not_and_never_both(
         if (error := next(results)) is not None:
             raise error
 
-    monkeypatch.setattr("tape2048._removal.fsync_dir", refuse_the_second)
+    monkeypatch.setattr("tape2048.maintenance.removal.fsync_dir", refuse_the_second)
     done = tape("merge", *halves, "--out", tmp_path / "out", "--remove", "--json")
     assert done.code == 1
     assert done.json["removed"] == []

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048._removal import why_not_ours
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
+from tape2048.maintenance.removal import why_not_ours
 from tape2048.session.session import sessions
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session
-from tape2048._quarantine import quarantine_session
 from tape2048._tables import make_table
 from tape2048.base.findings import Finding
 from tape2048.base.text import is_utf8, json_bytes, valid_text
@@ -20,6 +19,7 @@ from tape2048.formats.dataset_build import build_dataset
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 from tape2048.formats.sources import open_source
+from tape2048.maintenance.quarantine import quarantine_session
 from tape2048.session.locks import Upkeep
 
 from ..builders import write_ours

@@ -23,9 +23,9 @@ from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.formats.session_runs import write_session
 from tape2048.formats.sources import Endings, kind_of, open_source
 from tape2048.io.staging import lock_directory
+from tape2048.maintenance.validation import validate_session
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session
-from tape2048.validation import validate_session
 from tape2048_recorder.annotate import Annotator
 from tape2048_recorder.endings import final_boards
 from tape2048_recorder.game_loop import Buffer, play_into

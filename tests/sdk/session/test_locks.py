@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048._removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
+from tape2048.maintenance.removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
 from tape2048.session import locks
 from tape2048.session.locks import READERS_LOCK, Upkeep, make_readers_lock
 
@@ -282,7 +282,7 @@ def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch, Upkeep(root) as upkeep:
-        patch.setattr("tape2048._removal.fsync_dir", refuse)
+        patch.setattr("tape2048.maintenance.removal.fsync_dir", refuse)
         outcomes = list(remove_sessions(root, [root / name for name in NAMES[:2]], upkeep))
     assert [outcome.gone for outcome in outcomes] == [False, False]
     assert all(isinstance(outcome.error, errors.StorageError) for outcome in outcomes)
@@ -347,7 +347,7 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch
     def refuse(_: Path) -> list[str]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("tape2048._removal.list_names", refuse)
+    monkeypatch.setattr("tape2048.maintenance.removal.list_names", refuse)
     assert why_not_ours(root / NAMES[3]) == "Input/output error"
 
 

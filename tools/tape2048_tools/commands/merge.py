@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048._removal import Removed
+    from tape2048.maintenance.removal import Removed
 
 EXIT_FAILED = 1
 
@@ -49,7 +49,7 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
     copied, and the new session is read back before it gets its name. With --remove the exit code is 1 where
     an original could not be removed or is being read; the new session then stands beside it.
     """
-    from tape2048.merging import merge_sessions
+    from tape2048.maintenance.merging import merge_sessions
 
     if remove:
         _check_removable(sessions)
@@ -89,8 +89,8 @@ def _why(outcome: Removed) -> str:
 
 def _check_removable(sessions: Sequence[Path]) -> None:
     """Refuse before anything is written what would be refused after."""
-    from tape2048._removal import why_not_ours
     from tape2048.errors import MergeError
+    from tape2048.maintenance.removal import why_not_ours
 
     for path in sessions:
         if not os.path.lexists(path):  # a pattern that matched nothing, say: merging says so
@@ -107,8 +107,8 @@ def _check_removable(sessions: Sequence[Path]) -> None:
 
 
 def _remove(sessions: Sequence[Path]) -> list[Removed]:
-    from tape2048._removal import Removed, clear_leftovers, remove_sessions
     from tape2048.errors import TapeError
+    from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
     from tape2048.session.locks import Upkeep
 
     done: list[Removed] = []

@@ -24,7 +24,7 @@ from tape2048_tools.views import progress_bar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048._removal import Removed
+    from tape2048.maintenance.removal import Removed
     from tape2048.session.locks import LockProbe, Upkeep
     from tape2048_tools.pruning import Candidate, Going, Plan
 
@@ -82,7 +82,7 @@ def command(
     retention = load_retention(limits, path)
     directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
     refuse_session(directory, "name the directory that holds it")
-    from tape2048._removal import clear_leftovers
+    from tape2048.maintenance.removal import clear_leftovers
     from tape2048.session.locks import LockProbe, Upkeep
     from tape2048_tools.pruning import candidates, free_bytes, make_plan
 
@@ -140,7 +140,7 @@ def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes
 def _remove(
     root: Path, plan: Plan, upkeep: Upkeep, keep_free_mb: int | None, *, quiet: bool
 ) -> list[Removed]:
-    from tape2048._removal import remove_sessions
+    from tape2048.maintenance.removal import remove_sessions
     from tape2048_tools.pruning import FREE_SPACE, MEGABYTE, free_bytes
 
     rules = {root / going.session.name: going.rule for going in plan.going}

@@ -12,8 +12,8 @@ from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
 from tape2048.io.reading import reading
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
-from tape2048.validation import validate_session
 from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.output import cell, finding, print_human, print_json
 from tape2048_tools.views import progress_bar
@@ -150,7 +150,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
 
 def _put_away(result: Checked) -> Checked:
     """Move a session to the quarantine, if it is one and its findings are about its bytes."""
-    from tape2048._quarantine import quarantine_session
+    from tape2048.maintenance.quarantine import quarantine_session
     from tape2048.session.locks import Upkeep
 
     path = Path(result.path)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors, sessions
-from tape2048._removal import remove_sessions
 from tape2048.io.durable import rename_noreplace
-from tape2048.merging import merge_sessions
+from tape2048.maintenance.merging import merge_sessions
+from tape2048.maintenance.removal import remove_sessions
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import Upkeep, make_readers_lock
-from tape2048.validation import validate_session
 
-from .builders import Game, Spec, names, note_flushes, open_files, write_foreign, write_ours
+from ..builders import Game, Spec, names, note_flushes, open_files, write_foreign, write_ours
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +207,7 @@ def test_progress_counts_all_rows(tmp_path: Path) -> None:
 
 
 def test_pieces_smaller_than_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048.merging._PIECE_ROWS", 2)
+    monkeypatch.setattr("tape2048.maintenance.merging._PIECE_ROWS", 2)
     for distinct in (True, False):
         made = four(tmp_path / f"root{distinct}", distinct=distinct)
         merged = merge_sessions(made, tmp_path / f"out{distinct}")
@@ -358,7 +358,7 @@ def test_a_changed_byte_is_found_and_nothing_is_left(tmp_path: Path) -> None:
 
 def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = four(tmp_path / "root", distinct=False)
-    monkeypatch.setattr("tape2048.merging.crc32c_combine", lambda *_: 7)
+    monkeypatch.setattr("tape2048.maintenance.merging.crc32c_combine", lambda *_: 7)
     with pytest.raises(errors.MergeError, match="does not pass"):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import Finding, Report, errors, validate_session, validation
+from tape2048 import Finding, Report, errors, validate_session
 from tape2048.formats.metadata import read_metadata, write_metadata
+from tape2048.maintenance import validation
 
-from .builders import (
+from ..builders import (
     GAMES,
     NAME,
     Game,
@@ -24,7 +25,7 @@ from .builders import (
     write_manifest,
     write_ours,
 )
-from .run_tables import pack
+from ..run_tables import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

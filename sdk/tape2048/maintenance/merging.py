@@ -35,8 +35,8 @@ from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.io.staging import Staging
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session
-from tape2048.validation import validate_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from tape2048._rowchecks import BlockSums, Place, RowChecks
 from tape2048.base.findings import Finding, Report
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
 from tape2048.formats.metadata import packed_defect, read_metadata
@@ -23,6 +22,7 @@ from tape2048.formats.npy import read_header
 from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular, read_exactly
+from tape2048.maintenance.row_checks import BlockSums, Place, RowChecks
 from tape2048.session.directory import (
     as_unsigned,
     check_directory,

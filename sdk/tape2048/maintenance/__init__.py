@@ -1,0 +1,1 @@
+"""Care of sessions: validation, merging, removal, quarantine."""
