@@ -35,7 +35,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 HEAVY = {
     "numba": (
         "sdk/tape2048/jit/intrinsics.py",
-        "sdk/tape2048/_boards.py",
+        "sdk/tape2048/store/packed_boards.py",
         "sdk/tape2048/_gather.py",
         "sdk/tape2048/jit/compiler.py",
         "sdk/tape2048/_lookup.py",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tape2048._fields import LabelDtype
     from tape2048._gathering import Gatherer
-    from tape2048._view import View
+    from tape2048.store.view import View
 
 
 def row_numbers(view: View, rows: slice | ArrayLike) -> NDArray[np.int64]:

@@ -17,7 +17,6 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from tape2048._boards import EXPS, board_of
 from tape2048._lookup import (
     CHUNK,
     Chunk,
@@ -51,6 +50,7 @@ from tape2048.jit.intrinsics import (
     word,
 )
 from tape2048.shuffle import fill_permuted
+from tape2048.store.packed_boards import EXPS, board_of
 
 U64 = np.uint64
 

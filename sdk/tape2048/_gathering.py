@@ -11,20 +11,20 @@ import numpy as np
 
 from tape2048 import _gather
 from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
-from tape2048._rowmap import NO_LABELS
 from tape2048.base.resources import ram_available
 from tape2048.errors import CorpusError, MixedRowsError
 from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.io.reading import populate
 from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048.session.labels import exponents_of
+from tape2048.store.row_map import NO_LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048._fields import Batch
     from tape2048._plan import Cap, Pool
-    from tape2048._view import View
+    from tape2048.store.view import View
 
 _NO_KEYS = np.empty(0, np.uint64)
 _NO_THRESHOLDS = np.empty(0, np.int64)

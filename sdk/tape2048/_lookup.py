@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._rowmap import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048.jit.intrinsics import (
     find,
     high64,
@@ -26,6 +25,7 @@ from tape2048.jit.intrinsics import (
     select_bit,
     word,
 )
+from tape2048.store.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 
 U64 = np.uint64
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tape2048._view import check_corpus
 from tape2048.base.text import valid_text
 from tape2048.session.labels import check_thresholds
+from tape2048.store.view import check_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

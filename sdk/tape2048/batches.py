@@ -43,12 +43,12 @@ from tape2048._fields import FIELDS, Batch, Layout, check_fields, check_label_dt
 from tape2048._gathering import Gatherer
 from tape2048._plan import NO_CAP, Cap, Order
 from tape2048._pool import PoolReader
-from tape2048._view import CappedView, View, check_corpus
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int
 from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.shuffle import Permutation
+from tape2048.store.view import CappedView, View, check_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,17 +12,17 @@ import numpy as np
 
 from tape2048 import _corpus_rows as corpus_rows
 from tape2048._fields import check_fields
-from tape2048._filters import check_some, choose_runs, named_filters
-from tape2048._opening import open_sessions
-from tape2048._phase import ALL, Phase, make_phase
-from tape2048._store import check_corpus_load, gather_runs, open_store
-from tape2048._view import CappedView, View
 from tape2048.base.text import counted
 from tape2048.errors import CorpusError, EmptyCorpusError
 from tape2048.formats.rows import run_ordinal
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.session.session import Session
-from tape2048.splits import assign, check_parts, why_empty
+from tape2048.store.filters import check_some, choose_runs, named_filters
+from tape2048.store.opening import open_sessions
+from tape2048.store.phase import ALL, Phase, make_phase
+from tape2048.store.splits import assign, check_parts, why_empty
+from tape2048.store.store import check_corpus_load, gather_runs, open_store
+from tape2048.store.view import CappedView, View
 
 if TYPE_CHECKING:
     import os
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048._fields import BatchOptions, LabelDtype
-    from tape2048._filters import Filters
     from tape2048._gathering import Gatherer
-    from tape2048._store import CorpusLoad, HeldLoad, Store
     from tape2048.batches import Batches
     from tape2048.errors import Skipped
     from tape2048.session.session import Rows
+    from tape2048.store.filters import Filters
+    from tape2048.store.store import CorpusLoad, HeldLoad, Store
 
 
 class Corpus(View):

@@ -22,7 +22,6 @@ import numpy as np
 
 from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048._critic_rows import CriticLike, Sample, take_sample
-from tape2048._view import check_corpus
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic_baselines import calibrate, highest_tile, nothing
@@ -35,6 +34,7 @@ from tape2048.critic_metrics import (
     ranking,
     reliability,
 )
+from tape2048.store.view import check_corpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tape2048 import Corpus, Session
-from tape2048._boards import pack_rows
 from tape2048._gathering import Gatherer, gather
-from tape2048._rowmap import BOARD_BYTES, Segments
-from tape2048._store import CORPUS_RUN_DTYPE, PackedBoards, Store
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
+from tape2048.store.packed_boards import pack_rows
+from tape2048.store.row_map import BOARD_BYTES, Segments
+from tape2048.store.store import CORPUS_RUN_DTYPE, PackedBoards, Store
 
 from . import corpora
 from .figures import ROUNDS_MIN, Figure, machine, median_of, report

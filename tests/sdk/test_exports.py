@@ -14,8 +14,8 @@ import pytest
 
 import tape2048
 from tape2048._fields import BatchOptions
-from tape2048._filters import Filters, NamedFilters
 from tape2048.batches import Batches
+from tape2048.store.filters import Filters, NamedFilters
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
 MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]

@@ -97,7 +97,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     (SESSION, "read"): ("sdk/formats/test_npy.py::test_reads_what_was_written",),
     (SESSION, "write"): (f"{_CONVERT}::test_recorded_games_go_round_with_everything",),
     (SESSION, "convert"): (_EVERY, f"{_CONVERT}::test_without_moves", _LOSSES),
-    (SESSION, "filter"): ("sdk/test_filters.py::",),
+    (SESSION, "filter"): ("sdk/store/test_filters.py::",),
     (SESSION, "fuzzed"): (
         "sdk/formats/test_npy.py::test_flip_of_every_header_bit_is_an_error_or_changes_nothing",
         "sdk/formats/test_npy.py::test_any_bytes_are_an_error_or_the_same_rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.errors import ConfigError, EmptyCorpusError, EvaluationError
-from tape2048.splits import assign
+from tape2048.store.splits import assign
 
 if TYPE_CHECKING:
     import numpy as np

@@ -34,13 +34,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from tape2048._fields import check_fields, check_label_dtype
-from tape2048._view import check_corpus
 from tape2048.base.prefetch import Prefetcher
 from tape2048.base.text import as_int
 from tape2048.batches import Batches
 from tape2048.corpus import Capped
 from tape2048.errors import DeviceError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.store.view import check_corpus
 from tape2048.torch._support import pick_device
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tape2048 import _boards
-from tape2048._boards import read_boards
 from tape2048.base.resources import ram_available
 from tape2048.errors import StorageError, TruncatedError
 from tape2048.io import bulk_read
 from tape2048.io.bulk_read import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
+from tape2048.store import packed_boards
+from tape2048.store.packed_boards import read_boards
 
 from ..builders import open_files
 
@@ -98,7 +98,7 @@ def test_packed_boards_are_those_of_any_stretches(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bulk_read, "_LANE_BYTES_MIN", 1)
         patch.setattr(bulk_read, "STEP_BYTES", 1000)
-        patch.setattr(_boards, "READ_BYTES", 100)
+        patch.setattr(packed_boards, "READ_BYTES", 100)
         boards = read_boards(parts, row_bytes, threads=threads)
     wanted = [rows[i][first : first + count, 12:28] for i, first, count in stretches]
     expected = [int("".join(f"{cell:x}" for cell in cells), 16) for part in wanted for cells in part.tolist()]

@@ -1,4 +1,4 @@
-"""Rows that a condition on the board leaves out: a bit for each row of a map; see ``_rowmap``."""
+"""Rows that a condition on the board leaves out: a bit for each row of a map; see ``row_map``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._rowmap import RowMask
 from tape2048.formats.session import EXPS_OFFSET
 from tape2048.game.rules import count_empty
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import load64, popcount
+from tape2048.store.row_map import RowMask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048._rowmap import RowMap
+    from tape2048.store.row_map import RowMap
 
 U64 = np.uint64
 _EXPS = U64(EXPS_OFFSET)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048._rowmap import BOARD_BYTES
 from tape2048.errors import CorpusError
 from tape2048.formats.session import EXPS_OFFSET
 from tape2048.io.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
 from tape2048.io.reading import read_exactly
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import bswap64, load64
+from tape2048.store.row_map import BOARD_BYTES
 
 if TYPE_CHECKING:
     import os

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tape2048 import _gather
 from tape2048._plan import Order, Outputs, Plan, address_of
-from tape2048._rowmap import RowMap, Segments, make_label_guide
 from tape2048.base.guide import make_guide
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
+from tape2048.store.row_map import RowMap, Segments, make_label_guide
 
 
 @kernel

@@ -12,9 +12,9 @@ from tape2048.formats.session import SAMPLE_RATE_MAX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048._rowmap import Segments
-    from tape2048._store import Store
     from tape2048.session.session import Session
+    from tape2048.store.row_map import Segments
+    from tape2048.store.store import Store
 
 __all__ = ["ALL", "Phase", "cut", "make_phase"]
 

@@ -10,7 +10,7 @@ in step order; a segment is then a range of these numbers and an address, and th
 guide tells (see ``guide``).
 
 Rows that a condition on the board leaves out are bits of a mask over these numbers (one bit a row, and
-one count every 512); see ``_masks``.
+one count every 512); see ``row_mask``.
 """
 
 from __future__ import annotations

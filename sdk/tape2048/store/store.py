@@ -1,6 +1,6 @@
 """The rows and runs of many sessions: where the rows are held, and one table of all runs.
 
-A store is what all views of a corpus share. It holds segments (see ``_rowmap``), so it grows with the runs:
+A store is what all views of a corpus share. It holds segments (see ``row_map``), so it grows with the runs:
 the rows stay in their files' mappings, or in one array that was read from the files. Rows in shards were
 read by their session already, and stay there.
 """
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tape2048._rowmap import BOARD_BYTES, Segments
 from tape2048.base.resources import ram_available
 from tape2048.base.text import as_int
 from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
@@ -20,6 +19,7 @@ from tape2048.formats.npy import read_header
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.io.reading import open_regular
+from tape2048.store.row_map import BOARD_BYTES, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -366,7 +366,7 @@ def _pack(
     sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
 ) -> PackedBoards:
     """Read the boards of segments, or pack them where the rows are in memory already."""
-    from tape2048._boards import pack_rows, read_boards  # loads the compiler
+    from tape2048.store.packed_boards import pack_rows, read_boards  # loads the compiler
 
     item = sessions[0].steps.dtype.itemsize
     addresses = np.empty(len(segments.rows), _U64)

@@ -1,6 +1,6 @@
 """Views of a store: which runs count, and which part of each game, as arrays over runs and segments.
 
-A **view** holds arrays over its runs and segments (see ``_rowmap``), and neither rows nor an index of rows.
+A **view** holds arrays over its runs and segments (see ``row_map``), and neither rows nor an index of rows.
 Its rows are numbered run after run, each in step order.
 
 Parts of games work without an index of rows, too. ``steps`` and ``fraction`` select a range of each run's
@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from tape2048._phase import ALL, Phase, cut
-from tape2048._rowmap import RowMap, make_label_guide
 from tape2048.base.text import as_int
 from tape2048.session.labels import (
     DEFAULT_THRESHOLDS,
@@ -29,15 +27,17 @@ from tape2048.session.labels import (
     positive_weights,
     prevalence,
 )
+from tape2048.store.phase import ALL, Phase, cut
+from tape2048.store.row_map import RowMap, make_label_guide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048._rowmap import Segments
-    from tape2048._store import HeldLoad, Store
     from tape2048.session.session import Session
+    from tape2048.store.row_map import Segments
+    from tape2048.store.store import HeldLoad, Store
 
 
 class View:
@@ -101,7 +101,7 @@ class View:
         boards = self.store.board_addresses(segments)
         rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards)
         if self.game_phase.empties is not None:
-            from tape2048._masks import mask_empties
+            from tape2048.store.row_mask import mask_empties
 
             if boards is None:
                 self.store.check_files()
