@@ -294,8 +294,8 @@ def _embeddings(corpus: Any, source: Any) -> Iterator[NDArray[np.uint16]]:
 
 
 def _of_table(path: Path, kind: str) -> _Boards:
-    from tape2048.formats.dataset import Dataset
-    from tape2048.formats.packdat import DataPack
+    from tape2048.datasets.dataset import Dataset
+    from tape2048.datasets.packdat import DataPack
 
     source: Any = Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)
 

@@ -29,21 +29,21 @@ import run_builders as build
 from harness import EXTREMES, Field, Target, pick
 from set_targets import GAMES
 
+from tape2048.datasets.dataset import DATASET_ROW_DTYPE
+from tape2048.datasets.directory import check_files, check_run_ends, check_whole
+from tape2048.datasets.metadata import table_of_columns
+from tape2048.datasets.table_rows import Part
 from tape2048.errors import EncodingError
-from tape2048.formats._dataset_files import check_files, check_run_ends, check_whole
-from tape2048.formats.dataset import DATASET_ROW_DTYPE
-from tape2048.formats.dataset_db import table_of_columns
 from tape2048.formats.dataset_layout import Manifest
 from tape2048.formats.manifest import parse_manifest
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX
 from tape2048.formats.npy import NpyHeader, check_header
-from tape2048.formats.tablerows import Part
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from tape2048.formats.runtable import RunTable
+    from tape2048.datasets.run_table import RunTable
 
 SPLIT = b"\n====\n"
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import run_builders as build
 from harness import EXTREMES, Field, Target
 
-from tape2048.formats.packdat import DataPack
+from tape2048.datasets.packdat import DataPack
 
 if TYPE_CHECKING:
     import random

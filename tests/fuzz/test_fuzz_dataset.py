@@ -21,17 +21,17 @@ from dataset_target import DATASET, SPLIT
 from set_targets import GAMES
 from tests.mutants import Mutant, planted
 
+from tape2048.datasets.dataset import Dataset
 from tape2048.errors import FormatError
-from tape2048.formats.dataset import Dataset
 
 #: Cases of the structured layer; ``make fuzz`` asks for more.
 CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 
-FILES = "tape2048.formats._dataset_files"
+FILES = "tape2048.datasets.directory"
 LISTED = "tape2048.formats.manifest:file_defects"
-TABLE = "tape2048.formats.runtable"
+TABLE = "tape2048.datasets.run_table"
 NPY = "tape2048.formats.npy"
 
 
@@ -140,7 +140,7 @@ PLANTED = {
     "column order": Mutant(f"{NPY}:parse_header", "if fortran_order or ", "if "),
     "dimensions": Mutant(f"{NPY}:parse_header", "len(shape) != 1", "len(shape) < 1"),
     "count out of range": Mutant(
-        "tape2048.formats.dataset_db:table_of_columns", "if column and not 0 <= min", "if column and not min"
+        "tape2048.datasets.metadata:table_of_columns", "if column and not 0 <= min", "if column and not min"
     ),
     "another run's rows": Mutant(
         f"{FILES}:check_run_ends", '(found["run_id"] != ids)', '(found["run_id"] > 99)'

@@ -15,16 +15,16 @@ from corpus import check_corpus, corpus_files
 from set_targets import PACKDAT
 from tests.mutants import Mutant, planted
 
+from tape2048.datasets.packdat import DataPack
 from tape2048.errors import TruncatedError
-from tape2048.formats.packdat import DataPack
 
 #: Cases of the structured layer; ``make fuzz`` asks for more.
 CASES = int(os.environ.get("FUZZ_CASES", "200000"))
 
 pytestmark = pytest.mark.slow
 
-FILE = "tape2048.formats._packdat_file"
-TABLE = "tape2048.formats.runtable"
+FILE = "tape2048.datasets.packdat_layout"
+TABLE = "tape2048.datasets.run_table"
 
 
 def test_the_seeds_are_valid_and_their_seals_fit() -> None:

@@ -6,10 +6,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, HEADER_BYTES, SHARDS, STEPS_NPY
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import FileEntry
-from tape2048.formats.tablerows import ROW_BYTES
 from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import fsync_dir, fsync_path, write_all
 

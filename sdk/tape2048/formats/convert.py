@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tape2048.datasets.directory import refuse_nothing
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
-from tape2048.formats._dataset_files import refuse_nothing
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.sources import Source, kind_of, open_source
 from tape2048.io.durable import new_file, storage_errors, write_all
@@ -269,7 +269,7 @@ def _fits_16_bits(run: Run) -> bool:
 
 def _fits_dataset(run: Run) -> bool:
     """Whether all branch values come back from a data set's rows as they are."""
-    from tape2048.formats._records import dataset_records, restore_values
+    from tape2048.datasets.records import dataset_records, restore_values
 
     assert run.has_branches is not None
     records = np.empty(DATASET_ROW_DTYPE.itemsize * len(run), np.uint8)
@@ -329,7 +329,7 @@ def _pack(where: Path, flow: _Flow) -> int:
 
 
 def _packdat(where: Path, flow: _Flow) -> int:
-    from tape2048.formats.packdat import DataPack
+    from tape2048.datasets.packdat import DataPack
 
     pack = DataPack.build(flow.runs())
     pack.save(where)

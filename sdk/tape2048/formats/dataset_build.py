@@ -17,6 +17,11 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import json_bytes
+from tape2048.datasets.dataset import RUN_STEPS_MAX
+from tape2048.datasets.directory import open_directory, refuse_nothing
+from tape2048.datasets.metadata import Extras, write_runs_db
+from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,
@@ -25,10 +30,7 @@ from tape2048.errors import (
     NotADatasetError,
     TapeError,
 )
-from tape2048.formats._dataset_files import open_directory, refuse_nothing
 from tape2048.formats._rows_writer import RowsWriter
-from tape2048.formats.dataset import RUN_STEPS_MAX
-from tape2048.formats.dataset_db import Extras, write_runs_db
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
@@ -42,10 +44,8 @@ from tape2048.formats.dataset_layout import (
     SourceCount,
 )
 from tape2048.formats.manifest import flush_entry
-from tape2048.formats.runtable import RunTable
 from tape2048.formats.session import FileEntry
 from tape2048.formats.sources import Source, open_source
-from tape2048.formats.tablerows import ROW_BYTES
 from tape2048.io.crc import crc32c_combine, crc32c_file
 from tape2048.io.durable import storage_errors, write_file
 from tape2048.io.staging import Staging, hold
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.formats._dataset_files import Opened, RowsFile
-    from tape2048.formats.dataset import Dataset
+    from tape2048.datasets.dataset import Dataset
+    from tape2048.datasets.directory import Opened, RowsFile
     from tape2048.formats.sources import SourceRun
     from tape2048.runs.run import Run
 
@@ -251,7 +251,7 @@ class _Chunk(NamedTuple):
 
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
     """Rows of a few runs; this is what the threads do."""
-    from tape2048.formats._records import dataset_records
+    from tape2048.datasets.records import dataset_records
 
     good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]
     records = np.empty(ROW_BYTES * sum(len(run) for run in good), np.uint8)
@@ -333,7 +333,7 @@ class _Added:
             self.sources.append(count)
 
     def _add(self, chunk: _Chunk) -> None:
-        from tape2048.formats._records import shift_ids
+        from tape2048.datasets.records import shift_ids
 
         next_id = self._first_id + len(self._metas)
         if next_id + len(chunk.metas) > RUN_ID_MAX + 1:

@@ -1,4 +1,4 @@
-"""Names, row type and manifest of a data set directory; :mod:`tape2048.formats.dataset` describes it."""
+"""Names, row type and manifest of a data set directory; :mod:`tape2048.datasets.dataset` describes it."""
 
 from __future__ import annotations
 

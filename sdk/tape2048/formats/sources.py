@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.threads import map_ordered
+from tape2048.datasets import packdat
 from tape2048.errors import MagicError, NoRunsError, TapeError
-from tape2048.formats import packdat
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
 from tape2048.io.reading import open_regular, reading
@@ -257,7 +257,7 @@ def _packdat(path: Path, kind: str) -> Source:
 
 
 def _dataset(path: Path, kind: str) -> Source:
-    from tape2048.formats.dataset import Dataset
+    from tape2048.datasets.dataset import Dataset
 
     dataset = Dataset.open(path, load="mmap")
     runs = dataset.runs

@@ -33,9 +33,9 @@ from tape2048_recorder.players import make_player, player_sha256
 from tape2048_recorder.rng import game_seeds
 
 from ..builders import write_ours
+from ..datasets.set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
 from ..naming import Naming
 from ..run_builders import a2run2_bytes, a2t1_bytes, game
-from .set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.formats.dataset import Dataset
+    from tape2048.datasets.dataset import Dataset
     from tape2048.formats.dataset_build import Built
     from tape2048.formats.sources import Source
 
@@ -158,7 +158,7 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 
     Costs time in proportion to the runs; no rows are read.
     """
-    from tape2048.formats.dataset import Dataset
+    from tape2048.datasets.dataset import Dataset
 
     document = _stats(Dataset.open(dataset, load="mmap"))
     if as_json:
@@ -208,7 +208,7 @@ def filter_(
     Bounds are inclusive, but for --until. All conditions have to hold. Where no run is left, --output writes
     nothing, and the exit code is 51.
     """
-    from tape2048.formats.dataset import Dataset
+    from tape2048.datasets.dataset import Dataset
     from tape2048.formats.dataset_build import write_view
     from tape2048_tools.views import progress_bar
 
@@ -264,8 +264,8 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 
     The exit code is 1 where anything is wrong. Where one of the paths is no directory (73), none is read.
     """
+    from tape2048.datasets.verify import verify_dataset
     from tape2048.errors import NotADatasetError
-    from tape2048.formats.dataset_verify import verify_dataset
     from tape2048.io.reading import reading
     from tape2048_tools.views import progress_bar
 

@@ -1,4 +1,4 @@
-"""Reading and writing the parts of a pack.dat; its layout stands in :mod:`tape2048.formats.packdat`."""
+"""Reading and writing the parts of a pack.dat; its layout stands in :mod:`tape2048.datasets.packdat`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.base.text import counted
+from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -18,8 +20,6 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
-from tape2048.formats.runtable import RunTable
-from tape2048.formats.tablerows import ROW_BYTES
 
 if TYPE_CHECKING:
     import os

@@ -5,7 +5,7 @@
     <name>/
         steps.npy        one packed record of 32 bytes for each step, or
         shards/          ... in several files, steps_00000.npy, steps_00001.npy, ...
-        metadata.db      SQLite: the run table (tape2048.formats.dataset_db)
+        metadata.db      SQLite: the run table (tape2048.datasets.metadata)
         manifest.json    counts, sizes, checksums, sources, skipped runs; others may leave it out
 
 ``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. What is written here has a header of
@@ -49,8 +49,10 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.formats._dataset_files import begin_rows, check_run_ends, open_directory
-from tape2048.formats.dataset_db import Extras
+from tape2048.datasets.directory import begin_rows, check_run_ends, open_directory
+from tape2048.datasets.metadata import Extras
+from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
@@ -65,8 +67,6 @@ from tape2048.formats.dataset_layout import (
     SourceCount,
 )
 from tape2048.formats.npy import check_load
-from tape2048.formats.runtable import RunTable
-from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows
 from tape2048.io.reading import map_file, reading
 from tape2048.runs.engine_text import join_seed
 from tape2048.runs.run import Run
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.formats._dataset_files import Arriving, Opened
+    from tape2048.datasets.directory import Arriving, Opened
     from tape2048.formats.npy import Load
 
 __all__ = [
@@ -240,9 +240,9 @@ class Dataset(TableRows):
 
         Returns:
             The run; whether its final board is known for sure; and at how many steps the chosen move's
-            value is lost (see :func:`tape2048.formats._records.restore_values`).
+            value is lost (see :func:`tape2048.datasets.records.restore_values`).
         """
-        from tape2048.formats._records import restore_values
+        from tape2048.datasets.records import restore_values
         from tape2048.game.final_boards import last_boards
 
         rows = self.get_batch(np.arange(len(self))[self.rows_of(ordinal)])
@@ -323,7 +323,7 @@ def _in_memory(
     for one, shift in zip(opened, shifts, strict=True):
         end = begin + sum(file.header.rows for file in one.files) * ROW_BYTES
         if shift:
-            from tape2048.formats._records import shift_ids
+            from tape2048.datasets.records import shift_ids
 
             shift_ids(records[begin:end], DATASET_ROW_DTYPE.fields["run_id"][1], shift)  # type: ignore[index]
         begin = end

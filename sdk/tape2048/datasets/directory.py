@@ -1,6 +1,6 @@
 """The files of a data set directory: what stands in it, its manifest, and opening it as a whole.
 
-The layout is that of :mod:`tape2048.formats.dataset`.
+The layout is that of :mod:`tape2048.datasets.dataset`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.base.text import counted
+from tape2048.datasets.metadata import Extras, read_runs_db
+from tape2048.datasets.table_rows import ROW_BYTES, aligned_records
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
@@ -21,7 +23,6 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
-from tape2048.formats.dataset_db import Extras, read_runs_db
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
@@ -38,7 +39,6 @@ from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import SESSION_NAME, STEP_DTYPES
 from tape2048.formats.session import SHARD_NAME as SESSION_SHARD_NAME
-from tape2048.formats.tablerows import ROW_BYTES, aligned_records
 from tape2048.io.bulk_read import Reading, Stretch
 from tape2048.io.reading import open_regular, reading
 
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.datasets.run_table import RunTable
+    from tape2048.datasets.table_rows import Part
     from tape2048.formats.npy import NpyHeader
-    from tape2048.formats.runtable import RunTable
-    from tape2048.formats.tablerows import Part
 
 #: Largest manifest that is parsed: room for the names of some 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024

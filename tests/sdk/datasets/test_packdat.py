@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tape2048.datasets import packdat_layout as module
+from tape2048.datasets.packdat import STEP_DTYPE, DataPack
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -23,8 +25,6 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
-from tape2048.formats import _packdat_file as module
-from tape2048.formats.packdat import STEP_DTYPE, DataPack
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.formats.sources import open_source
 from tape2048.runs.a2run2 import RunV2

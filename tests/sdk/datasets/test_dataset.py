@@ -17,6 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tape2048 import Session, sessions
+from tape2048.datasets import directory
+from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
+from tape2048.datasets.metadata import read_runs_db
+from tape2048.datasets.verify import verify_dataset
 from tape2048.errors import (
     BookkeepingError,
     ChecksumError,
@@ -36,12 +40,8 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
-from tape2048.formats import _dataset_files
 from tape2048.formats import dataset_build as build_module
-from tape2048.formats.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
-from tape2048.formats.dataset_db import read_runs_db
-from tape2048.formats.dataset_verify import verify_dataset
 from tape2048.formats.sources import open_source
 from tape2048.io import bulk_read
 from tape2048.io.staging import lock_directory
@@ -412,7 +412,7 @@ class TestOpen:
         self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The reader has the old metadata when the directory is exchanged: it has to begin again."""
-        from tape2048.formats import _dataset_files as files
+        from tape2048.datasets import directory as files
 
         read = files.read_runs_db
         times = 0
@@ -432,7 +432,7 @@ class TestOpen:
         assert times == 2
 
     def test_exchanged_for_ever(self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tape2048.formats import _dataset_files as files
+        from tape2048.datasets import directory as files
 
         read = files.read_runs_db
 
@@ -472,7 +472,7 @@ class TestRuns:
     def test_the_chosen_value_is_found_again_or_said_to_be_lost(
         self, values: list[float], legal: int, chosen: int
     ) -> None:
-        from tape2048.formats._records import restore_values
+        from tape2048.datasets.records import restore_values
 
         if not legal >> chosen & 1:
             legal |= 1 << chosen
@@ -850,7 +850,7 @@ def test_a_reading_that_the_run_table_ends_leaves_nothing_behind(
         return read_runs_db(path)
 
     monkeypatch.setattr(bulk_read.Reading, "_read_piece", held)
-    monkeypatch.setattr(_dataset_files, "read_runs_db", refuse)
+    monkeypatch.setattr(directory, "read_runs_db", refuse)
     before, threads = open_files(), threading.active_count()
     with pytest.raises(SchemaError):
         Dataset(built)

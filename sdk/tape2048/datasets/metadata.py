@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048.datasets.run_table import RUN_TABLE_DTYPE, RunTable
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
-from tape2048.formats.runtable import RUN_TABLE_DTYPE, RunTable
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:

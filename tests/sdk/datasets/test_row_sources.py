@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tape2048.formats.dataset import Dataset
-from tape2048.formats.packdat import DataPack
+from tape2048.datasets.dataset import Dataset
+from tape2048.datasets.packdat import DataPack
 from tape2048.packs.reader import PackReader, PackWriter
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import RunV2

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tape2048.formats._packdat_file import (
+from tape2048.datasets.packdat_layout import (
     CHUNK_BYTES,
     CRC_BYTES,
     HEADER_BYTES,
@@ -53,10 +53,10 @@ from tape2048.formats._packdat_file import (
     parse_runs,
     read_header,
 )
+from tape2048.datasets.run_table import RunTable
+from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
-from tape2048.formats.runtable import RunTable
-from tape2048.formats.tablerows import ROW_BYTES, Part, TableRows, aligned_records
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_file, open_regular, read_exactly, reading
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.formats._packdat_file import Header
+    from tape2048.datasets.packdat_layout import Header
     from tape2048.formats.npy import Load
 
 __all__ = ["HEADER_BYTES", "MAGIC", "STEP_DTYPE", "DataPack"]
@@ -168,7 +168,7 @@ class DataPack(TableRows):
     @classmethod
     def _of_parts(cls, parts: list[NDArray[np.uint8]], table: RunTable, runs: Iterable[Run]) -> Self:
         """A pack of the rows that are there, and then of more runs."""
-        from tape2048.formats._records import packdat_records
+        from tape2048.datasets.records import packdat_records
 
         rows = sum(len(part) // ROW_BYTES for part in parts)
         next_id = 1 + int(table.rows["id"].max(initial=0)) if len(table) else 0

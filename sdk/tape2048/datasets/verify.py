@@ -16,9 +16,9 @@ from numba.extending import register_jitable
 
 from tape2048.base.findings import Finding, Report
 from tape2048.base.threads import map_ordered
+from tape2048.datasets.dataset import Dataset
+from tape2048.datasets.directory import open_directory
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
-from tape2048.formats._dataset_files import open_directory
-from tape2048.formats.dataset import Dataset
 from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.game.rules import empty_mask, legal_mask, slide
 from tape2048.io.crc import crc32c_file

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.base.guide import Guide
-    from tape2048.formats.runtable import RunTable
+    from tape2048.datasets.run_table import RunTable
 
 __all__ = ["ROW_BYTES", "Part", "TableRows", "aligned_records"]
 
@@ -90,7 +90,7 @@ class TableRows(RowView):
 
     def _gather(self, indices: ArrayLike, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """The records with these numbers, one after the other: ``u8[32 * n]``."""
-        from tape2048._gather_records import gather, gather_scattered
+        from tape2048.datasets.record_gather import gather, gather_scattered
 
         fast = type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1
         numbers = np.ascontiguousarray(indices if fast else row_numbers(indices, len(self)))
@@ -140,7 +140,7 @@ class TableRows(RowView):
 
     def _locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """The run of each row, its number in the source, and the position of a wrong one, or -1."""
-        from tape2048._gather_records import locate
+        from tape2048.datasets.record_gather import locate
 
         if self._places is None:
             starts = np.concatenate(([0], np.cumsum(self.runs["steps"], dtype=np.int64)))
