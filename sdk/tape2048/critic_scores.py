@@ -72,7 +72,7 @@ class ScoresInfo(msgspec.Struct, frozen=True, kw_only=True):
         critic_sha256: of its parameters.
         thresholds: tiles, the columns.
         source: path of the rows.
-        source_kind: as ``tape2048.formats.sources.kind_of`` has it.
+        source_kind: as ``tape2048.conversion.sources.kind_of`` has it.
         source_identity: of sessions, ``Corpus.identity``: what the rows have to be.
         rows: N.
         crc32c: of the array's bytes.
@@ -250,7 +250,7 @@ def _open(
     tower_sha256: str | None,
     progress: Callable[[int, int], object] | None,
 ) -> _Boards:
-    from tape2048.formats.sources import kind_of
+    from tape2048.conversion.sources import kind_of
 
     kind = kind_of(path)
     if kind in {"session", "sessions"}:
@@ -308,7 +308,7 @@ def _of_table(path: Path, kind: str) -> _Boards:
 
 
 def _of_runs(path: Path, kind: str, progress: Callable[[int, int], object] | None) -> _Boards:
-    from tape2048.formats.sources import open_source
+    from tape2048.conversion.sources import open_source
 
     source = open_source(path)
     runs: list[RunRows] = []

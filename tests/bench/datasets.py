@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.conversion.dataset_build import build_dataset
+from tape2048.conversion.rows_writer import RowsWriter
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.datasets.metadata import Extras, write_runs_db
 from tape2048.datasets.run_table import RunTable
-from tape2048.formats._rows_writer import RowsWriter
-from tape2048.formats.dataset_build import build_dataset
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, critic_scores
+from tape2048.conversion.dataset_build import build_dataset
+from tape2048.conversion.sources import open_source
 from tape2048.critic_scores import open_scores, write_scores
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import EmbeddingsError, NameTakenError, ScoresError
-from tape2048.formats.dataset_build import build_dataset
-from tape2048.formats.sources import open_source
 from tape2048.game.rules import exps_to_boards
 from tape2048.packs.reader import pack_directory
 

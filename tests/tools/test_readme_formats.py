@@ -19,7 +19,7 @@ A2T1, A2RUN2, A2PACK, PACKDAT, DATASET, SESSION, ROWS = (
     "session",
     "Parquet, JSON lines (one run a row)",
 )
-_CONVERT = "sdk/formats/test_convert.py"
+_CONVERT = "sdk/conversion/test_convert.py"
 _EVERY = f"{_CONVERT}::test_every_target_from_every_source"
 _WHOLE = f"{_CONVERT}::test_whole_formats_lose_nothing"
 _LOSSES = f"{_CONVERT}::test_losses_are_said_and_nothing_is_written"

@@ -28,7 +28,7 @@ The rows of one run are contiguous and in step order, and the runs cover all row
 
 **What a reader sees, and when.** A data set is never changed in place. Building and appending write a
 whole directory under a name that begins with a dot, flush every file of it, and then one rename decides:
-:func:`~tape2048.formats.dataset_build.append_dataset` exchanges the two directories' names in one step
+:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names in one step
 (``renameat2`` with ``RENAME_EXCHANGE``), and removes the old one afterwards. A reader that opens before
 that sees the old data set, whole; one that opens after it sees the new one, whole. One that has opened
 the old one keeps it: mapped and open files outlive their names. One that is caught in between, with some

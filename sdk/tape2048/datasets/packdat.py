@@ -156,7 +156,7 @@ class DataPack(TableRows):
         """Lay runs end to end, in their order, with ids from 0.
 
         Args:
-            runs: the games; :func:`tape2048.formats.sources.open_source` reads those of files.
+            runs: the games; :func:`tape2048.conversion.sources.open_source` reads those of files.
 
         Raises:
             TypeError: something else than runs.

@@ -5,7 +5,7 @@ it: a run out of a session of our recorder is named ::
 
     tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
 
-and :func:`tape2048.formats.session_runs.write_session` finds player and seed in it again, so that a game
+and :func:`tape2048.conversion.session_runs.write_session` finds player and seed in it again, so that a game
 keeps its identity (which splits hash) through every format.
 """
 

@@ -13,9 +13,9 @@ import subprocess
 import sys
 from typing import Any
 
+from tape2048.conversion.dataset_build import append_dataset, build_dataset
 from tape2048.datasets.dataset import Dataset
 from tape2048.errors import TapeError
-from tape2048.formats.dataset_build import append_dataset, build_dataset
 
 _PR_SET_PTRACER = 0x59616D61
 _ANY = ctypes.c_ulong(-1)

@@ -17,6 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tape2048 import Session, sessions
+from tape2048.conversion import dataset_build as build_module
+from tape2048.conversion.dataset_build import append_dataset, build_dataset, write_view
+from tape2048.conversion.sources import open_source
 from tape2048.datasets import directory
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE, Dataset
 from tape2048.datasets.metadata import read_runs_db
@@ -40,9 +43,6 @@ from tape2048.errors import (
     TrailingBytesError,
     TruncatedError,
 )
-from tape2048.formats import dataset_build as build_module
-from tape2048.formats.dataset_build import append_dataset, build_dataset, write_view
-from tape2048.formats.sources import open_source
 from tape2048.io import bulk_read
 from tape2048.io.staging import lock_directory
 from tape2048_tools.cli import run

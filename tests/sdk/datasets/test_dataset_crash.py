@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
+from tape2048.conversion.dataset_build import append_dataset, build_dataset
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.verify import verify_dataset
 from tape2048.errors import StorageError
-from tape2048.formats.dataset_build import append_dataset, build_dataset
 
 from .set_builders import GAMES, dataset_rows, write_runs
 

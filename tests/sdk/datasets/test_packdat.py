@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tape2048.conversion.sources import open_source
 from tape2048.datasets import packdat_layout as module
 from tape2048.datasets.packdat import STEP_DTYPE, DataPack
 from tape2048.errors import (
@@ -26,7 +27,6 @@ from tape2048.errors import (
     VersionError,
 )
 from tape2048.formats.rows import ROW_DTYPE
-from tape2048.formats.sources import open_source
 from tape2048.runs.a2run2 import RunV2
 
 from ..run_builders import a2run2_bytes, game, ref

@@ -36,7 +36,7 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Steps
     that have values keep them, but for --replace. SOURCE and TARGET are as for `tape2048 convert`.
     """
-    from tape2048.formats.sources import Endings, open_source
+    from tape2048.conversion.sources import Endings, open_source
     from tape2048_recorder.annotate import Annotator
     from tape2048_recorder.config import split_player
     from tape2048_recorder.endings import final_boards

@@ -14,11 +14,11 @@ from tape2048_tools.output import complain, complain_left_out, print_human, prin
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.formats.sources import Source
+    from tape2048.conversion.sources import Source
 
 EXIT_FINDINGS = 1
 
-#: As :data:`tape2048.formats.convert.TARGETS`, which would load NumPy for ``--help``.
+#: As :data:`tape2048.conversion.targets.TARGETS`, which would load NumPy for ``--help``.
 _TARGETS = ("a2run", "a2run2", "pack", "packdat", "dataset", "session", "jsonl", "parquet")
 
 
@@ -62,7 +62,7 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
     is given; then what was left out is said on standard error. Runs that cannot be read are left out
     and named there too, and the exit code is 1; where none can be read, nothing is written (51).
     """
-    from tape2048.formats.sources import Endings
+    from tape2048.conversion.sources import Endings
     from tape2048_recorder.endings import final_boards
 
     write_converted("converting", source, target, endings=Endings(final_boards), **how)
@@ -75,14 +75,14 @@ def write_converted(
 
     Args:
         label: stands beside the progress.
-        source: see :func:`tape2048.formats.convert.convert`, as for ``target``, ``to`` and ``how``.
+        source: see :func:`tape2048.conversion.targets.convert`, as for ``target``, ``to`` and ``how``.
         target: what is written.
         to: its format.
         as_json: whether to print JSON.
         quiet: whether to show no progress.
         how: further arguments of ``convert``.
     """
-    from tape2048.formats.convert import convert
+    from tape2048.conversion.targets import convert
     from tape2048_tools.views import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:

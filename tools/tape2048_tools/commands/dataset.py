@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from tape2048.conversion.dataset_build import Built
+    from tape2048.conversion.sources import Source
     from tape2048.datasets.dataset import Dataset
-    from tape2048.formats.dataset_build import Built
-    from tape2048.formats.sources import Source
 
 EXIT_FINDINGS = 1
 
@@ -97,7 +97,7 @@ def build(
     Runs that cannot be read, or do not fit, are left out and named on standard error; the exit code is
     then 1, or 51 where none is left. The data set appears whole, or not at all.
     """
-    from tape2048.formats.dataset_build import build_dataset
+    from tape2048.conversion.dataset_build import build_dataset
 
     with _bar("building", quiet=quiet) as progress:
         opened = _opened(sources, final_boards=final_boards)
@@ -129,7 +129,7 @@ def append(
     Whoever reads it, and whatever is killed meanwhile, finds the old data set or the new one. As `build`,
     it leaves out what cannot be read, and exits with 1 then.
     """
-    from tape2048.formats.dataset_build import append_dataset
+    from tape2048.conversion.dataset_build import append_dataset
 
     with _bar("appending", quiet=quiet) as progress:
         opened = _opened(sources, final_boards=final_boards)
@@ -141,7 +141,7 @@ def _opened(sources: Sequence[Path], *, final_boards: bool) -> Sequence[Path | S
     """The sources; those of sessions say how their games ended where that is wanted."""
     if not final_boards:
         return sources
-    from tape2048.formats.sources import Endings, open_source
+    from tape2048.conversion.sources import Endings, open_source
     from tape2048_recorder import endings
 
     return [open_source(path, Endings(endings.final_boards)) for path in sources]
@@ -208,8 +208,8 @@ def filter_(
     Bounds are inclusive, but for --until. All conditions have to hold. Where no run is left, --output writes
     nothing, and the exit code is 51.
     """
+    from tape2048.conversion.dataset_build import write_view
     from tape2048.datasets.dataset import Dataset
-    from tape2048.formats.dataset_build import write_view
     from tape2048_tools.views import progress_bar
 
     whole = Dataset.open(dataset, load="mmap")

@@ -67,7 +67,7 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
 def _read(path: Path, index: int | None) -> Run:
     from itertools import islice
 
-    from tape2048.formats.sources import kind_of, open_source
+    from tape2048.conversion.sources import kind_of, open_source
     from tape2048.io.reading import reading
     from tape2048.packs.layout import MAGIC
     from tape2048.runs.files import first_bytes, read_run_file
@@ -104,7 +104,7 @@ def _of_session(path: Path, index: int) -> Run:
     """The boards that a session kept of a game; its moves, where they were not recorded, recovered."""
     import numpy as np
 
-    from tape2048.formats.session_runs import boards_of
+    from tape2048.conversion.session_runs import boards_of
     from tape2048.game.moves import recover
     from tape2048.runs.run import Run, RunMeta
     from tape2048.session.session import Session

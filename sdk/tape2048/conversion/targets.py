@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tape2048.conversion.sources import Source, kind_of, open_source
 from tape2048.datasets.directory import refuse_nothing
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
-from tape2048.formats.sources import Source, kind_of, open_source
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import identity_of
@@ -44,7 +44,7 @@ from tape2048.runs.engine_text import identity_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048.formats.sources import Endings, SourceRun
+    from tape2048.conversion.sources import Endings, SourceRun
     from tape2048.runs.run import Run
 
 __all__ = ["TARGETS", "Converted", "convert", "target_of"]
@@ -118,13 +118,13 @@ def convert(
     """Write the runs of a source in another format; the target appears whole or not at all.
 
     Args:
-        source: anything that :func:`~tape2048.formats.sources.open_source` opens.
+        source: anything that :func:`~tape2048.conversion.sources.open_source` opens.
         target: where nothing stands. For ``a2run`` and ``a2run2`` a file where the source is one run's
             file, else a directory with a file for each run.
         to: one of :data:`TARGETS`; None: as the target's extension says.
         lossy: whether what the target cannot hold may be left out.
         workers: threads that decode; None: one for each core.
-        endings: see :func:`~tape2048.formats.sources.open_source`.
+        endings: see :func:`~tape2048.conversion.sources.open_source`.
         progress: called with the runs read and all runs.
 
     Raises:
@@ -337,7 +337,7 @@ def _packdat(where: Path, flow: _Flow) -> int:
 
 
 def _dataset(where: Path, flow: _Flow) -> int:
-    from tape2048.formats.dataset_build import build_dataset
+    from tape2048.conversion.dataset_build import build_dataset
 
     # The rows are laid out here, and not on the threads that decode: what is lost has to be known first.
     source = Source(flow.source.path, flow.source.kind, flow.source.count, flow.chunks(), lambda runs: runs)
@@ -347,7 +347,7 @@ def _dataset(where: Path, flow: _Flow) -> int:
 
 
 def _session(where: Path, flow: _Flow) -> int:
-    from tape2048.formats.session_runs import write_session
+    from tape2048.conversion.session_runs import write_session
 
     return write_session(where, flow.runs(), {"converted_from": flow.source.kind})
 

@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import json_bytes
+from tape2048.conversion.rows_writer import RowsWriter
+from tape2048.conversion.sources import Source, open_source
 from tape2048.datasets.dataset import RUN_STEPS_MAX
 from tape2048.datasets.directory import open_directory, refuse_nothing
 from tape2048.datasets.metadata import Extras, write_runs_db
@@ -30,7 +32,6 @@ from tape2048.errors import (
     NotADatasetError,
     TapeError,
 )
-from tape2048.formats._rows_writer import RowsWriter
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
@@ -45,7 +46,6 @@ from tape2048.formats.dataset_layout import (
 )
 from tape2048.formats.manifest import flush_entry
 from tape2048.formats.session import FileEntry
-from tape2048.formats.sources import Source, open_source
 from tape2048.io.crc import crc32c_combine, crc32c_file
 from tape2048.io.durable import storage_errors, write_file
 from tape2048.io.staging import Staging, hold
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.conversion.sources import SourceRun
     from tape2048.datasets.dataset import Dataset
     from tape2048.datasets.directory import Opened, RowsFile
-    from tape2048.formats.sources import SourceRun
     from tape2048.runs.run import Run
 
 __all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
@@ -101,7 +101,7 @@ def build_dataset(
 
     Args:
         output: the directory to make; nothing may stand there.
-        sources: what :func:`~tape2048.formats.sources.open_source` opens, in the order of their rows; or
+        sources: what :func:`~tape2048.conversion.sources.open_source` opens, in the order of their rows; or
             one such.
         workers: threads that decode; None: one for each core.
         shard_rows: write files of so many rows; None: one ``steps.npy``. Appending to shards copies no

@@ -274,7 +274,7 @@ def _dataset(path: Path, kind: str) -> Source:
 
 
 def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
-    from tape2048.formats.session_runs import session_run
+    from tape2048.conversion.session_runs import session_run
     from tape2048.session.session import Session, sessions
 
     opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]

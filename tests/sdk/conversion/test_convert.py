@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tape2048.conversion.session_runs import write_session
+from tape2048.conversion.sources import Endings, kind_of, open_source
+from tape2048.conversion.targets import TARGETS, convert, target_of
 from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
@@ -18,10 +21,7 @@ from tape2048.errors import (
     RecoveryError,
     ReplayError,
 )
-from tape2048.formats.convert import TARGETS, convert, target_of
 from tape2048.formats.session import STEPS_HEADER_BYTES
-from tape2048.formats.session_runs import write_session
-from tape2048.formats.sources import Endings, kind_of, open_source
 from tape2048.io.staging import lock_directory
 from tape2048.maintenance.validation import validate_session
 from tape2048.runs.a2run2 import RunV2

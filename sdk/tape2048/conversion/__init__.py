@@ -1,0 +1,1 @@
+"""Conversion between all formats that hold runs; building data sets and sessions of them."""
