@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
 
-from tape2048 import _corpus_rows as corpus_rows
-from tape2048._fields import check_fields
 from tape2048.base.text import counted
+from tape2048.batches import fetch as corpus_rows
+from tape2048.batches.fields import check_fields
 from tape2048.errors import CorpusError, EmptyCorpusError
 from tape2048.formats.rows import run_ordinal
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048._fields import BatchOptions, LabelDtype
-    from tape2048._gathering import Gatherer
-    from tape2048.batches import Batches
+    from tape2048.batches.batches import Batches
+    from tape2048.batches.fields import BatchOptions, LabelDtype
+    from tape2048.batches.gatherer import Gatherer
     from tape2048.errors import Skipped
     from tape2048.session.session import Rows
     from tape2048.store.filters import Filters
@@ -132,7 +132,7 @@ class Corpus(View):
     @cached_property
     def gatherer(self) -> Gatherer:
         """The gatherer of whole rows; for the kernels."""
-        from tape2048._gathering import record_gatherer
+        from tape2048.batches.gatherer import record_gatherer
 
         return record_gatherer(self)
 
@@ -331,8 +331,8 @@ class Corpus(View):
     # ------------------------------------------------------------------------------------- batches
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Batches of all rows, epoch after epoch; see :class:`tape2048.batches.Batches` for the options."""
-        from tape2048.batches import Batches
+        """Batches of all rows, epoch after epoch; see :class:`tape2048.batches.batches.Batches` for the options."""
+        from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)
 
@@ -367,7 +367,7 @@ class Capped(CappedView):
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """As :meth:`Corpus.batches`."""
-        from tape2048.batches import Batches
+        from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)
 

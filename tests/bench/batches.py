@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tape2048 import Corpus, Session
-from tape2048._gathering import Gatherer, gather
+from tape2048.batches.gatherer import Gatherer, gather
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
 from tape2048.store.packed_boards import pack_rows

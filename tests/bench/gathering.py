@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.batches.shuffle import Permutation
 from tape2048.io.bulk_read import allocate
-from tape2048.shuffle import Permutation
 
 from .figures import ROUNDS_MIN, Figure, machine, median_of, report
 from .floor import ROW_BYTES, Floor, load_floor

@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 
 import tape2048
-from tape2048._fields import BatchOptions
-from tape2048.batches import Batches
+from tape2048.batches.batches import Batches
+from tape2048.batches.fields import BatchOptions
 from tape2048.store.filters import Filters, NamedFilters
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]

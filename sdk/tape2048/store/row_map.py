@@ -1,4 +1,4 @@
-"""Where the rows of a corpus stand: tables that grow with its runs, for the kernels of ``_gather``.
+"""Where the rows of a corpus stand: tables that grow with its runs, for the kernels of ``gather_kernel``.
 
 A **segment** is a stretch of rows of one run that stand next to each other in memory; a run is one
 segment, but for sessions of others that interleave their runs. A view numbers its rows run after run,

@@ -33,10 +33,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
-from tape2048._fields import check_fields, check_label_dtype
 from tape2048.base.prefetch import Prefetcher
 from tape2048.base.text import as_int
-from tape2048.batches import Batches
+from tape2048.batches.batches import Batches
+from tape2048.batches.fields import check_fields, check_label_dtype
 from tape2048.corpus import Capped
 from tape2048.errors import DeviceError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048._fields import Batch, BatchOptions, LabelDtype
+    from tape2048.batches.fields import Batch, BatchOptions, LabelDtype
     from tape2048.corpus import Corpus
 
 __all__ = ["CriticDataset", "CriticLoader", "RowBatch", "as_torch_dataset", "collate"]
@@ -132,7 +132,7 @@ class CriticLoader(IterableDataset[Tensors]):
         keep: batches that stay valid, the newest included, >= 1.
         device: where batches are copied; None and the CPU leave them in the ring's memory.
         pin_memory: whether the ring's memory is pinned; by default where CUDA is there.
-        **options: as for :class:`tape2048.batches.Batches`: ``shuffle, seed, fields, thresholds,
+        **options: as for :class:`tape2048.batches.batches.Batches`: ``shuffle, seed, fields, thresholds,
             label_dtype, augment, drop_last, rank, world_size, pool_rows``.
 
     Yields:
@@ -146,7 +146,7 @@ class CriticLoader(IterableDataset[Tensors]):
     Raises:
         DeviceError: no such device.
         RowsGoneError: where an iteration begins, mapped rows were truncated since the corpus was opened.
-        ValueError: a wrong argument; else as for :class:`tape2048.batches.Batches`.
+        ValueError: a wrong argument; else as for :class:`tape2048.batches.batches.Batches`.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class CriticDataset(Dataset[Tensors]):
 
     Args:
         corpus: whose rows.
-        fields: as for :class:`tape2048.batches.Batches`.
+        fields: as for :class:`tape2048.batches.batches.Batches`.
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tape2048 import _gather
-from tape2048._plan import Order, Outputs, Plan, address_of
 from tape2048.base.guide import make_guide
+from tape2048.batches import gather_kernel
+from tape2048.batches.plan import Order, Outputs, Plan, address_of
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import find
 from tape2048.store.row_map import RowMap, Segments, make_label_guide
@@ -65,9 +65,11 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     plan = Plan(rowmap, np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
     numbers = rng.integers(0, rowmap.rows, 50_000)
     run = np.empty(len(numbers), np.uint32)
-    order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
+    order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
     target = np.array(Outputs(run=address_of(run)), np.uint64)
-    assert _gather.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(numbers)
+    assert gather_kernel.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(
+        numbers
+    )
     np.testing.assert_array_equal(run, np.searchsorted(np.cumsum(rows), numbers, "right"))
 
 
@@ -99,9 +101,11 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
     numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])
     flags = np.zeros((len(numbers), 3), np.bool_)
     targets = np.zeros((len(numbers), 3), np.float32)
-    order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
+    order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
     target = np.array(Outputs(flags=address_of(flags), targets=address_of(targets)), np.uint64)
-    assert _gather.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(numbers)
+    assert gather_kernel.fill(plan.words, order, (0, len(numbers)), np.empty(0, np.uint64), target) == len(
+        numbers
+    )
     expected = exponents[np.searchsorted(ends, numbers, "right")][:, None] >= thresholds
     np.testing.assert_array_equal(flags, expected)
     np.testing.assert_array_equal(targets, expected)

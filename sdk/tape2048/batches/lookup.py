@@ -164,7 +164,7 @@ def _exponent(base: Any, tables: Any) -> Any:
 
 @register_jitable
 def _label(chunk: Any, count: Any, tables: Any) -> None:
-    """The exponents of the rows' games; see ``_plan`` for the table of them."""
+    """The exponents of the rows' games; see ``plan`` for the table of them."""
     shift = tables.shift
     if not tables.labels:
         for k in range(count):

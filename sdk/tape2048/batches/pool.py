@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048 import _gather
-from tape2048._plan import Order, Outputs, Plan, Pool, address_of
+from tape2048.batches import gather_kernel
+from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
+from tape2048.batches.shuffle import Permutation
 from tape2048.io.bulk_read import allocate
-from tape2048.shuffle import Permutation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048._fields import Batch
-    from tape2048._gathering import Gatherer
+    from tape2048.batches.fields import Batch
+    from tape2048.batches.gatherer import Gatherer
 
 __all__ = ["PoolReader"]
 
@@ -152,7 +152,7 @@ class PoolReader:
             # Not at once: other threads may still be at the end of the pool before, which would have to go.
             ahead = place - begin >= (end - begin) // READ_AHEAD_AFTER
             loaded = self._pool(share, (seed, epoch), number, ahead=ahead)
-            order = Order(_gather.SHUFFLED, cap_key=cap_key, symmetry_key=symmetry_key)
+            order = Order(gather_kernel.SHUFFLED, cap_key=cap_key, symmetry_key=symmetry_key)
             places = place - begin, some
             self._gatherer.fill_part(loaded.plan, order, places, batch, loaded.keys, at=done)
             done += some
@@ -220,9 +220,9 @@ class PoolReader:
         end = 0
         for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
             target = Outputs(records=address_of(rows[end:]))
-            order = np.array(Order(_gather.STRAIGHT, cap_key=share.cap_key), np.uint64)
+            order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
             plan = self._gatherer.plan.words
-            _gather.fill(plan, order, (first, length), _NO_KEYS, np.array(target, np.uint64))
+            gather_kernel.fill(plan, order, (first, length), _NO_KEYS, np.array(target, np.uint64))
             end += length
         keys = Permutation(end, seed=share.seed, epoch=number).keys
         return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)

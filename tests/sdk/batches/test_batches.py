@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import reference
 
-from tape2048 import Capped, Corpus, _pool, errors
-from tape2048.batches import Batches
+from tape2048 import Capped, Corpus, errors
+from tape2048.batches import pool
+from tape2048.batches.batches import Batches
 from tape2048.game.rules import SYMMETRY_MOVES
 from tape2048.io.bulk_read import allocate
 
-from .builders import Game, Spec, write_ours
-from .corpora import OURS, Built, build, served
+from ..builders import Game, Spec, write_ours
+from ..corpora import OURS, Built, build, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -573,10 +574,10 @@ class TestPool:
     def test_memory_is_bounded(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 100) for i in range(1, 101)]))
         asked: list[int] = []
-        from tape2048 import _pool
+        from tape2048.batches import pool
 
-        original = _pool.allocate
-        monkeypatch.setattr(_pool, "allocate", lambda count: asked.append(count) or original(count))
+        original = pool.allocate
+        monkeypatch.setattr(pool, "allocate", lambda count: asked.append(count) or original(count))
         batches = Corpus.open(tmp_path).batches(64, pool_rows=2000)
         reader = batches._pool
         assert reader is not None
@@ -614,7 +615,7 @@ class TestPool:
                 raise errors.StorageError("no memory")
             return allocate(count)
 
-        monkeypatch.setattr(_pool, "allocate", fail_once)
+        monkeypatch.setattr(pool, "allocate", fail_once)
         batches = corpus.batches(64, **options)
         found: list[list[int]] = []
         with pytest.raises(errors.StorageError, match="no memory"):

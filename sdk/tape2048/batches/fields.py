@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
-from tape2048._plan import Outputs, address_of
 from tape2048.base.text import counted
+from tape2048.batches.plan import Outputs, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

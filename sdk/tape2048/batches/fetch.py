@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048._fields import Batch, Layout, check_label_dtype
+from tape2048.batches.fields import Batch, Layout, check_label_dtype
 from tape2048.formats.rows import unchecked_numbers
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048._fields import LabelDtype
-    from tape2048._gathering import Gatherer
+    from tape2048.batches.fields import LabelDtype
+    from tape2048.batches.gatherer import Gatherer
     from tape2048.store.view import View
 
 
@@ -31,7 +31,7 @@ def row_numbers(view: View, rows: slice | ArrayLike) -> NDArray[np.int64]:
 
 def records(view: View, gatherer: Gatherer, numbers: NDArray[np.int64]) -> NDArray[np.void]:
     """Whole rows, ``dtype[n]``."""
-    from tape2048._gathering import gather
+    from tape2048.batches.gatherer import gather
 
     out = np.empty(len(numbers), view.dtype)
     gather(gatherer, numbers, records=out.view(np.uint8).reshape(len(numbers), view.dtype.itemsize))
@@ -46,7 +46,7 @@ def fetch(
     label_dtype: LabelDtype,
 ) -> dict[str, NDArray[Any]]:
     """Fields of rows, as new arrays."""
-    from tape2048._gathering import Gatherer, gather
+    from tape2048.batches.gatherer import Gatherer, gather
 
     check_label_dtype(label_dtype)
     gatherer = Gatherer(view, fields, thresholds)

@@ -95,7 +95,7 @@ class Tables(NamedTuple):
 class Order(NamedTuple):
     """The entries of an order, likewise.
 
-    ``kind`` is one of ``_gather.STRAIGHT``, SHUFFLED and LISTED; ``listed`` the address of the places,
+    ``kind`` is one of ``gather_kernel.STRAIGHT``, SHUFFLED and LISTED; ``listed`` the address of the places,
     ``i64``; ``cap_key`` and ``symmetry_key`` what draws rows and symmetries (``symmetry_key`` 0: boards stay
     as they are).
     """

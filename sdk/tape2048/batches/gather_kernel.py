@@ -1,7 +1,7 @@
 """The one compiled gather: from places in a view to rows, boards, labels and all else of a batch.
 
 :func:`fill` works in chunks of rows, two of which are under way. The places of one are made (by the shuffle's
-bijection, or as the caller lists them) and looked up (``_lookup``), and the cache lines of its rows asked
+bijection, or as the caller lists them) and looked up (``lookup``), and the cache lines of its rows asked
 for; while they come, the outputs of the one before are written, whose lines have arrived. All tables but the
 rows themselves are small, and sit in the caches.
 
@@ -17,7 +17,7 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from tape2048._lookup import (
+from tape2048.batches.lookup import (
     CHUNK,
     Chunk,
     Wants,
@@ -28,7 +28,8 @@ from tape2048._lookup import (
     look_up,
     run_of,
 )
-from tape2048._plan import Order, Outputs, Tables
+from tape2048.batches.plan import Order, Outputs, Tables
+from tape2048.batches.shuffle import fill_permuted
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.game.moves import UNKNOWN, recover_move
 from tape2048.game.rules import SYMMETRY_MOVES, legal_mask
@@ -49,7 +50,6 @@ from tape2048.jit.intrinsics import (
     unpack_symmetry,
     word,
 )
-from tape2048.shuffle import fill_permuted
 from tape2048.store.packed_boards import EXPS, board_of
 
 U64 = np.uint64
@@ -310,7 +310,7 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
     """Write a batch.
 
     Args:
-        plan: :attr:`tape2048._plan.Plan.words`; all that its addresses name must live.
+        plan: :attr:`tape2048.batches.plan.Plan.words`; all that its addresses name must live.
         order_words: the entries of an ``Order``, ``u64``.
         places: the first one (where they are not listed), and how many.
         keys: ``Permutation.keys`` where the order is SHUFFLED.

@@ -13,9 +13,9 @@ from tape2048.corpus import Corpus
 
 torch = pytest.importorskip("torch")
 
-from . import training  # noqa: E402 - after the skip
+from .. import training  # noqa: E402 - after the skip
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tape2048 import _gather
-from tape2048._plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048.base.resources import ram_available
+from tape2048.batches import gather_kernel
+from tape2048.batches.plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048.errors import CorpusError, MixedRowsError
 from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.io.reading import populate
@@ -22,14 +22,14 @@ from tape2048.store.row_map import NO_LABELS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tape2048._fields import Batch
-    from tape2048._plan import Cap, Pool
+    from tape2048.batches.fields import Batch
+    from tape2048.batches.plan import Cap, Pool
     from tape2048.store.view import View
 
 _NO_KEYS = np.empty(0, np.uint64)
 _NO_THRESHOLDS = np.empty(0, np.int64)
 
-_LISTED_WORDS = np.array(Order(_gather.LISTED), np.uint64)
+_LISTED_WORDS = np.array(Order(gather_kernel.LISTED), np.uint64)
 _LISTED = Order._fields.index("listed")
 _RECORD_WORDS = np.array(Outputs(), np.uint64)
 _RECORDS = Outputs._fields.index("records")
@@ -103,7 +103,7 @@ class Gatherer:
             keys: ``Permutation.keys`` where the order is SHUFFLED.
         """
         assert places[1] <= batch.capacity
-        done: int = _gather.fill(self.plan.words, order, places, keys, batch.words)
+        done: int = gather_kernel.fill(self.plan.words, order, places, keys, batch.words)
         self.finish(batch, done)
         return done
 
@@ -114,7 +114,7 @@ class Gatherer:
         """As :meth:`fill`, out of a pool, to row ``at`` and after; :meth:`finish` has to follow."""
         assert at + places[1] <= batch.capacity
         words = batch.words_from(at) if at else batch.words
-        done = _gather.fill(plan.words, np.array(order, np.uint64), places, keys, words)
+        done = gather_kernel.fill(plan.words, np.array(order, np.uint64), places, keys, words)
         assert done == places[1]
 
     def finish(self, batch: Batch, rows: int) -> None:
@@ -124,7 +124,7 @@ class Gatherer:
             segment, base = batch.places
             row_bytes = np.uint64(2 * self.embedding_width)
             out = batch["embeddings"].view(np.uint8)
-            _gather.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
+            gather_kernel.copy_rows(self._embedding_addresses, segment, base, row_bytes, out)
 
     def check_files(self) -> None:
         """See ``Store.check_files``."""
@@ -171,18 +171,18 @@ def gather(
         IndexError: a number outside the view; the rows before it are filled.
     """
     if batch is not None:
-        order = np.array(Order(_gather.LISTED, address_of(numbers)), np.uint64)
+        order = np.array(Order(gather_kernel.LISTED, address_of(numbers)), np.uint64)
         done = gatherer.fill(order, (0, len(numbers)), batch, _NO_KEYS)
     else:
         assert records is not None
         if gatherer.plan.line is not None:
-            done = _gather.copy_records(*gatherer.plan.line, numbers, records)
+            done = gather_kernel.copy_records(*gatherer.plan.line, numbers, records)
             _check_done(done, numbers, gatherer)
             return
         # Copies of words that are the same each time: three microseconds less than making them anew.
         order, target = _LISTED_WORDS.copy(), _RECORD_WORDS.copy()
         order[_LISTED], target[_RECORDS] = address_of(numbers), address_of(records)
-        done = _gather.fill(gatherer.plan.words, order, (0, len(numbers)), _NO_KEYS, target)
+        done = gather_kernel.fill(gatherer.plan.words, order, (0, len(numbers)), _NO_KEYS, target)
     _check_done(done, numbers, gatherer)
 
 

@@ -25,7 +25,7 @@ in 32, other ones in each epoch.
 
 **Pools.** ``shuffle=True`` reads single rows from all over the corpus. What does not fit into memory and
 lies on a slow disk is served by ``pool_rows`` better: chunks of rows are read in order, in a random order
-of the chunks, some of them at a time; batches are drawn at random from those. See ``_pool`` for what that
+of the chunks, some of them at a time; batches are drawn at random from those. See ``pool`` for what that
 gives up.
 """
 
@@ -38,16 +38,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048 import _gather
-from tape2048._fields import FIELDS, Batch, Layout, check_fields, check_label_dtype
-from tape2048._gathering import Gatherer
-from tape2048._plan import NO_CAP, Cap, Order
-from tape2048._pool import PoolReader
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int
+from tape2048.batches import gather_kernel
+from tape2048.batches.fields import FIELDS, Batch, Layout, check_fields, check_label_dtype
+from tape2048.batches.gatherer import Gatherer
+from tape2048.batches.plan import NO_CAP, Cap, Order
+from tape2048.batches.pool import PoolReader
+from tape2048.batches.shuffle import Permutation
 from tape2048.errors import CorpusError, EmptyCorpusError, LoaderStateError, RankError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.shuffle import Permutation
 from tape2048.store.view import CappedView, View, check_corpus
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048._fields import LabelDtype
+    from tape2048.batches.fields import LabelDtype
 
 __all__ = ["FIELDS", "Batch", "Batches"]
 
@@ -103,7 +103,7 @@ class _Keys:
         words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
         self.cap = int(words[0])
         self.symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry
-        kind = _gather.SHUFFLED if shuffle else _gather.STRAIGHT
+        kind = gather_kernel.SHUFFLED if shuffle else gather_kernel.STRAIGHT
         self.order = np.array(Order(kind, cap_key=self.cap, symmetry_key=self.symmetry), np.uint64)
 
 

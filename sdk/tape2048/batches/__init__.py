@@ -1,0 +1,1 @@
+"""Random batches of a corpus: order, gather, pools, buffers."""
