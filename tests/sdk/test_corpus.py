@@ -14,7 +14,7 @@ import pytest
 from tests import reference
 
 from tape2048 import Corpus, Session, errors
-from tape2048.export import export
+from tape2048.export.write import export
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
 
 from .builders import Game, Spec, change_database, open_files, write_foreign, write_manifest, write_ours

@@ -55,7 +55,7 @@ def test_package_is_the_public_list_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
-    [("tape2048.torch", "torch", "torch"), ("tape2048.arrow", "pyarrow", "arrow")],
+    [("tape2048.torch", "torch", "torch"), ("tape2048.export.arrow", "pyarrow", "arrow")],
 )
 def test_without_its_package_a_module_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session
-from tape2048._tables import make_table
 from tape2048.base.findings import Finding
 from tape2048.base.text import is_utf8, json_bytes, valid_text
 from tape2048.conversion.dataset_build import build_dataset
 from tape2048.conversion.sources import open_source
-from tape2048.export import export
+from tape2048.export.table import make_table
+from tape2048.export.write import export
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 from tape2048.maintenance.quarantine import quarantine_session

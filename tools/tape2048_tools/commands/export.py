@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048._tables import TableName
     from tape2048.corpus import Corpus
-    from tape2048.export import Format
+    from tape2048.export.table import TableName
+    from tape2048.export.write import Format
 
 #: What ``--output`` is given for standard output.
 _STDOUT = "-"
@@ -89,7 +89,7 @@ def command(
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
-    from tape2048.export import COMPRESSIONS, default_path, export
+    from tape2048.export.write import COMPRESSIONS, default_path, export
 
     if compression is not None and compression not in COMPRESSIONS[format_]:
         raise click.UsageError(
@@ -125,8 +125,8 @@ def command(
 
 
 def _to_stdout(corpus: Corpus, table: TableName, labels: tuple[int, ...]) -> None:
-    from tape2048._tables import make_table
-    from tape2048.export import write_jsonl
+    from tape2048.export.table import make_table
+    from tape2048.export.write import write_jsonl
 
     try:
         write_jsonl(make_table(corpus, table, labels), sys.stdout.buffer, lambda _done, _total: None)

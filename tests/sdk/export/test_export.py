@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048 import _tables, export
-from tape2048._tables import make_table
 from tape2048.corpus import Corpus
 from tape2048.errors import DiskFullError, MissingPackageError, NameTakenError
-from tape2048.export import COMPRESSIONS, default_path
+from tape2048.export import table as _tables
+from tape2048.export import write
+from tape2048.export.table import make_table
+from tape2048.export.write import COMPRESSIONS, default_path
 
-from .builders import GAMES, Game, Spec, rows_of, write_foreign, write_ours
+from ..builders import GAMES, Game, Spec, rows_of, write_foreign, write_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048._tables import TableName
-    from tape2048.export import Format
+    from tape2048.export.table import TableName
+    from tape2048.export.write import Format
 
 pa = pytest.importorskip("pyarrow")
 
@@ -104,7 +105,7 @@ def test_files_hold_every_record(
     corpus: Corpus, tmp_path: Path, format_: Format, compression: str | None, table: Any
 ) -> None:
     path = tmp_path / "out"
-    count = export.export(
+    count = write.export(
         corpus, path, format=format_, table=table, thresholds=(8192, 16384), compression=compression
     )
     expected = EXPECTED[table]((8192, 16384))
@@ -115,13 +116,13 @@ def test_files_hold_every_record(
 def test_types_stay_what_they_are(corpus: Corpus, tmp_path: Path) -> None:
     from pyarrow import parquet
 
-    export.export(corpus, tmp_path / "rows", format="parquet", thresholds=(8192,))
+    write.export(corpus, tmp_path / "rows", format="parquet", thresholds=(8192,))
     schema = parquet.read_schema(tmp_path / "rows")
     assert schema.field("exps").type == pa.list_(pa.uint8(), 16)
     assert schema.field("run_id").type == pa.uint64()
     assert schema.field("step_idx").type == pa.uint32()
     assert schema.field("reached_8192").type == pa.bool_()
-    export.export(corpus, tmp_path / "runs", format="arrow", table="runs")
+    write.export(corpus, tmp_path / "runs", format="arrow", table="runs")
     runs = pa.ipc.open_file(tmp_path / "runs").read_all()
     assert runs.schema.field("seed").type == pa.uint64()
     assert runs["seed"].to_pylist()[0] == 2**64 - 1
@@ -130,7 +131,7 @@ def test_types_stay_what_they_are(corpus: Corpus, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stretch", [1, 3, 7, 100])
 def test_stretches_make_the_whole(corpus: Corpus, stretch: int) -> None:
-    from tape2048.arrow import record_batches
+    from tape2048.export.arrow import record_batches
 
     for table in ("rows", "runs"):
         batches = list(record_batches(corpus, table, thresholds=(4096,), records=stretch))  # type: ignore[arg-type]
@@ -141,7 +142,7 @@ def test_stretches_make_the_whole(corpus: Corpus, stretch: int) -> None:
 
 @pytest.mark.parametrize("records", [0, -1])
 def test_stretches_of_nothing(corpus: Corpus, records: int) -> None:
-    from tape2048.arrow import record_batches
+    from tape2048.export.arrow import record_batches
 
     with pytest.raises(ValueError, match=f"records={records}; expected at least 1"):
         record_batches(corpus, records=records)
@@ -159,17 +160,17 @@ def test_a_view_gives_its_own_rows_and_runs(corpus: Corpus, tmp_path: Path) -> N
     view = corpus.where("highest_tile >= 16384").phase(steps=(1, 4))
     keep = {13, 15, 3}
     rows = [r for r in expected_rows() if r["run_id"] in keep and 1 <= r["step_idx"] < 4]
-    assert export.export(view, tmp_path / "rows", format="jsonl") == len(rows)
+    assert write.export(view, tmp_path / "rows", format="jsonl") == len(rows)
     assert read(tmp_path / "rows", "jsonl") == rows
     runs = [r | {"rows": min(r["steps"], 4) - 1} for r in expected_runs() if r["run_id"] in keep]
-    export.export(view, tmp_path / "runs", format="parquet", table="runs")
+    write.export(view, tmp_path / "runs", format="parquet", table="runs")
     assert read(tmp_path / "runs", "parquet") == runs
 
 
 def test_actions_come_along(tmp_path: Path) -> None:
     write_ours(tmp_path / NAMES[0], Spec(action=True))
     corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
-    export.export(corpus, tmp_path / "out", format="arrow")
+    write.export(corpus, tmp_path / "out", format="arrow")
     found = read(tmp_path / "out", "arrow")
     assert [r["action"] for r in found] == [r["step_idx"] % 4 for r in expected_rows()[:20]]
 
@@ -180,7 +181,7 @@ def test_sessions_of_one_name_are_one_word(tmp_path: Path, table: TableName) -> 
         write_ours(tmp_path / place / NAMES[name], Spec(games=games))
     corpus = Corpus.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
     path = tmp_path / "out.arrow"
-    export.export(corpus, path, format="arrow", table=table)
+    write.export(corpus, path, format="arrow", table=table)
     found = pa.ipc.open_file(path).read_all()["session"]
     assert found.chunk(0).dictionary.to_pylist() == list(NAMES)
     counts = (20, 8, 8) if table == "rows" else (5, 2, 2)
@@ -193,7 +194,7 @@ def test_sessions_of_one_name_are_one_word(tmp_path: Path, table: TableName) -> 
 def test_interleaved_runs_come_run_by_run(tmp_path: Path) -> None:
     write_foreign(tmp_path / NAMES[0], Spec(interleaved=True))
     corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
-    export.export(corpus, tmp_path / "out", format="jsonl", thresholds=(8192,))
+    write.export(corpus, tmp_path / "out", format="jsonl", thresholds=(8192,))
     found = read(tmp_path / "out", "jsonl")
     key = lambda record: (record["run_id"], record["step_idx"])  # noqa: E731 - used twice, here
     assert sorted(found, key=key) == sorted(expected_rows((8192,))[:20], key=key)
@@ -205,10 +206,10 @@ def test_progress_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     write_ours(tmp_path / NAMES[0], Spec(games=(Game(1, 40_000), Game(2, 20_000))))
     corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(export, "JSONL_RECORDS", 1000)
+    monkeypatch.setattr(write, "JSONL_RECORDS", 1000)
     tracemalloc.start()
     try:
-        export.export(
+        write.export(
             corpus, tmp_path / "out", format="jsonl", progress=lambda done, total: seen.append((done, total))
         )
         peak = tracemalloc.get_traced_memory()[1]
@@ -225,7 +226,7 @@ def test_progress_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 def test_duckdb_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / f"rows.{format_}"
-    export.export(corpus, path, format=format_, thresholds=(8192,))
+    write.export(corpus, path, format=format_, thresholds=(8192,))
     query = f"select session, count(*), sum(exps[1]), max(step_idx) from '{path}' group by all order by 1"
     records = expected_rows()
     expected = [
@@ -246,7 +247,7 @@ def test_duckdb_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> Non
 def test_polars_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
     polars = pytest.importorskip("polars")
     path = tmp_path / f"rows.{format_}"
-    export.export(corpus, path, format=format_, thresholds=(8192,))
+    write.export(corpus, path, format=format_, thresholds=(8192,))
     reader = {"parquet": polars.read_parquet, "arrow": polars.read_ipc, "jsonl": polars.read_ndjson}[format_]
     frame = reader(path)
     assert frame.to_dicts() == expected_rows((8192,))
@@ -258,7 +259,7 @@ def test_polars_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> Non
 def test_pandas_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> None:
     pandas = pytest.importorskip("pandas")
     path = tmp_path / f"runs.{format_}"
-    export.export(corpus, path, format=format_, table="runs")
+    write.export(corpus, path, format=format_, table="runs")
     frame = (pandas.read_parquet if format_ == "parquet" else pandas.read_feather)(path)
     assert frame["seed"].dtype == np.uint64
     assert frame.to_dict("records") == expected_runs()
@@ -267,7 +268,7 @@ def test_pandas_reads_it(corpus: Corpus, tmp_path: Path, format_: Format) -> Non
 def test_hugging_face_datasets_reads_it(corpus: Corpus, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     path = tmp_path / "rows.parquet"
-    export.export(corpus, path, format="parquet", thresholds=(8192,))
+    write.export(corpus, path, format="parquet", thresholds=(8192,))
     found = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
     assert found.to_list() == expected_rows((8192,))
     boards = found.with_format("numpy", dtype=None)[:]["exps"]
@@ -281,9 +282,9 @@ def test_an_existing_file_stays_unless_it_is_to_be_replaced(corpus: Corpus, tmp_
     path = tmp_path / "out"
     path.write_text("mine")
     with pytest.raises(NameTakenError):
-        export.export(corpus, path, format="jsonl")
+        write.export(corpus, path, format="jsonl")
     assert path.read_text() == "mine"
-    export.export(corpus, path, format="jsonl", replace=True)
+    write.export(corpus, path, format="jsonl", replace=True)
     assert read(path, "jsonl") == expected_rows()
 
 
@@ -297,7 +298,7 @@ def test_a_full_disk_leaves_nothing(
     monkeypatch.setattr("tape2048.io.durable.os.fsync", full)
     (tmp_path / "out").mkdir()
     with pytest.raises(DiskFullError):
-        export.export(corpus, tmp_path / "out" / "rows", format=format_)
+        write.export(corpus, tmp_path / "out" / "rows", format=format_)
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -308,7 +309,7 @@ def test_an_interrupt_leaves_nothing(corpus: Corpus, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for format_ in COMPRESSIONS:
         with pytest.raises(KeyboardInterrupt):
-            export.export(corpus, tmp_path / "out" / "rows", format=format_, progress=interrupt)  # type: ignore[arg-type]
+            write.export(corpus, tmp_path / "out" / "rows", format=format_, progress=interrupt)  # type: ignore[arg-type]
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -324,26 +325,26 @@ def test_an_interrupt_leaves_nothing(corpus: Corpus, tmp_path: Path) -> None:
 )
 def test_wrong_arguments(corpus: Corpus, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        export.export(corpus, tmp_path / "out", **options)
+        write.export(corpus, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_session_is_no_corpus(corpus: Corpus, tmp_path: Path) -> None:
     session: Any = corpus.sessions[0]
     with pytest.raises(TypeError, match=r"found <Session .*>, expected a Corpus"):
-        export.export(session, tmp_path / "out", format="jsonl")
+        write.export(session, tmp_path / "out", format="jsonl")
     with pytest.raises(TypeError, match="expected a Corpus"):
         make_table(session, "runs")
     assert not (tmp_path / "out").exists()
 
 
 def test_without_pyarrow(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tape2048.export.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("tape2048.export.write.importlib.util.find_spec", lambda _: None)
     for format_ in ("parquet", "arrow"):
         with pytest.raises(MissingPackageError, match="pyarrow") as caught:
-            export.export(corpus, tmp_path / "out", format=format_)  # type: ignore[arg-type]
+            write.export(corpus, tmp_path / "out", format=format_)  # type: ignore[arg-type]
         assert "tape2048[arrow]" in str(caught.value.hint)
-    export.export(corpus, tmp_path / "out", format="jsonl")
+    write.export(corpus, tmp_path / "out", format="jsonl")
 
 
 def test_names_of_files(tmp_path: Path) -> None:

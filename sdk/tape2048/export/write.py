@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import msgspec
 
-from tape2048._tables import make_table
 from tape2048.errors import MissingPackageError
+from tape2048.export.table import make_table
 from tape2048.io.durable import publishing_file
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048._tables import Column, Table, TableName
     from tape2048.corpus import Corpus
+    from tape2048.export.table import Column, Table, TableName
 
 __all__ = ["COMPRESSIONS", "Format", "default_path", "export", "write_jsonl"]
 
@@ -84,7 +84,7 @@ def export(
         raise MissingPackageError(
             f"{format} files need pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
         )
-    from tape2048 import arrow
+    from tape2048.export import arrow
 
     write = arrow.write_parquet if format == "parquet" else arrow.write_arrow
     with publishing_file(path, replace=replace) as file:

@@ -1,7 +1,7 @@
 """Rows and runs for whoever reads Parquet or Arrow: DuckDB, pandas, Polars, Hugging Face datasets.
 
 Needs pyarrow (``pip install 'tape2048[arrow]'``). :func:`record_batches` gives the data in memory; the
-command ``tape2048 export`` and :func:`tape2048.export.export` write files.
+command ``tape2048 export`` and :func:`tape2048.export.write.export` write files.
 
 Types stay what they are: ``exps`` is a list of fixed size 16 of ``uint8``, ids and seeds are ``uint64``.
 The names of sessions are a dictionary, which costs next to nothing in a file however often each comes up.
@@ -17,18 +17,19 @@ except ModuleNotFoundError as error:
     if error.name != "pyarrow":  # it is there, and lacks something itself
         raise
     raise ModuleNotFoundError(
-        "tape2048.arrow needs pyarrow, which is not installed: pip install 'tape2048[arrow]'", name="pyarrow"
+        "tape2048.export.arrow needs pyarrow, which is not installed: pip install 'tape2048[arrow]'",
+        name="pyarrow",
     ) from error
 
-from tape2048._tables import make_table
+from tape2048.export.table import make_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048._tables import Column, Table, TableName
     from tape2048.corpus import Corpus
+    from tape2048.export.table import Column, Table, TableName
 
 __all__ = ["record_batches", "schema", "write_arrow", "write_parquet"]
 
@@ -50,7 +51,7 @@ def record_batches(
 
     Args:
         corpus: what to take them from; a view gives the rows and runs of the view.
-        table: ``"rows"`` or ``"runs"``; :func:`tape2048._tables.make_table` lists their columns.
+        table: ``"rows"`` or ``"runs"``; :func:`tape2048.export.table.make_table` lists their columns.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         records: most records in a batch.
 

@@ -1,0 +1,1 @@
+"""Rows and runs for other tools: Parquet, Arrow, JSON lines."""
