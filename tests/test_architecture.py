@@ -87,9 +87,9 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.critic_train": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.critic_eval": ("numba", "numpy", "rich", "torch", "sklearn", "matplotlib"),
     "tape2048_tools.commands.critic_score": ("numba", "numpy", "rich", "torch"),
-    "tape2048.critic_metrics": ("numba", "rich", "torch", "sklearn"),
+    "tape2048.critic.metrics": ("numba", "rich", "torch", "sklearn"),
     "tape2048_tools.commands.embed": ("numba", "numpy", "rich", "torch"),
-    "tape2048.critic_config": ("numba", "rich", "torch"),
+    "tape2048.critic.config": ("numba", "rich", "torch"),
     "tape2048_tools.commands.pack": ("numba", "numpy", "rich", "zstandard"),
     "tape2048.packs.reader": ("numba", "rich", "zstandard"),
 }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048.critic_metrics import RunBootstrap, ranking
+from tape2048.critic.metrics import RunBootstrap, ranking
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048 import Corpus
-from tape2048.critic_metrics import Estimate, RunBootstrap, estimate, ranking
+from tape2048.critic.metrics import Estimate, RunBootstrap, estimate, ranking
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

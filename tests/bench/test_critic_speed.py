@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from tape2048.critic_config import CriticConfig
+from tape2048.critic.config import CriticConfig
 
 from . import critic
 

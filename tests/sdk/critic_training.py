@@ -18,7 +18,7 @@ import msgspec
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048.critic_config import CriticConfig
+from tape2048.critic.config import CriticConfig
 from tape2048.torch.training import train_critic
 
 if TYPE_CHECKING:

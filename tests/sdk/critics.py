@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.critic_config import CriticConfig
+from tape2048.critic.config import CriticConfig
 
 from .builders import Game, Spec, write_ours
 

@@ -16,7 +16,7 @@ from tests.sdk.critics import TILES, make_games
 from tests.sdk.run_builders import a2t1_bytes, game
 
 from tape2048 import Corpus
-from tape2048.critic_scores import open_scores
+from tape2048.critic.scores import open_scores
 from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.critic_evaluation import Evaluation
+    from tape2048.critic.evaluation import Evaluation
 
     Tape = Callable[..., Any]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.sdk.critics import make_games
 
 from tape2048 import errors
-from tape2048.critic_config import CriticConfig
+from tape2048.critic.config import CriticConfig
 from tape2048_tools.critic_options import EXAMPLE, example_toml, load_critic_config
 
 if TYPE_CHECKING:

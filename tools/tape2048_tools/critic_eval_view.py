@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tape2048.critic_evaluation import Cell, Evaluation
-    from tape2048.critic_metrics import Estimate
+    from tape2048.critic.evaluation import Cell, Evaluation
+    from tape2048.critic.metrics import Estimate
 
 __all__ = [
     "METRICS",

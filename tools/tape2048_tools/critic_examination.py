@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic_baselines import Baseline
+    from tape2048.critic.baselines import Baseline
     from tape2048.torch.critic import CriticInfo
 
 __all__ = ["ALL", "Parts", "choose_parts", "expected_score", "rows_per_run"]
@@ -126,7 +126,7 @@ def expected_score(player: str) -> Baseline:
     """
     import numpy as np
 
-    from tape2048.critic_baselines import score_so_far
+    from tape2048.critic.baselines import score_so_far
     from tape2048_recorder.config import split_player
     from tape2048_recorder.players import check_player, make_player
     from tape2048_recorder.players.ntuple import move_values

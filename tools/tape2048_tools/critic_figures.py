@@ -17,7 +17,7 @@ from tape2048_tools.critic_eval_view import ranking_predictors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048.critic_evaluation import Evaluation, ReliabilityCurve
+    from tape2048.critic.evaluation import Evaluation, ReliabilityCurve
     from tape2048_tools.critic_curves import Curves
 
 __all__ = ["auroc_figure", "learning_figure", "reliability_figure", "require_matplotlib"]

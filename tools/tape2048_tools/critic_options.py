@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tape2048.critic_config import CriticConfig
+from tape2048.critic.config import CriticConfig
 from tape2048.errors import MissingPackageError
 from tape2048.settings.fields import load_settings, settings_of
 from tape2048.settings.sample import settings_toml

@@ -15,8 +15,8 @@ from tape2048_tools.output import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tape2048.critic_evaluation import Cell, Evaluation
-    from tape2048.critic_metrics import Estimate
+    from tape2048.critic.evaluation import Cell, Evaluation
+    from tape2048.critic.metrics import Estimate
     from tape2048_tools.critic_curves import Curves
 
 __all__ = ["report"]

@@ -14,7 +14,7 @@ from tape2048_tools.views import JobView, open_view
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tape2048.critic_config import CriticConfig
+    from tape2048.critic.config import CriticConfig
     from tape2048.torch.training import Progress, Trained
 
 

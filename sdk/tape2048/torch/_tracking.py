@@ -13,7 +13,7 @@ from tape2048.torch._support import require
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.critic_config import CriticConfig
+    from tape2048.critic.config import CriticConfig
 
 
 class Tracking:

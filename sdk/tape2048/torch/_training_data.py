@@ -13,7 +13,7 @@ from tape2048.session.labels import positive_weights, prevalence
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:
-    from tape2048.critic_config import CriticConfig
+    from tape2048.critic.config import CriticConfig
     from tape2048.session.embeddings import Embeddings
     from tape2048.torch._ranks import Ranks
 

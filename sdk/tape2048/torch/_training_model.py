@@ -24,7 +24,7 @@ from tape2048.torch.tower import (
 )
 
 if TYPE_CHECKING:
-    from tape2048.critic_config import CriticConfig
+    from tape2048.critic.config import CriticConfig
     from tape2048.torch._training_data import TrainingData
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tape2048.critic_metrics import ranking
+from tape2048.critic.metrics import ranking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

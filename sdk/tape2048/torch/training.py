@@ -44,7 +44,7 @@ from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048.critic_config import CriticConfig
+    from tape2048.critic.config import CriticConfig
     from tape2048.io.training_directory import TrainingView
     from tape2048.torch._training_data import TrainingData
 

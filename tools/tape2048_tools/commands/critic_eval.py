@@ -11,7 +11,7 @@ from tape2048_tools._click import CRITIC_TOWER, DEVICE, PATH, Command, json_opti
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.critic_evaluation import Evaluation
+    from tape2048.critic.evaluation import Evaluation
 
 
 @click.command(
@@ -150,8 +150,8 @@ def _examine(
     **_: Any,
 ) -> tuple[Evaluation, dict[str, Any]]:
     from tape2048 import Corpus
-    from tape2048._critic_rows import check_embeddings
-    from tape2048.critic_evaluation import evaluate
+    from tape2048.critic.evaluation import evaluate
+    from tape2048.critic.sample import check_embeddings
     from tape2048.torch.critic import Critic
     from tape2048_tools.critic_examination import choose_parts, expected_score, rows_per_run
     from tape2048_tools.views import stages_bar

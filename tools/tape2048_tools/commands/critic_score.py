@@ -59,7 +59,7 @@ def command(
     import msgspec
 
     from tape2048.base.text import counted
-    from tape2048.critic_scores import write_scores
+    from tape2048.critic.scores import write_scores
     from tape2048.torch.critic import Critic
 
     loaded = Critic.load(critic, device, tower=tower)

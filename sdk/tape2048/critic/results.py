@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tape2048.critic_metrics import Estimate
+from tape2048.critic.metrics import Estimate
 
 __all__ = ["Cell", "Evaluation", "ReliabilityBin", "ReliabilityCurve", "Scores", "Stage"]
 

@@ -134,7 +134,7 @@ def ranking(
     Raises:
         ValueError: shapes that do not fit, a run that has no weights, or a NaN.
     """
-    from tape2048._ranking import LANES, rank_weighted
+    from tape2048.critic.ranking import LANES, rank_weighted
 
     values, labels, owners = _checked(scores, labels, runs, weights)
     if order is None:

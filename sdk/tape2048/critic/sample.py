@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic_baselines import Baseline
+    from tape2048.critic.baselines import Baseline
 
 __all__ = ["CriticLike", "Sample", "check_embeddings", "take_sample"]
 
@@ -87,7 +87,7 @@ def take_sample(
         seed: decides which.
         progress: called with rows done and all rows.
     """
-    from tape2048.critic_baselines import highest_tile
+    from tape2048.critic.baselines import highest_tile
     from tape2048.game.rules import exps_to_boards
 
     embedded = critic is not None and critic.needs_embeddings

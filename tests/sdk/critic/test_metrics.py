@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from tape2048.critic_metrics import (
+from tape2048.critic.metrics import (
     Estimate,
     RunBootstrap,
     brier_score,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048._critic_rows import CriticLike
     from tape2048.corpus import Corpus
+    from tape2048.critic.sample import CriticLike
     from tape2048.session.session import Session
 
 __all__ = ["CriticScores", "RunRows", "ScoresInfo", "open_scores", "write_scores"]
@@ -266,8 +266,8 @@ def _open(
 
 
 def _of_sessions(path: Path, kind: str, critic: CriticLike, tower_sha256: str | None) -> _Boards:
-    from tape2048._critic_rows import check_embeddings
     from tape2048.corpus import Corpus
+    from tape2048.critic.sample import check_embeddings
     from tape2048.game.rules import exps_to_boards
 
     # A corpus numbers rows run by run, and a session of others may have them in turns: one session's own

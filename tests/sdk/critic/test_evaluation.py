@@ -10,8 +10,8 @@ import pytest
 from tests import reference
 
 from tape2048 import Corpus
-from tape2048.critic_baselines import calibrate, highest_tile, nothing, score_so_far
-from tape2048.critic_evaluation import (
+from tape2048.critic.baselines import calibrate, highest_tile, nothing, score_so_far
+from tape2048.critic.evaluation import (
     ALL,
     CRITIC,
     INTERVAL_RUNS_MIN,
@@ -21,10 +21,10 @@ from tape2048.critic_evaluation import (
     Evaluation,
     evaluate,
 )
-from tape2048.critic_metrics import calibration_error, reliability
+from tape2048.critic.metrics import calibration_error, reliability
 from tape2048.game.rules import boards_to_exps
 
-from .critics import TILES, make_games
+from ..critics import TILES, make_games
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

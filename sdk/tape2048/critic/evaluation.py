@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 import numpy as np
 
-from tape2048._critic_results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
-from tape2048._critic_rows import CriticLike, Sample, take_sample
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered, worker_count
-from tape2048.critic_baselines import calibrate, highest_tile, nothing
-from tape2048.critic_metrics import (
+from tape2048.critic.baselines import calibrate, highest_tile, nothing
+from tape2048.critic.metrics import (
     RunBootstrap,
     brier_score,
     calibration_error,
@@ -34,6 +32,8 @@ from tape2048.critic_metrics import (
     ranking,
     reliability,
 )
+from tape2048.critic.results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
+from tape2048.critic.sample import CriticLike, Sample, take_sample
 from tape2048.store.view import check_corpus
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic_baselines import Baseline
-    from tape2048.critic_metrics import Estimate
+    from tape2048.critic.baselines import Baseline
+    from tape2048.critic.metrics import Estimate
 
 __all__ = [
     "ALL",

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import Corpus, Session, critic_scores
+from tape2048 import Corpus, Session
 from tape2048.conversion.dataset_build import build_dataset
 from tape2048.conversion.sources import open_source
-from tape2048.critic_scores import open_scores, write_scores
+from tape2048.critic import scores
+from tape2048.critic.scores import open_scores, write_scores
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import EmbeddingsError, NameTakenError, ScoresError
 from tape2048.game.rules import exps_to_boards
 from tape2048.packs.reader import pack_directory
 
-from . import corpora
-from .run_builders import a2run2_bytes, a2t1_bytes, game
+from .. import corpora
+from ..run_builders import a2run2_bytes, a2t1_bytes, game
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +119,7 @@ def test_pieces_of_any_size_make_the_same_file(
     corpora.build(tmp_path / "root")
     build_dataset(tmp_path / "ds", [runs])
     steps = [len(one.run) for one in open_source(runs).runs() if one.run is not None]
-    monkeypatch.setattr(critic_scores, "BATCH_ROWS", piece_rows if piece_rows != 100 else steps[0])
+    monkeypatch.setattr(scores, "BATCH_ROWS", piece_rows if piece_rows != 100 else steps[0])
     for source in (tmp_path / "root", tmp_path / "root" / corpora.THEIRS, tmp_path / "ds", runs):
         asked: list[int] = []
 
@@ -136,10 +137,10 @@ def test_pieces_of_any_size_make_the_same_file(
         assert sum(asked) == info.rows
         if source == runs:
             assert asked[0] == (info.rows if piece_rows == 10**6 else steps[0])
-            assert all(rows >= critic_scores.BATCH_ROWS for rows in asked[:-1])
+            assert all(rows >= scores.BATCH_ROWS for rows in asked[:-1])
             assert done == [(k, len(steps)) for k in range(1, len(steps) + 1)]
         else:
-            assert max(asked) <= critic_scores.BATCH_ROWS
+            assert max(asked) <= scores.BATCH_ROWS
             assert done[-1] == (info.rows, info.rows)
 
 
@@ -245,7 +246,7 @@ def test_embeddings_are_those_of_the_rows(
             "rows": len(session), "steps_crc32c": steps,
         }  # fmt: skip
         (session.path / "embeddings.json").write_text(json.dumps(facts))
-    monkeypatch.setattr(critic_scores, "BATCH_ROWS", piece_rows)
+    monkeypatch.setattr(scores, "BATCH_ROWS", piece_rows)
     critic, out = Hashing(), tmp_path / "out.npy"
     critic.needs_embeddings = True
     with pytest.raises(EmbeddingsError, match="the critic learned from those of eeeeeeeeeeeeeeee"):

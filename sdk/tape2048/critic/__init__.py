@@ -1,0 +1,1 @@
+"""Critics without PyTorch: settings, examination, metrics, baselines, files of scores."""
