@@ -26,10 +26,10 @@ _LONG_FILES = (
     "tools/test_player_command.py",
     "bench/test_training_speed.py",
     "tools/test_train_player.py",
-    "sdk/test_critic_training.py",
+    "sdk/torch/test_training.py",
     "recorder/lanes/test_batch_recording.py",
     "recorder/test_worker_sweep.py",
-    "sdk/test_example.py",
+    "sdk/torch/test_example.py",
 )
 
 

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.critic.config import CriticConfig
-from tape2048.torch.training import train_critic
+from tape2048.torch.training.run import train_critic
 
 if TYPE_CHECKING:
-    from tape2048.torch.training import Progress
+    from tape2048.torch.training.run import Progress
 
 
 class Paced:

@@ -258,7 +258,7 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
 
 def progress(**changes: Any) -> Any:
     pytest.importorskip("torch")
-    from tape2048.torch.training import Progress
+    from tape2048.torch.training.run import Progress
 
     made = Progress(
         120, 1000, 1.2, 0.34567, 4321.0, 0.012, 1e-3, 0.31, {"8192": 0.91, "32768": None}, 100, 65.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.critic.config import CriticConfig
-    from tape2048.torch.training import Progress, Trained
+    from tape2048.torch.training.run import Progress, Trained
 
 
 class CriticView(JobView):

@@ -2,7 +2,7 @@
 
 Needs torch (``pip install 'tape2048[torch]'``); critics and their files also need safetensors
 (``pip install 'tape2048[critic]'``). :mod:`tape2048.torch.loader` says how the batches come, and how long
-one is valid; :mod:`tape2048.torch.critic` what a critic is; :mod:`tape2048.torch.training` how it is trained.
+one is valid; :mod:`tape2048.torch.critic` what a critic is; :mod:`tape2048.torch.training.run` how it is trained.
 """
 
 try:

@@ -27,9 +27,9 @@ from torch import nn
 from tape2048.errors import CriticError, EmbeddingsError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
-from tape2048.torch._files import publish_directory
-from tape2048.torch._support import pick_device, read_tensors, tensor_bytes
+from tape2048.torch.files import publish_directory
 from tape2048.torch.head import CriticHead
+from tape2048.torch.support import pick_device, read_tensors, tensor_bytes
 from tape2048.torch.tower import (
     CRITIC_JSON,
     MODEL,

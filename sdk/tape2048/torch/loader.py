@@ -41,7 +41,7 @@ from tape2048.corpus import Capped
 from tape2048.errors import DeviceError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.store.view import check_corpus
-from tape2048.torch._support import pick_device
+from tape2048.torch.support import pick_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

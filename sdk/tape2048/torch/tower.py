@@ -29,8 +29,8 @@ from torch import nn
 
 from tape2048.errors import ConfigError, CriticError, MissingPackageError
 from tape2048.io.reading import map_path, read_path
-from tape2048.torch._files import publish_directory
-from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
+from tape2048.torch.files import publish_directory
+from tape2048.torch.support import content_sha256, read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

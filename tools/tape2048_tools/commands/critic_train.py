@@ -1,4 +1,4 @@
-"""``tape2048 critic train``; what it does is in :mod:`tape2048.torch.training`."""
+"""``tape2048 critic train``; what it does is in :mod:`tape2048.torch.training.run`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         return
     require_torch()
     sys.path.append(str(Path.cwd()))  # where a tower's module:factory may stand
-    from tape2048.torch.training import train_critic
+    from tape2048.torch.training.run import train_critic
     from tape2048_tools.critic_view import CriticView, trained_facts, trained_summary
 
     first = os.environ.get("RANK", "0") == "0"

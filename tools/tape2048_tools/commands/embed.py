@@ -98,7 +98,7 @@ def command(
     require_torch()
     import torch
 
-    from tape2048.torch._support import local_device
+    from tape2048.torch.support import local_device
     from tape2048.torch.tower import open_tower
 
     share = share or _share_of_rank()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.torch._ranks import Ranks
     from tape2048.torch.loader import CriticLoader
+    from tape2048.torch.training.ranks import Ranks
 
 
 class Validation(NamedTuple):

@@ -15,12 +15,12 @@ pytest.importorskip("safetensors")
 
 from tape2048.session.session import Session  # noqa: E402 - after the skip
 from tape2048.torch import CriticLoader  # noqa: E402
-from tape2048.torch._validation import auroc, validate  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
-from tape2048.torch.training import train_critic  # noqa: E402
+from tape2048.torch.training.run import train_critic  # noqa: E402
+from tape2048.torch.training.validation import auroc, validate  # noqa: E402
 
-from .critics import config, make_games  # noqa: E402
+from ..critics import config, make_games  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

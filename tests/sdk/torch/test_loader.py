@@ -18,7 +18,7 @@ import pytest
 from tape2048.corpus import Corpus
 from tape2048.errors import DeviceError, LoaderStateError, RankError, RowsGoneError
 
-from .builders import Game, Spec, write_ours
+from ..builders import Game, Spec, write_ours
 
 torch = pytest.importorskip("torch")
 

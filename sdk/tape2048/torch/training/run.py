@@ -32,21 +32,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.errors import DivergedError
 from tape2048.io.training_directory import TrainingDirectory
-from tape2048.torch import _training_model as models
-from tape2048.torch._checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
-from tape2048.torch._clock import Clock
-from tape2048.torch._ranks import Ranks, joined
-from tape2048.torch._tracking import Tracking
-from tape2048.torch._training_data import bad_batch, open_data
-from tape2048.torch._validation import Validation, validate
 from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
+from tape2048.torch.training import model as models
+from tape2048.torch.training.checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
+from tape2048.torch.training.clock import Clock
+from tape2048.torch.training.data import bad_batch, open_data
+from tape2048.torch.training.ranks import Ranks, joined
+from tape2048.torch.training.tracking import Tracking
+from tape2048.torch.training.validation import Validation, validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tape2048.critic.config import CriticConfig
     from tape2048.io.training_directory import TrainingView
-    from tape2048.torch._training_data import TrainingData
+    from tape2048.torch.training.data import TrainingData
 
 
 class Progress(NamedTuple):

@@ -20,7 +20,7 @@ from tape2048.torch.embedding import bf16_bits  # noqa: E402
 from tape2048.torch.head import CriticHead  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402
 
-from .naming import Naming  # noqa: E402
+from ..naming import Naming  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path

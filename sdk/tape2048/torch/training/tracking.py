@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from tape2048.torch._support import require
+from tape2048.torch.support import require
 
 if TYPE_CHECKING:
     from pathlib import Path

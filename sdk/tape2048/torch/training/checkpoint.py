@@ -20,14 +20,14 @@ import torch
 from tape2048.errors import CheckpointError, CriticError
 from tape2048.io.durable import publishing_file
 from tape2048.io.training_directory import check_same
-from tape2048.torch._support import content_sha256, read_tensors, tensor_bytes
+from tape2048.torch.support import content_sha256, read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
 
-    from tape2048.torch._ranks import Ranks
+    from tape2048.torch.training.ranks import Ranks
 
 VERSION = 1
 

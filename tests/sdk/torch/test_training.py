@@ -27,20 +27,21 @@ pytest.importorskip("safetensors")
 from tape2048.io.durable import replace_file  # noqa: E402 - after the skip
 from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.session.session import Session  # noqa: E402
-from tape2048.torch import Critic, training  # noqa: E402
-from tape2048.torch._support import tensor_bytes  # noqa: E402
-from tape2048.torch._training_model import learning_rate  # noqa: E402
-from tape2048.torch._validation import Validation, auroc  # noqa: E402
+from tape2048.torch import Critic
 from tape2048.torch.embedding import embed_session  # noqa: E402
+from tape2048.torch.support import tensor_bytes  # noqa: E402
 from tape2048.torch.tower import open_tower  # noqa: E402
-from tape2048.torch.training import train_critic  # noqa: E402
+from tape2048.torch.training import run as training  # noqa: E402
+from tape2048.torch.training.model import learning_rate  # noqa: E402
+from tape2048.torch.training.run import train_critic  # noqa: E402
+from tape2048.torch.training.validation import Validation, auroc  # noqa: E402
 
-from .critics import TILES, config, make_games  # noqa: E402
+from ..critics import TILES, config, make_games  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 #: What a line of metrics says of time, which no resuming brings back.
 TIMES = ("rows_per_s", "data_wait", "elapsed_s")
 

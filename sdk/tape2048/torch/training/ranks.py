@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tape2048.errors import RankError
-from tape2048.torch._support import local_device
+from tape2048.torch.support import local_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from tape2048.torch.loader import CriticLoader
 if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig
     from tape2048.session.embeddings import Embeddings
-    from tape2048.torch._ranks import Ranks
+    from tape2048.torch.training.ranks import Ranks
 
 #: Batches made ahead. A thread that gets no core for ten milliseconds, which others on the machine see to,
 #: is behind four steps of a head by then.

@@ -25,7 +25,7 @@ from tape2048.torch.tower import (
 
 if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig
-    from tape2048.torch._training_data import TrainingData
+    from tape2048.torch.training.data import TrainingData
 
 __all__ = [
     "CriticModel",

@@ -1,0 +1,1 @@
+"""Training of a critic: model, data, validation, checkpoints, ranks."""
