@@ -45,9 +45,9 @@ HEAVY = {
         "sdk/tape2048/runs/a2run2_codec.py",
         "sdk/tape2048/game/rules.py",
         "sdk/tape2048/batches/shuffle.py",
-        "recorder/tape2048_recorder/engine.py",
-        "recorder/tape2048_recorder/game_loop.py",
-        "recorder/tape2048_recorder/rng.py",
+        "recorder/tape2048_recorder/game/engine.py",
+        "recorder/tape2048_recorder/game/loop.py",
+        "recorder/tape2048_recorder/game/rng.py",
         "recorder/tape2048_recorder/lanes/",
         "sdk/tape2048/ntuple/images.py",
         "sdk/tape2048/ntuple/lookup.py",
@@ -158,7 +158,7 @@ def test_a_module_keeps_to_its_room(path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "back", "heavy"),
     [
-        ("import tape2048_recorder.engine", 1, 0),
+        ("import tape2048_recorder.game.engine", 1, 0),
         ("from tape2048_tools import cli", 1, 0),
         ("def f():\n    import tape2048_recorder", 1, 0),
         ("import os, rich.console", 0, 1),

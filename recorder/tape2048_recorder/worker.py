@@ -57,9 +57,9 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, channel: Channel, shared: Shared) -> None:
         # The compiler is loaded here and not above, so that a worker that cannot load it says so.
-        from tape2048_recorder import game_loop, rng
+        from tape2048_recorder.game import loop, rng
 
-        self._loop = game_loop
+        self._loop = loop
         self._game_seeds = rng.game_seeds
         self._spec = spec
         self._channel = channel

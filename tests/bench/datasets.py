@@ -37,9 +37,9 @@ from tape2048.datasets.run_table import RunTable
 from tape2048.game.rules import exps_to_boards, legal_masks
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta
-from tape2048_recorder.game_loop import Buffer, play_into
+from tape2048_recorder.game.loop import Buffer, play_into
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players import make_player
-from tape2048_recorder.rng import game_seeds
 
 from .figures import Figure, alternate, claim_memory, machine, median_of, report
 from .recording import memory_dir, warm_memory

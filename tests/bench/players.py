@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048.ntuple.files import load_network
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple.trainer import Trainer
-from tape2048_recorder.rng import game_seeds
 
 from . import sketch
 from .figures import ROUNDS_MIN, Figure, alternate, cpu_rate, machine, median_of, report

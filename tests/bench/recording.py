@@ -132,9 +132,9 @@ def _play_child(player: str, index: int) -> None:
     import numpy as np
 
     from tape2048_recorder.config import split_player
-    from tape2048_recorder.game_loop import play_unrecorded
+    from tape2048_recorder.game.loop import play_unrecorded
+    from tape2048_recorder.game.rng import game_seeds
     from tape2048_recorder.players import make_player
-    from tape2048_recorder.rng import game_seeds
 
     name, args = split_player(player)
     compiled = make_player(name, args or {})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests import reference
 
 from tape2048.jit.compiler import kernel
-from tape2048_recorder.players._api import choose
+from tape2048_recorder.game.player_api import choose
 
 GAMMA = np.uint64(reference.GOLDEN_GAMMA)
 words = st.integers(0, 2**64 - 1)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tape2048_recorder import evaluation, players, rng
+from tape2048_recorder import evaluation, players
 from tape2048_recorder.evaluation import REACH_TILES, Evaluation, evaluate, wilson
-from tape2048_recorder.game_loop import play_unrecorded
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.loop import play_unrecorded
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.session.session import sessions
-from tape2048_recorder.rng import game_seeds
+from tape2048_recorder.game.rng import game_seeds
 
 from .checks import (
     assert_recovers_all_that_was_confirmed,

@@ -18,11 +18,12 @@ from tests.recorder.ntuple import slow
 
 from tape2048.errors import ConfigError, NetworkError, UnknownKeyError
 from tape2048.ntuple.files import save_network
-from tape2048_recorder import players, rng
-from tape2048_recorder.game_loop import play_unrecorded
+from tape2048_recorder import players
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.ntuple.arguments import parse_mix
 from tape2048_recorder.ntuple.downgrading import downgraded
-from tape2048_recorder.players._api import NO_MOVE
 from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
 
 if TYPE_CHECKING:

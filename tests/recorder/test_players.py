@@ -18,10 +18,11 @@ from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, w
 
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.jit.compiler import kernel
-from tape2048_recorder import players, rng
-from tape2048_recorder.game_loop import play_unrecorded
+from tape2048_recorder import players
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.players import expectimax
-from tape2048_recorder.players._api import NO_MOVE, choose
 
 if TYPE_CHECKING:
     from pathlib import Path

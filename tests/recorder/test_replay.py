@@ -17,7 +17,7 @@ from tape2048 import Session, sessions, validate_session
 from tape2048.errors import ReplayError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048_recorder import replay
-from tape2048_recorder.game_loop import Buffer
+from tape2048_recorder.game.loop import Buffer
 from tape2048_recorder.replay import replay_session
 
 if TYPE_CHECKING:

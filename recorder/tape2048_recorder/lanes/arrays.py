@@ -2,7 +2,7 @@
 
 A lane keeps no rows while its game is played. It keeps one byte a step, from which the rows are made when
 the game has ended: bits 0-1 the move, bits 2-5 which of the empty cells the new tile went to (counted as
-:func:`tape2048_recorder.engine.spawn` counts), bit 6 whether it was a 4. With the seed that is the whole
+:func:`tape2048_recorder.game.engine.spawn` counts), bit 6 whether it was a 4. With the seed that is the whole
 game, in a 28th of its rows' memory: 4,096 games of 20,000 steps wait in 82 MB.
 
 The bytes stand in chunks of :data:`CHUNK_STEPS` in one arena for all lanes of a player; a game's chunks are a

@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
-from tape2048_recorder import rng
+from tape2048_recorder.game import rng
 from tape2048_recorder.players.random import _ORDERS
 from tape2048_recorder.sampling import METHODS, Sampling
 

@@ -24,8 +24,8 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit, store8, store32, store64
-from tape2048_recorder import rng
-from tape2048_recorder.engine import new_game
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.engine import new_game
 from tape2048_recorder.lanes.arrays import CHUNK_STEPS
 
 __all__ = [

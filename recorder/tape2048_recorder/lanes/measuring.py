@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import NullPlayer, Table
 from tape2048_recorder.players.batch import Caller, make_batch_player
-from tape2048_recorder.rng import game_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

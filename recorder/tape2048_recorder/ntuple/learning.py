@@ -38,8 +38,8 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import prefetch
 from tape2048.ntuple.images import stage_of
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, value_of
-from tape2048_recorder import rng
-from tape2048_recorder.engine import new_game, spawn
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.engine import new_game, spawn
 
 if TYPE_CHECKING:
     from tape2048.ntuple.placing import Places

@@ -34,8 +34,8 @@ from tape2048.io.safetensors import decode, encode, mapped
 from tape2048.io.training_directory import check_same
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import places_of, stage_reaches
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
-from tape2048_recorder.rng import game_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

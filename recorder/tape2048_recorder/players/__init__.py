@@ -2,7 +2,7 @@
 
 This module knows them by name only, so that settings can be checked without loading the compiler;
 :func:`make_player` loads a player's module and its tables. What a player is to the game loop, and how
-to add one, stands in :mod:`tape2048_recorder.players._api`.
+to add one, stands in :mod:`tape2048_recorder.game.player_api`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from numba.extending import register_jitable
 
 from tape2048.game.rules import empty_mask, row, slide, slide_rows, transpose
 from tape2048.jit.compiler import kernel
-from tape2048_recorder.players._api import NO_MOVE, chooses
+from tape2048_recorder.game.player_api import NO_MOVE, chooses
 
 U64 = np.uint64
 

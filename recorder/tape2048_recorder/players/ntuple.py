@@ -41,11 +41,11 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
 from tape2048.ntuple.lookup import highest_at_least, value_of
 from tape2048.ntuple.placing import place
-from tape2048_recorder import rng
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
 from tape2048_recorder.ntuple.downgrading import downgraded
 from tape2048_recorder.players import sha256_of
-from tape2048_recorder.players._api import NO_MOVE, chooses
 
 if TYPE_CHECKING:
     from tape2048.ntuple.network import Network

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tape2048.game.rules import slide_rows, transpose
-from tape2048_recorder import rng
-from tape2048_recorder.players._api import NO_MOVE, chooses
+from tape2048_recorder.game import rng
+from tape2048_recorder.game.player_api import NO_MOVE, chooses
 
 U64 = np.uint64
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import NullPlayer, Table
 from tape2048_recorder.players.batch import Caller
-from tape2048_recorder.rng import game_seeds
 from tape2048_recorder.sampling import Sampling
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from tests import reference
 from tape2048.errors import BookkeepingError, PlayerAnswerError, PlayerRaisedError
 from tape2048.formats.session import step_dtype
 from tape2048.game.rules import exps_to_boards, legal_masks
-from tape2048_recorder.game_loop import GAMES_PLAYED, Buffer, play_into
+from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
+from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import arrays, kernels
 from tape2048_recorder.lanes.table import NullPlayer
 from tape2048_recorder.players import make_player
 from tape2048_recorder.players.ntuple import move_values
-from tape2048_recorder.rng import game_seeds
 
 from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_of
 from .tables import SEED, Games, Kept, make_table, play, play_out

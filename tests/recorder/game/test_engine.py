@@ -14,8 +14,9 @@ from scipy import stats
 from tests import reference
 
 from tape2048.jit.compiler import kernel
-from tape2048_recorder import engine, players, rng
-from tape2048_recorder.game_loop import play_unrecorded
+from tape2048_recorder import players
+from tape2048_recorder.game import engine, rng
+from tape2048_recorder.game.loop import play_unrecorded
 
 words = st.integers(0, 2**64 - 1)
 boards_with_room = st.lists(st.integers(0, 15), min_size=16, max_size=16).filter(lambda cells: 0 in cells)

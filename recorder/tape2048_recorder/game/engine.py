@@ -9,7 +9,7 @@ import numpy as np
 from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
-from tape2048_recorder import rng
+from tape2048_recorder.game import rng
 
 U64 = np.uint64
 

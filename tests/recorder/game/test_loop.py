@@ -15,8 +15,9 @@ from tests import reference
 
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game import rules
-from tape2048_recorder import engine, game_loop, players, rng
-from tape2048_recorder.game_loop import (
+from tape2048_recorder import players
+from tape2048_recorder.game import engine, loop, rng
+from tape2048_recorder.game.loop import (
     BUFFER_FULL,
     GAMES_PLAYED,
     STEPS_PLAYED,
@@ -366,7 +367,7 @@ def test_more_games_can_be_given_while_some_wait(begun: int) -> None:
 def test_pieces_of_any_size_are_the_rows(
     rows: int, record_action: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(game_loop, "_PIECE_ROWS", rows)
+    monkeypatch.setattr(loop, "_PIECE_ROWS", rows)
     buffer = make_buffer(record_action=record_action, sample_rate=2)
     ids = ids_of(9)
     buffer.give(ids, seeds_of(ids))
@@ -403,15 +404,15 @@ def test_more_games_than_the_buffer_keeps_runs_of_are_refused() -> None:
 
 def test_a_game_with_the_highest_tiles_is_scored() -> None:
     """Two 32768 that do not merge, and a score past what 16 bits hold; set up by hand, few games get here."""
-    from tape2048_recorder import game_loop
+    from tape2048_recorder.game import loop
 
     cells = [15, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1]  # lost
     assert reference.legal_moves(cells) == []
     buffer = make_buffer()
     buffer.give(ids_of(1), seeds_of(ids_of(1)))
     play_into(buffer, player("random"), steps_max=1)
-    buffer._game[game_loop._BOARD] = reference.pack(cells)
-    buffer._game[game_loop._FOURS] = 1000
+    buffer._game[loop._BOARD] = reference.pack(cells)
+    buffer._game[loop._FOURS] = 1000
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
     assert buffer.runs["max_score"].tolist() == [reference.board_score(cells) - 4000]
     assert buffer.runs["highest_tile"].tolist() == [32768]

@@ -21,8 +21,8 @@ from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE, s
 from tape2048.game.rules import board_score, max_exponent, spread_exps
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, store8, store32, store64
-from tape2048_recorder.engine import new_game, spawn
-from tape2048_recorder.players._api import NO_MOVE, choose
+from tape2048_recorder.game.engine import new_game, spawn
+from tape2048_recorder.game.player_api import NO_MOVE, choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from scipy import stats
 from tests import reference
 
 from tape2048.jit.compiler import kernel
-from tape2048_recorder import rng
+from tape2048_recorder.game import rng
 
 words = st.integers(0, 2**64 - 1)
 

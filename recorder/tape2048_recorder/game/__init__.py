@@ -1,0 +1,1 @@
+"""The compiled game: random spawns, the generator, the loop over whole games."""
