@@ -28,8 +28,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.gauges import Gauges, limit_met
-from tape2048_recorder.playing import Playing, error_of
-from tape2048_recorder.protocol import (
+from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
     Confirmed,
@@ -43,9 +42,10 @@ from tape2048_recorder.protocol import (
     WriteFailed,
     Written,
 )
+from tape2048_recorder.ipc.shared import DRAIN, HURRY
+from tape2048_recorder.playing import Playing, error_of
 from tape2048_recorder.report import Reporter, State, Status, Tally
 from tape2048_recorder.rotations import Rotations
-from tape2048_recorder.shared import DRAIN, HURRY
 from tape2048_recorder.signals import ROTATE, STOP_NOW
 from tape2048_recorder.watch import Watch
 

@@ -36,7 +36,7 @@ from tape2048_recorder.journal import JOURNAL, Block, Journal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.protocol import Written
+    from tape2048_recorder.ipc.protocol import Written
 
 __all__ = [
     "FACTS",

@@ -6,12 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tape2048.errors import PlayerError, RecorderError, TapeError, WorkerStartError, error_class
-from tape2048_recorder.protocol import LOADERS_MAX, FromWorker, WantWeights, WeightsRefused, WeightsTaken
-from tape2048_recorder.shared import LOADS
+from tape2048_recorder.ipc.protocol import LOADERS_MAX, FromWorker, WantWeights, WeightsRefused, WeightsTaken
+from tape2048_recorder.ipc.shared import LOADS
 
 if TYPE_CHECKING:
+    from tape2048_recorder.ipc.protocol import Crashed, Ready
     from tape2048_recorder.models.inference import InferenceProcess
-    from tape2048_recorder.protocol import Crashed, Ready
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.supervisor import Supervisor, Worker
     from tape2048_recorder.weights import LiveWeights

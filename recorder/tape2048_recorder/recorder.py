@@ -23,6 +23,7 @@ from tape2048.io.durable import storage_error
 from tape2048_recorder.config import config_sha256, effective
 from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory
+from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.models.inference import InferenceProcess
 from tape2048_recorder.partial import Facts
@@ -35,7 +36,6 @@ from tape2048_recorder.reload import Reload
 from tape2048_recorder.report import REACH_TILES, Reporter, Summary
 from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
-from tape2048_recorder.spec import WorkerSpec
 from tape2048_recorder.supervisor import Supervisor
 from tape2048_recorder.weights import LiveWeights
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from tape2048.errors import FormatError, StorageError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY, step_dtype
 from tape2048.io.durable import storage_error
+from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.partial import Facts, PartialSession
-from tape2048_recorder.protocol import Range, WriteFailed, Written
 from tape2048_recorder.publisher import Outcome, Publisher, utc_text
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import msgspec
 
 from tape2048.errors import ModelDirError
 from tape2048.io.durable import storage_error
-from tape2048_recorder.protocol import Weights, WeightsRefused, WeightsTaken
+from tape2048_recorder.ipc.protocol import Weights, WeightsRefused, WeightsTaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.io.durable import write_all
-from tape2048_recorder.protocol import (
+from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
     Confirmed,
@@ -26,12 +26,12 @@ from tape2048_recorder.protocol import (
     WriteFailed,
     Written,
 )
-from tape2048_recorder.shared import DRAIN, HURRY
+from tape2048_recorder.ipc.shared import DRAIN, HURRY
 
 if TYPE_CHECKING:
-    from tape2048_recorder.protocol import Channel
-    from tape2048_recorder.shared import Shared
-    from tape2048_recorder.spec import WorkerSpec
+    from tape2048_recorder.ipc.protocol import Channel
+    from tape2048_recorder.ipc.shared import Shared
+    from tape2048_recorder.ipc.spec import WorkerSpec
 
 #: One call of the compiled loop should take about this long: it is how soon a command is seen.
 SLICE_S = 0.05

@@ -9,9 +9,9 @@ import pytest
 
 from tape2048_recorder.config_schema import RecorderConfig
 from tape2048_recorder.daemon import HURRY_GRACE_S, ROOM_GRACE_S, TICK_S, Daemon
-from tape2048_recorder.protocol import NoRoom, Ready
+from tape2048_recorder.ipc.protocol import NoRoom, Ready
+from tape2048_recorder.ipc.shared import DRAIN
 from tape2048_recorder.reload import Reload
-from tape2048_recorder.shared import DRAIN
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
 

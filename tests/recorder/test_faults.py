@@ -373,7 +373,7 @@ POOR_WORKER = """
 import os
 import sys
 from tape2048_recorder import protocol, worker_main
-from tape2048_recorder.spec import WORKER_MODULE
+from tape2048_recorder.ipc.spec import WORKER_MODULE
 
 send = protocol.Channel.send
 blocks = 0

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048.errors import TapeError
+from tape2048_recorder.ipc.shared import Shared
 from tape2048_recorder.publish import Published
 from tape2048_recorder.publisher import Outcome
 from tape2048_recorder.report import Rotation
 from tape2048_recorder.rotations import FLUSH_S, Rotations
-from tape2048_recorder.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

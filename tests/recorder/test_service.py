@@ -18,7 +18,7 @@ import pytest
 from tape2048.errors import ControlError, NotRunningError
 from tape2048.session.session import Session
 from tape2048_recorder.control import Running
-from tape2048_recorder.process import OOM_SCORE_ADJ
+from tape2048_recorder.ipc.process import OOM_SCORE_ADJ
 from tape2048_recorder.status_file import judge, read_snapshot
 
 from .checks import assert_sessions_valid, meta_of

@@ -14,9 +14,9 @@ import pytest
 from tests.sdk.builders import open_files
 
 from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.protocol import Channel, Range, Weights
+from tape2048_recorder.ipc.protocol import Channel, Range, Weights
+from tape2048_recorder.ipc.shared import DRAIN, LOADS, PLAY
 from tape2048_recorder.recorder import _worker_spec
-from tape2048_recorder.shared import DRAIN, LOADS, PLAY
 from tape2048_recorder.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Exit, Supervisor
 
 if TYPE_CHECKING:

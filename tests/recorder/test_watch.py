@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tape2048_recorder import watch as module
-from tape2048_recorder.protocol import Range
-from tape2048_recorder.shared import ASKS, LOADS
-from tape2048_recorder.silence import ABORT_S, START_S, whereabouts
+from tape2048_recorder.ipc.protocol import Range
+from tape2048_recorder.ipc.shared import ASKS, LOADS
+from tape2048_recorder.ipc.silence import ABORT_S, START_S, whereabouts
 from tape2048_recorder.watch import WRITING_FACTOR, Watch
 
 from .checks import assert_sessions_valid

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tape2048.errors import ModelDirError
-from tape2048_recorder.protocol import WeightsRefused, WeightsTaken
+from tape2048_recorder.ipc.protocol import WeightsRefused, WeightsTaken
 from tape2048_recorder.weights import POLL_S, LiveWeights, newest_checkpoint
 
 from .checks import Listener

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tape2048_recorder.protocol import Range
+from tape2048_recorder.ipc.protocol import Range
 from tape2048_recorder.worker import Worker
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.errors import InferenceError
+from tape2048_recorder.ipc.protocol import LOADERS_MAX
+from tape2048_recorder.ipc.silence import START_S, Silence
 from tape2048_recorder.models.slots import LOADING, MOVES, SLOTS_PER_WORKER
-from tape2048_recorder.protocol import LOADERS_MAX
-from tape2048_recorder.silence import START_S, Silence
 
 if TYPE_CHECKING:
     from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.ipc.spec import WorkerSpec
     from tape2048_recorder.models.slots import Slots
     from tape2048_recorder.report import Reporter
-    from tape2048_recorder.spec import WorkerSpec
 
 #: The module that the inference process runs.
 SERVER_MODULE = "tape2048_recorder.models.server"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.errors import InferenceError, PlayerError, error_class
+from tape2048_recorder.ipc.shared import ASKS, HURRY
 from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
-from tape2048_recorder.shared import ASKS, HURRY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tape2048_recorder.protocol import Weights
-    from tape2048_recorder.spec import WorkerSpec
+    from tape2048_recorder.ipc.protocol import Weights
+    from tape2048_recorder.ipc.spec import WorkerSpec
 
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
 _WAIT_MS = 200

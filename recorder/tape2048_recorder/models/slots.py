@@ -1,6 +1,6 @@
 """The memory that workers and the inference process share: one slot for each half of a table of lanes.
 
-An anonymous memory file, as that of :mod:`tape2048_recorder.shared`. A worker fills a slot and raises
+An anonymous memory file, as that of :mod:`tape2048_recorder.ipc.shared`. A worker fills a slot and raises
 ``asked``; the server computes, fills in the answer, and sets ``answered`` to the same number. Each word has
 one writer and there is no lock, so whoever dies leaves nothing held: a server that starts anew finds what was
 asked and not answered, and answers it.

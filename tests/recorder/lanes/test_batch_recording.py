@@ -15,14 +15,14 @@ import pytest
 from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.ipc.protocol import Confirmed
+from tape2048_recorder.ipc.shared import HURRY, Shared
+from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.models.inference import SERVER_MODULE
-from tape2048_recorder.protocol import Confirmed
 from tape2048_recorder.replay import replay_session
 from tape2048_recorder.sampling import read_sampling
-from tape2048_recorder.shared import HURRY, Shared
-from tape2048_recorder.spec import WorkerSpec
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until

@@ -16,14 +16,14 @@ import pytest
 from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError
 from tape2048.game.rules import boards_to_exps
 from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.ipc.protocol import Weights
+from tape2048_recorder.ipc.silence import START_S
 from tape2048_recorder.models import inference, server
 from tape2048_recorder.models.inference import DEATHS_MAX, RETRY_S, InferenceProcess
 from tape2048_recorder.models.remote import RemotePlayer
 from tape2048_recorder.models.server import Server, ServerSpec
 from tape2048_recorder.models.slots import LOADING, SCORES, Slots
 from tape2048_recorder.players.batch import told_by
-from tape2048_recorder.protocol import Weights
-from tape2048_recorder.silence import START_S
 
 from ..checks import Listener, descriptors
 from ..lanes import batched

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tape2048_recorder.protocol import (
+from tape2048_recorder.ipc.protocol import (
     FRAME_BYTES_MAX,
     Ask,
     Bye,
@@ -31,7 +31,7 @@ from tape2048_recorder.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.protocol import FromDaemon, FromWorker
+    from tape2048_recorder.ipc.protocol import FromDaemon, FromWorker
 
 FROM_WORKER: list[FromWorker] = [
     Ready("ab" * 32, 1.5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tape2048_recorder.protocol import Weights
+from tape2048_recorder.ipc.protocol import Weights
 
 #: The module that a worker process runs.
 WORKER_MODULE = "tape2048_recorder.worker_main"

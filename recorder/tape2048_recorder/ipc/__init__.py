@@ -1,0 +1,1 @@
+"""Communication between daemon and workers: messages, shared words, process set-up."""
