@@ -16,7 +16,7 @@ settings.load_profile("tape2048")
 
 #: Files that take from 20 s to minutes. They come first: one that began last would be waited for alone.
 _LONG_FILES = (
-    "recorder/test_ntuple_player.py",
+    "recorder/players/test_ntuple_player.py",
     "fuzz/test_fuzz_dataset.py",
     "fuzz/test_fuzz_runs.py",
     "recorder/lanes/test_table.py",

@@ -77,7 +77,7 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.player": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.bench_player": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.train_player": ("numba", "rich", "scipy", "torch"),
-    "tape2048_recorder.ntuple.arguments": ("numba", "rich", "click", "torch"),
+    "tape2048_recorder.players.ntuple_arguments": ("numba", "rich", "click", "torch"),
     "tape2048.ntuple.files": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.listing": ("numba", "rich", "scipy", "torch"),

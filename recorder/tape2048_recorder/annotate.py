@@ -14,7 +14,7 @@ import numpy as np
 from tape2048.errors import ConfigError
 from tape2048.game.rules import legal_masks
 from tape2048.runs.a2run2 import RunV2
-from tape2048_recorder.players import check_player, make_player
+from tape2048_recorder.players.registry import check_player, make_player
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

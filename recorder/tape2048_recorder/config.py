@@ -32,7 +32,7 @@ from tape2048.settings.fields import (
 from tape2048.settings.toml import read_toml
 from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
 from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.players import REGISTRY, check_player, takes_text
+from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text
 from tape2048_recorder.retention import TABLE as RETENTION_TABLE
 from tape2048_recorder.retention import read_retention
 

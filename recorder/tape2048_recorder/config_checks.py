@@ -12,7 +12,7 @@ from tape2048.errors import ConfigError
 from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import ENV_PREFIX, Origin, read_value, refuse, settings_of
 from tape2048_recorder.players.batch import is_batched
-from tape2048_recorder.sampling import read_sampling
+from tape2048_recorder.players.sampling import read_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from tape2048.game.rules import boards_to_exps
 from tape2048.jit.compiler import kernel
 from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.players import REGISTRY, make_player, own, player_sha256
+from tape2048_recorder.players.registry import REGISTRY, make_player, own, player_sha256
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

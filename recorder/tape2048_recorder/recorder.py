@@ -27,8 +27,8 @@ from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.models.inference import InferenceProcess
 from tape2048_recorder.partial import Facts
-from tape2048_recorder.players import check_player
 from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.playing import Playing
 from tape2048_recorder.recording import MEGABYTE, Recording
 from tape2048_recorder.recovery import recover_all

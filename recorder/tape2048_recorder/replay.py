@@ -20,8 +20,8 @@ from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
-from tape2048_recorder.players import make_player, own, player_sha256
 from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.registry import make_player, own, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

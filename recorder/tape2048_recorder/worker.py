@@ -79,10 +79,10 @@ class Worker:
 
     def _prepare(self) -> None:
         """Make the player and the buffer."""
-        from tape2048_recorder import players
+        from tape2048_recorder.players import registry
 
-        self._player: Any = players.make_player(self._spec.player, self._spec.player_args)
-        self.player_sha256 = players.player_sha256(self._spec.player, self._player)
+        self._player: Any = registry.make_player(self._spec.player, self._spec.player_args)
+        self.player_sha256 = registry.player_sha256(self._spec.player, self._player)
         self._buffer = self._new_buffer(self._block_rows)
 
     def _new_buffer(self, rows_max: int) -> Any:

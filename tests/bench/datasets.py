@@ -39,7 +39,7 @@ from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import RunMeta
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players import make_player
+from tape2048_recorder.players.registry import make_player
 
 from .figures import Figure, alternate, claim_memory, machine, median_of, report
 from .recording import memory_dir, warm_memory

@@ -134,7 +134,7 @@ def _play_child(player: str, index: int) -> None:
     from tape2048_recorder.config import split_player
     from tape2048_recorder.game.loop import play_unrecorded
     from tape2048_recorder.game.rng import game_seeds
-    from tape2048_recorder.players import make_player
+    from tape2048_recorder.players.registry import make_player
 
     name, args = split_player(player)
     compiled = make_player(name, args or {})

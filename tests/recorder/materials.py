@@ -68,7 +68,7 @@ def play_blocks(count: int, games_each: int) -> list[Prepared]:
     """Blocks of random games, played by the recorder's own loop."""
     from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
     from tape2048_recorder.game.rng import game_seeds
-    from tape2048_recorder.players import make_player
+    from tape2048_recorder.players.registry import make_player
 
     player = make_player("random", {})
     blocks = []

@@ -13,7 +13,7 @@ from tape2048 import Session, errors, sessions
 from tape2048.ntuple.files import load_network, save_network
 from tape2048.ntuple.layout import Layout
 from tape2048.ntuple.network import Network
-from tape2048_recorder import evaluation
+from tape2048_recorder.players import evaluation
 
 if TYPE_CHECKING:
     import subprocess
@@ -123,7 +123,7 @@ def test_eval_is_a_table_of_players(tape: Tape) -> None:
 
 
 def test_a_player_that_is_named_twice_plays_once(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tape2048_recorder import evaluation
+    from tape2048_recorder.players import evaluation
 
     played: list[object] = []
     evaluate = evaluation.evaluate

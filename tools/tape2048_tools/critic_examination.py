@@ -128,8 +128,8 @@ def expected_score(player: str) -> Baseline:
 
     from tape2048.critic.baselines import score_so_far
     from tape2048_recorder.config import split_player
-    from tape2048_recorder.players import check_player, make_player
     from tape2048_recorder.players.ntuple import move_values
+    from tape2048_recorder.players.registry import check_player, make_player
 
     try:
         name, args = split_player(player)

@@ -1,6 +1,6 @@
 """From a player's scores to moves: legality, argmax, softmax, cuts and random moves, compiled.
 
-The draws come from the generators of the games (:mod:`tape2048_recorder.sampling` says how many).
+The draws come from the generators of the games (:mod:`tape2048_recorder.players.sampling` says how many).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048_recorder.game import rng
 from tape2048_recorder.players.random import _ORDERS
-from tape2048_recorder.sampling import METHODS, Sampling
+from tape2048_recorder.players.sampling import METHODS, Sampling
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,7 +28,7 @@ _ARGMAX, _SOFTMAX, _TOP_K, _TOP_P = range(len(METHODS))
 
 
 class Policy(NamedTuple):
-    """:class:`~tape2048_recorder.sampling.Sampling` as the kernel takes it."""
+    """:class:`~tape2048_recorder.players.sampling.Sampling` as the kernel takes it."""
 
     method: np.uint64
     temperature: np.float64

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tape2048_recorder.players.batch import Views
-    from tape2048_recorder.sampling import Sampling
+    from tape2048_recorder.players.sampling import Sampling
 
 __all__ = ["NullPlayer", "Source", "Table"]
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tape2048_recorder.sampling import Sampling
+    from tape2048_recorder.players.sampling import Sampling
 
     Views = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 

@@ -16,7 +16,7 @@ one's, if there are two of them (0: at all; a full board is looked at whole, whi
 looks far worse seldom turns out better, and each left out saves its spawns.
 
 From a highest tile of ``downgrade`` on, moves are chosen on a smaller board with the same moves (see
-:mod:`tape2048_recorder.ntuple.downgrading`). Unless told, that is the tile that the network's training names.
+:mod:`tape2048_recorder.players.downgrading`). Unless told, that is the tile that the network's training names.
 
 For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
 score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
@@ -43,9 +43,9 @@ from tape2048.ntuple.lookup import highest_at_least, value_of
 from tape2048.ntuple.placing import place
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
-from tape2048_recorder.ntuple.arguments import OF_NETWORK, parse_mix
-from tape2048_recorder.ntuple.downgrading import downgraded
-from tape2048_recorder.players import sha256_of
+from tape2048_recorder.players.downgrading import downgraded
+from tape2048_recorder.players.ntuple_arguments import OF_NETWORK, parse_mix
+from tape2048_recorder.players.registry import sha256_of
 
 if TYPE_CHECKING:
     from tape2048.ntuple.network import Network

@@ -14,9 +14,9 @@ from scipy import stats
 from tests import reference
 
 from tape2048.jit.compiler import kernel
-from tape2048_recorder import players
 from tape2048_recorder.game import engine, rng
 from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.players import registry
 
 words = st.integers(0, 2**64 - 1)
 boards_with_room = st.lists(st.integers(0, 15), min_size=16, max_size=16).filter(lambda cells: 0 in cells)
@@ -123,7 +123,7 @@ def test_random_play_comes_to_what_is_published() -> None:
     seeds = rng.game_seeds(1, np.arange(games, dtype=np.uint64))
     scores = np.empty(games, dtype=np.uint64)
     highest = np.empty(games, dtype=np.uint64)
-    steps = play_unrecorded(players.make_player("random", {}), seeds, scores, highest)
+    steps = play_unrecorded(registry.make_player("random", {}), seeds, scores, highest)
     assert scores.mean() == pytest.approx(1_094, rel=0.01)
     assert steps / games == pytest.approx(118, rel=0.01)
     assert highest.max() <= 1024

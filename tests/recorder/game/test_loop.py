@@ -15,7 +15,6 @@ from tests import reference
 
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game import rules
-from tape2048_recorder import players
 from tape2048_recorder.game import engine, loop, rng
 from tape2048_recorder.game.loop import (
     BUFFER_FULL,
@@ -25,6 +24,7 @@ from tape2048_recorder.game.loop import (
     play_into,
     play_unrecorded,
 )
+from tape2048_recorder.players import registry
 
 ENDLESS = 1 << 40
 
@@ -47,7 +47,7 @@ def seeds_of(ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 @functools.cache
 def player(name: str) -> Any:
-    return players.make_player(name, {})
+    return registry.make_player(name, {})
 
 
 def make_buffer(

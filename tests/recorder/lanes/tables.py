@@ -10,7 +10,7 @@ from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import NullPlayer, Table
 from tape2048_recorder.players.batch import Caller
-from tape2048_recorder.sampling import Sampling
+from tape2048_recorder.players.sampling import Sampling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,8 +21,8 @@ from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.models.inference import SERVER_MODULE
+from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay import replay_session
-from tape2048_recorder.sampling import read_sampling
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tape2048_recorder.lanes import measuring
-from tape2048_recorder.sampling import Sampling
+from tape2048_recorder.players.sampling import Sampling
 
 if TYPE_CHECKING:
     import pytest

@@ -17,8 +17,8 @@ from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import arrays, kernels
 from tape2048_recorder.lanes.table import NullPlayer
-from tape2048_recorder.players import make_player
 from tape2048_recorder.players.ntuple import move_values
+from tape2048_recorder.players.registry import make_player
 
 from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_of
 from .tables import SEED, Games, Kept, make_table, play, play_out

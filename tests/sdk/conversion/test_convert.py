@@ -30,7 +30,7 @@ from tape2048_recorder.annotate import Annotator
 from tape2048_recorder.endings import final_boards
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players import make_player, player_sha256
+from tape2048_recorder.players.registry import make_player, player_sha256
 
 from ..builders import write_ours
 from ..datasets.set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs

@@ -10,9 +10,9 @@ from tests import reference
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048.ntuple.files import SHIPPED, file_facts, load_network, network_path
-from tape2048_recorder import players
-from tape2048_recorder.evaluation import Evaluation, evaluate
 from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
+from tape2048_recorder.players import registry
+from tape2048_recorder.players.evaluation import Evaluation, evaluate
 
 from ...recorder.ntuple import slow
 
@@ -34,7 +34,7 @@ BYTES_MAX = {"default": 8_000_000, "fast": 300_000}
 
 
 def play(games: int, **args: int | str) -> Evaluation:
-    player = players.make_player("ntuple", args)
+    player = registry.make_player("ntuple", args)
     return evaluate(player, games=games, seed=2048, threads=available_cores())
 
 

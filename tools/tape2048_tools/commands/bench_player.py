@@ -46,7 +46,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     from tape2048.settings.fields import settings_of
     from tape2048_recorder.config import split_player
     from tape2048_recorder.config_schema import RecorderConfig
-    from tape2048_recorder.sampling import read_sampling
+    from tape2048_recorder.players.sampling import read_sampling
 
     sampling = read_sampling({"method": method})
     words = lanes.split(",")

@@ -15,7 +15,7 @@ from tape2048_tools.views import progress_bar
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.evaluation import Evaluation
+    from tape2048_recorder.players.evaluation import Evaluation
 
 
 @click.group(
@@ -113,8 +113,8 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
     """
     from tape2048.base.resources import available_cores
     from tape2048_recorder.config import split_player
-    from tape2048_recorder.evaluation import evaluate
-    from tape2048_recorder.players import check_player, make_player
+    from tape2048_recorder.players.evaluation import evaluate
+    from tape2048_recorder.players.registry import check_player, make_player
 
     chosen = []
     for text in dict.fromkeys(players):  # one that is named twice plays once: its games would be the same
@@ -145,7 +145,7 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
 
 
 def _table(found: dict[str, Evaluation]) -> Any:
-    from tape2048_recorder.evaluation import REACH_TILES
+    from tape2048_recorder.players.evaluation import REACH_TILES
 
     made = table(
         "player",

@@ -14,7 +14,6 @@ import pytest
 
 from tape2048.errors import ConfigError, PlayerAnswerError, PlayerImportError, PlayerRaisedError
 from tape2048.game.rules import boards_to_exps, legal_masks
-from tape2048_recorder.players import check_player, make_player
 from tape2048_recorder.players.batch import (
     TOLD_BYTES_MAX,
     Caller,
@@ -24,9 +23,10 @@ from tape2048_recorder.players.batch import (
     show_board,
     told_by,
 )
-from tape2048_recorder.sampling import Sampling
+from tape2048_recorder.players.registry import check_player, make_player
+from tape2048_recorder.players.sampling import Sampling
 
-from .lanes import batched
+from ..lanes import batched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

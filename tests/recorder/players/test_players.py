@@ -18,11 +18,11 @@ from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, w
 
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.jit.compiler import kernel
-from tape2048_recorder import players
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.players import expectimax
+from tape2048_recorder.players import registry
+from tape2048_recorder.players.registry import expectimax
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def choice(player: Any, cells: list[int], state: int = 0) -> tuple[int, list[int
 
 def counts_of(name: str, cells: list[int], choices: int) -> npt.NDArray[np.int64]:
     counts: npt.NDArray[np.int64] = np.zeros(5, dtype=np.int64)
-    count_choices(players.make_player(name, {}), u64(cells), choices, counts)
+    count_choices(registry.make_player(name, {}), u64(cells), choices, counts)
     return counts
 
 
@@ -77,7 +77,7 @@ def test_a_choice_is_legal_and_its_afterstate_the_moves(
 
 @functools.cache
 def make(name: str, **args: int) -> Any:
-    return players.make_player(name, args)
+    return registry.make_player(name, args)
 
 
 @pytest.mark.parametrize(("name", "args"), ALL)
@@ -169,7 +169,7 @@ def test_greedy_is_stronger_than_random() -> None:
 def mean_score(name: str, games: int, **args: int) -> float:
     seeds = rng.game_seeds(18, np.arange(games, dtype=np.uint64))
     scores = np.empty(games, dtype=np.uint64)
-    play_unrecorded(players.make_player(name, args), seeds, scores, np.empty_like(scores))
+    play_unrecorded(registry.make_player(name, args), seeds, scores, np.empty_like(scores))
     return float(scores.mean())
 
 
@@ -282,13 +282,13 @@ def test_the_line_tables_are_the_formula() -> None:
 @pytest.mark.parametrize(("depth", "empty_max", "count"), [(2, 8, 300), (3, 3, 100)])
 def test_the_transposition_table_changes_no_choice(depth: int, empty_max: int, count: int) -> None:
     packed = np.array([u64(cells) for cells in positions(count, empty_max=empty_max, seed=depth)])
-    used = players.make_player("expectimax", {"depth": depth})
+    used = registry.make_player("expectimax", {"depth": depth})
     first, again = (np.empty(count, dtype=np.uint64) for _ in range(2))
     _choose_each(used, packed, first)
     assert np.count_nonzero(used.cache_keys) > count
     _choose_each(used, packed, again)
     assert np.array_equal(first, again)
-    fresh = players.make_player("expectimax", {"depth": depth})
+    fresh = registry.make_player("expectimax", {"depth": depth})
     for i in range(count):
         fresh.cache_keys[:] = 0
         assert int(choose_once(fresh, packed[i], np.uint64(0), GAMMA)[0]) == first[i]
@@ -308,19 +308,19 @@ def test_looking_ahead_is_stronger() -> None:
 def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
     weights = tmp_path / "weights"
     weights.touch()
-    for name, kind in players.REGISTRY.items():
+    for name, kind in registry.REGISTRY.items():
         assert kind.name == name
         assert kind.summary
         defaults = {key: parameter.default for key, parameter in kind.parameters.items()}
         needed = {"weights": str(weights)} if "weights" in defaults else {}
-        assert players.check_player(name, needed) == defaults | needed
+        assert registry.check_player(name, needed) == defaults | needed
         for key, parameter in kind.parameters.items():
             assert parameter.summary
             if isinstance(parameter.default, str):
                 continue
             assert parameter.minimum <= parameter.default <= parameter.maximum
             for value in (parameter.minimum, parameter.maximum):
-                assert players.check_player(name, {**needed, key: value})[key] == value
+                assert registry.check_player(name, {**needed, key: value})[key] == value
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
 def test_what_is_unknown_is_refused_with_the_nearest(
     name: str, args: dict[str, int], said: str, hint: str
 ) -> None:
-    for function in (players.check_player, players.make_player):
+    for function in (registry.check_player, registry.make_player):
         with pytest.raises(UnknownKeyError, match=said) as caught:
             function(name, args)
         assert caught.value.hint is not None
@@ -346,17 +346,17 @@ def test_what_is_unknown_is_refused_with_the_nearest(
 @pytest.mark.parametrize(
     ("parameter", "taken", "refused"),
     [
-        (players.Parameter(2, 0, 16, ""), [(0, 0), (16, 16)], [1.0, "1", True, 17, None]),
+        (registry.Parameter(2, 0, 16, ""), [(0, 0), (16, 16)], [1.0, "1", True, 17, None]),
         (
-            players.Parameter(0.5, 0, 1, ""),
+            registry.Parameter(0.5, 0, 1, ""),
             [(0, 0.0), (1, 1.0), (0.25, 0.25)],
             ["0", True, 1.1, math.nan, None],
         ),
-        (players.Parameter("a", 0, 0, ""), [("", ""), ("b", "b")], [0, 1.0, False, None]),
+        (registry.Parameter("a", 0, 0, ""), [("", ""), ("b", "b")], [0, 1.0, False, None]),
     ],
 )
 def test_a_parameter_is_of_its_defaults_kind(
-    parameter: players.Parameter, taken: list[tuple[object, object]], refused: list[object]
+    parameter: registry.Parameter, taken: list[tuple[object, object]], refused: list[object]
 ) -> None:
     for value, read in taken:
         assert parameter.read(value) == read
@@ -368,7 +368,7 @@ def test_a_parameter_is_of_its_defaults_kind(
 @pytest.mark.parametrize("value", [0, 4, -1, 2**70, "2", 2.0, True, None])
 def test_a_parameter_out_of_its_range_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="expected an integer from 1 to 3"):
-        players.check_player("expectimax", {"depth": value})
+        registry.check_player("expectimax", {"depth": value})
 
 
 # --- what tells players apart
@@ -383,28 +383,28 @@ SHA256 = {
 
 @pytest.mark.parametrize("name", SHA256)
 def test_the_hash_of_a_player_stays(name: str) -> None:
-    assert players.player_sha256(name, make(name)) == SHA256[name]
+    assert registry.player_sha256(name, make(name)) == SHA256[name]
 
 
 def test_players_that_choose_otherwise_have_other_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashes = {players.player_sha256(name, make(name, **args)) for name, args in ALL}
+    hashes = {registry.player_sha256(name, make(name, **args)) for name, args in ALL}
     player = make("expectimax", depth=1)
-    hashes.add(players.player_sha256("expectimax", player._replace(inner=player.outer)))
+    hashes.add(registry.player_sha256("expectimax", player._replace(inner=player.outer)))
     other = expectimax.line_tables(expectimax.WEIGHTS._replace(merge=501.0))[1]
-    hashes.add(players.player_sha256("expectimax", player._replace(inner=other)))
-    kind = players.REGISTRY["random"]
-    monkeypatch.setitem(players.REGISTRY, "random", kind._replace(version=kind.version + 1))
-    hashes.add(players.player_sha256("random", make("random")))
+    hashes.add(registry.player_sha256("expectimax", player._replace(inner=other)))
+    kind = registry.REGISTRY["random"]
+    monkeypatch.setitem(registry.REGISTRY, "random", kind._replace(version=kind.version + 1))
+    hashes.add(registry.player_sha256("random", make("random")))
     assert len(hashes) == len(ALL) + 3
     assert all(len(value) == 64 for value in hashes)
 
 
 def test_what_a_player_remembers_does_not_change_its_hash() -> None:
-    player = players.make_player("expectimax", {"depth": 2})
-    before = players.player_sha256("expectimax", player)
+    player = registry.make_player("expectimax", {"depth": 2})
+    before = registry.player_sha256("expectimax", player)
     choice(player, positions(1, empty_max=5, seed=8)[0])
     assert player.cache_keys.any()
-    assert players.player_sha256("expectimax", player) == before
+    assert registry.player_sha256("expectimax", player) == before
 
 
 def test_choose_is_for_compiled_code() -> None:

@@ -15,7 +15,7 @@ from tape2048.base.resources import ram_available
 from tape2048.errors import ConfigError
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players import own
+from tape2048_recorder.players.registry import own
 
 if TYPE_CHECKING:
     from collections.abc import Callable

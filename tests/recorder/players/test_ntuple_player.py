@@ -18,13 +18,13 @@ from tests.recorder.ntuple import slow
 
 from tape2048.errors import ConfigError, NetworkError, UnknownKeyError
 from tape2048.ntuple.files import save_network
-from tape2048_recorder import players
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE
-from tape2048_recorder.ntuple.arguments import parse_mix
-from tape2048_recorder.ntuple.downgrading import downgraded
+from tape2048_recorder.players import registry
+from tape2048_recorder.players.downgrading import downgraded
 from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
+from tape2048_recorder.players.ntuple_arguments import parse_mix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -429,7 +429,7 @@ def weights(tmp_path: Path) -> str:
 
 
 def test_it_is_made_from_a_file(weights: str) -> None:
-    player = players.make_player("ntuple", {"weights": weights, "look_below": 0})
+    player = registry.make_player("ntuple", {"weights": weights, "look_below": 0})
     assert np.array_equal(played(player, seeds_of(20)), played(make("i16", look_below=0), seeds_of(20)))
 
 
@@ -452,7 +452,7 @@ def test_a_network_says_which_boards_it_knows_too_little(
 ) -> None:
     facts = {} if training is None else {"training": training}
     save_network(dataclasses.replace(network("i16"), facts=facts), tmp_path / "a.ntuple")
-    player = players.make_player("ntuple", {"weights": str(tmp_path / "a.ntuple"), **asked})
+    player = registry.make_player("ntuple", {"weights": str(tmp_path / "a.ntuple"), **asked})
     assert player.downgrade_exponent == exponent
 
 
@@ -473,12 +473,12 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         {"weights": str(tmp_path / "other.ntuple")},
     ]
     hashes = [
-        players.player_sha256("ntuple", players.make_player("ntuple", {"weights": weights, **args}))
+        registry.player_sha256("ntuple", registry.make_player("ntuple", {"weights": weights, **args}))
         for args in cases
     ]
     assert len(set(hashes)) == len(cases)
-    same = players.make_player("ntuple", {"weights": str(tmp_path / "same.ntuple")})
-    assert players.player_sha256("ntuple", same) == hashes[0], "where the file lies does not matter"
+    same = registry.make_player("ntuple", {"weights": str(tmp_path / "same.ntuple")})
+    assert registry.player_sha256("ntuple", same) == hashes[0], "where the file lies does not matter"
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
 def test_parameters_that_cannot_be_are_refused(
     weights: str, args: dict[str, Any], kind: type[ConfigError], said: str
 ) -> None:
-    for check in (players.check_player, players.make_player):
+    for check in (registry.check_player, registry.make_player):
         with pytest.raises(kind, match=said):
             check("ntuple", {"weights": weights, **args})
 
@@ -509,14 +509,14 @@ def test_parameters_that_cannot_be_are_refused(
 def test_a_file_that_is_no_network_is_refused_when_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"\2\0\0\0\0\0\0\0{}")
     args = {"weights": str(tmp_path / "other")}
-    assert players.check_player("ntuple", args)["look_below"] == 3
+    assert registry.check_player("ntuple", args)["look_below"] == 3
     with pytest.raises(NetworkError):
-        players.make_player("ntuple", args)
+        registry.make_player("ntuple", args)
 
 
 def test_threads_share_tables_and_no_cache() -> None:
     player = make("i16")
-    assert players.own(player).table is player.table
-    expectimax = players.make_player("expectimax", {"depth": 2})
-    assert players.own(expectimax).outer is expectimax.outer
-    assert not np.shares_memory(players.own(expectimax).cache_keys, expectimax.cache_keys)
+    assert registry.own(player).table is player.table
+    expectimax = registry.make_player("expectimax", {"depth": 2})
+    assert registry.own(expectimax).outer is expectimax.outer
+    assert not np.shares_memory(registry.own(expectimax).cache_keys, expectimax.cache_keys)

@@ -87,7 +87,9 @@ def read_sampling(table: Mapping[str, object]) -> Sampling:
     try:
         sampling = msgspec.convert(dict(table), Sampling)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"sampling: {error}", hint="tape2048_recorder.sampling has the table") from error
+        raise ConfigError(
+            f"sampling: {error}", hint="tape2048_recorder.players.sampling has the table"
+        ) from error
     if sampling.method not in METHODS:
         raise ConfigError(
             f"sampling: found method = {sampling.method!r}, expected one of {', '.join(METHODS)}"

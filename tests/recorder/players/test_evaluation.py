@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tape2048_recorder import evaluation, players
-from tape2048_recorder.evaluation import REACH_TILES, Evaluation, evaluate, wilson
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.players import evaluation, registry
+from tape2048_recorder.players.evaluation import REACH_TILES, Evaluation, evaluate, wilson
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:
@@ -30,14 +30,14 @@ def facts(result: Evaluation) -> tuple[Any, ...]:
 
 
 def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Evaluation:
-    return evaluate(players.make_player("random", {}), games=games, seed=seed, threads=threads)
+    return evaluate(registry.make_player("random", {}), games=games, seed=seed, threads=threads)
 
 
 def test_it_sums_up_the_games_of_the_seed() -> None:
     result = of_random(101)
     seeds = rng.game_seeds(5, np.arange(101, dtype=np.uint64))
     scores, highest = np.empty(101, dtype=np.uint64), np.empty(101, dtype=np.uint64)
-    moves = play_unrecorded(players.make_player("random", {}), seeds, scores, highest)
+    moves = play_unrecorded(registry.make_player("random", {}), seeds, scores, highest)
     assert (result.games, result.moves) == (101, moves)
     assert result.mean_score == pytest.approx(scores.mean())
     assert result.score_max == scores.max()
@@ -64,7 +64,7 @@ def test_more_games_begin_with_the_same_ones() -> None:
 
 
 def test_a_player_with_a_cache_gives_each_thread_its_own() -> None:
-    expectimax = players.make_player("expectimax", {"depth": 1})
+    expectimax = registry.make_player("expectimax", {"depth": 1})
     results = [evaluate(expectimax, games=9, seed=2, threads=threads) for threads in (1, 3)]
     assert facts(results[0]) == facts(results[1])
     assert results[0].reach[2048].share > 0
@@ -98,7 +98,7 @@ def test_reach_counts_the_highest_tiles(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_progress_is_told_and_never_beyond_all() -> None:
     told: list[tuple[int, int]] = []
-    player = players.make_player("random", {})
+    player = registry.make_player("random", {})
     evaluate(player, games=30, seed=1, threads=2, progress=lambda *now: told.append(now))
     assert told[-1] == (30, 30)
     assert all(0 <= done <= games == 30 for done, games in told)
@@ -116,7 +116,7 @@ def test_waiting_for_some_threads_takes_no_time_of_a_core(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(evaluation, "play_unrecorded", play)
     told: list[tuple[int, int]] = []
-    player = players.make_player("random", {})
+    player = registry.make_player("random", {})
     evaluate(player, games=16, seed=1, threads=2, progress=lambda *now: told.append(now))
     assert len(told) < 20
 
@@ -131,7 +131,7 @@ def test_a_thread_that_cannot_start_ends_the_others(monkeypatch: pytest.MonkeyPa
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    player = players.make_player("random", {})
+    player = registry.make_player("random", {})
     with pytest.raises(RuntimeError, match="can't start new thread"):
         evaluate(player, games=10**7, seed=1, threads=2)
     assert not started[0].is_alive()
@@ -157,7 +157,7 @@ def test_an_interrupt_ends_the_threads() -> None:
         raise KeyboardInterrupt
 
     before = threading.active_count()
-    player = players.make_player("random", {})
+    player = registry.make_player("random", {})
     with pytest.raises(KeyboardInterrupt):
         evaluate(player, games=10**7, seed=1, threads=2, progress=interrupt)
     assert threading.active_count() == before

@@ -14,7 +14,7 @@ from tape2048.jit.mix import mix64
 from tape2048_recorder.config import load_config
 from tape2048_recorder.lanes.arrays import Lanes, new_lanes
 from tape2048_recorder.lanes.choosing import choose_moves, policy_of
-from tape2048_recorder.sampling import METHODS, Sampling, read_sampling
+from tape2048_recorder.players.sampling import METHODS, Sampling, read_sampling
 
 DRAWS = 20_000
 
