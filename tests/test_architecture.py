@@ -51,7 +51,7 @@ HEAVY = {
         "recorder/tape2048_recorder/lanes/",
         "sdk/tape2048/ntuple/images.py",
         "sdk/tape2048/ntuple/lookup.py",
-        "recorder/tape2048_recorder/ntuple/learning.py",
+        "recorder/tape2048_recorder/ntuple_training/learning.py",
         "recorder/tape2048_recorder/players/",
     ),
     "rich": (),

@@ -18,7 +18,7 @@ import numpy as np
 
 from tape2048.ntuple.files import load_network
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ntuple.trainer import Trainer
+from tape2048_recorder.ntuple_training.trainer import Trainer
 
 from . import sketch
 from .figures import ROUNDS_MIN, Figure, alternate, cpu_rate, machine, median_of, report

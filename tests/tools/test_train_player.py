@@ -18,8 +18,8 @@ from rich.console import Console
 
 from tape2048 import errors
 from tape2048.ntuple.files import load_network
-from tape2048_recorder.ntuple.trainer import Progress
-from tape2048_recorder.ntuple.training_config import TrainingConfig
+from tape2048_recorder.ntuple_training.config import TrainingConfig
+from tape2048_recorder.ntuple_training.trainer import Progress
 from tape2048_tools.commands import train_player
 from tape2048_tools.live_view import LiveView, sparkline
 from tape2048_tools.training_view import TrainingView, draw_curve, training_summary

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048_recorder.ntuple.trainer import Progress
-    from tape2048_recorder.ntuple.training_config import TrainingConfig
+    from tape2048_recorder.ntuple_training.config import TrainingConfig
+    from tape2048_recorder.ntuple_training.trainer import Progress
 
 
 class TrainingView(JobView):

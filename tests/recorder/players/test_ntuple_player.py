@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from scipy import stats
 from tests import reference
 from tests.recorder.choosing import GAMMA, boards, choose_once, count_choices, words
-from tests.recorder.ntuple import slow
+from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError, NetworkError, UnknownKeyError
 from tape2048.ntuple.files import save_network

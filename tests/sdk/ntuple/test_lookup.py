@@ -21,7 +21,7 @@ from tape2048.ntuple.lookup import indices_of
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import place, stage_reaches
 
-from ...recorder.ntuple import slow
+from ...recorder.ntuple_training import slow
 
 words = st.integers(0, 2**64 - 1)
 boards = st.lists(st.integers(0, 15), min_size=16, max_size=16)

@@ -28,7 +28,7 @@ from tape2048.ntuple.files import SHIPPED, file_facts, load_network, read_networ
 from tape2048.ntuple.layout import Layout
 from tape2048.ntuple.network import Network
 
-from ...recorder.ntuple import slow
+from ...recorder.ntuple_training import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -60,7 +60,7 @@ def command(
     the network is compressed, leaves it as it was. --print-config shows
     every setting with what it does: the beginning of a configuration of your own.
     """
-    from tape2048_recorder.ntuple.training_config import load_training_config, preset_path
+    from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 
     if (config_path is None) == (preset is None):
         raise click.UsageError("name either a --config file or a --preset")
@@ -74,7 +74,7 @@ def command(
     if out is None:
         raise click.UsageError("name the directory that receives the network: --out DIR")
 
-    from tape2048_recorder.ntuple.training_run import NETWORK, run_training
+    from tape2048_recorder.ntuple_training.run import NETWORK, run_training
     from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
 
     stop = threading.Event()

@@ -35,13 +35,13 @@ from tape2048.io.training_directory import check_same
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import places_of, stage_reaches
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ntuple.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
+from tape2048_recorder.ntuple_training.learning import LANE_WORDS, LENGTH_MAX, Lane, Tables, new_lane, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048_recorder.ntuple.training_config import TrainingConfig
+    from tape2048_recorder.ntuple_training.config import TrainingConfig
 
 U64 = np.uint64
 

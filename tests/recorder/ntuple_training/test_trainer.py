@@ -38,21 +38,21 @@ from tape2048.io import training_directory
 from tape2048.io.safetensors import decode, encode
 from tape2048.io.training_directory import CHECKPOINT, METRICS, TrainingDirectory
 from tape2048.ntuple.files import load_network
-from tape2048_recorder.ntuple import trainer as trainer_module
-from tape2048_recorder.ntuple import training_run
-from tape2048_recorder.ntuple.trainer import Trainer, memory_needed
-from tape2048_recorder.ntuple.training_config import (
+from tape2048_recorder.ntuple_training import run
+from tape2048_recorder.ntuple_training import trainer as trainer_module
+from tape2048_recorder.ntuple_training.config import (
     PRESETS,
     TrainingConfig,
     load_training_config,
     preset_path,
 )
-from tape2048_recorder.ntuple.training_run import NETWORK, NETWORK_F32, run_training
+from tape2048_recorder.ntuple_training.run import NETWORK, NETWORK_F32, run_training
+from tape2048_recorder.ntuple_training.trainer import Trainer, memory_needed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.ntuple.trainer import Progress
+    from tape2048_recorder.ntuple_training.trainer import Progress
 
 SMALL = {
     "tuples": "0123 0145",
@@ -505,7 +505,7 @@ def test_the_memory_that_is_free_is_the_kernels_estimate() -> None:
 
 
 def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(run, "METRICS_INTERVAL_S", 0.0)
     view = Seen()
     out = tmp_path / "a/b"
     trainer = run_training(small(downgrade=4096), out, view, threading.Event())
@@ -602,9 +602,9 @@ def test_going_on_without_a_move_says_nothing_twice(tmp_path: Path) -> None:
     before = (tmp_path / METRICS).read_bytes()
     trainer = Trainer.resume(tmp_path / CHECKPOINT, small())
     files = TrainingDirectory(tmp_path, "moves")
-    training_run._Metrics(trainer, files, Seen()).note()
+    run._Metrics(trainer, files, Seen()).note()
     assert (tmp_path / METRICS).read_bytes() == before
-    metrics = training_run._Metrics(trainer, files, Seen())
+    metrics = run._Metrics(trainer, files, Seen())
     trainer.learn(1)
     metrics.note()
     metrics.note()
@@ -615,9 +615,9 @@ def test_metrics_are_noted_every_ten_seconds_of_learning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(training_run, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
     trainer, view = Trainer(small()), Seen()
-    metrics = training_run._Metrics(trainer, TrainingDirectory(tmp_path, "moves"), view)
+    metrics = run._Metrics(trainer, TrainingDirectory(tmp_path, "moves"), view)
     before, lines = open_files(), []
     for _ in range(200):
         now += 0.5
@@ -642,7 +642,7 @@ def test_a_disk_that_is_full_when_it_is_stopped_is_an_error(
     def refuse(_: Trainer, path: Path) -> None:
         raise DiskFullError("no room", path=path)
 
-    monkeypatch.setattr(training_run, "_learn_until", learn_and_stop)
+    monkeypatch.setattr(run, "_learn_until", learn_and_stop)
     monkeypatch.setattr(Trainer, "save_checkpoint", refuse)
     with pytest.raises(DiskFullError, match="no room"):
         run_training(small(), tmp_path, Seen(), stop)
@@ -687,8 +687,8 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
 
     monkeypatch.setattr(Trainer, "save_checkpoint", save_where_there_is_room)
     monkeypatch.setattr(training_directory, "write_all", write_a_part)
-    monkeypatch.setattr(training_run, "_learn_until", learn_a_tenth)
-    monkeypatch.setattr(training_run, "METRICS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(run, "_learn_until", learn_a_tenth)
+    monkeypatch.setattr(run, "METRICS_INTERVAL_S", 0.0)
     view = Seen()
     trainer = run_training(small(), tmp_path, view, threading.Event())
     assert trainer.done
@@ -701,7 +701,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_training(
     ]
     lines = [json.loads(line)["moves"] for line in (tmp_path / METRICS).read_text().splitlines()]
     assert lines == written
-    assert [due <= training_run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
+    assert [due <= run.ROOM_RETRY_S for due in dues[:6]] == [False, False, True, True, True, False]
 
 
 def test_compressing_can_be_interrupted_and_the_same_training_goes_on(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 from tape2048.errors import DiskFullError
 from tape2048.io.training_directory import TrainingDirectory
 from tape2048.ntuple.files import save_network
-from tape2048_recorder.ntuple.trainer import Trainer
+from tape2048_recorder.ntuple_training.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tape2048.io.training_directory import TrainingView
-    from tape2048_recorder.ntuple.trainer import Progress
-    from tape2048_recorder.ntuple.training_config import TrainingConfig
+    from tape2048_recorder.ntuple_training.config import TrainingConfig
+    from tape2048_recorder.ntuple_training.trainer import Progress
 
 NETWORK = "network.ntuple"
 NETWORK_F32 = "network.safetensors"

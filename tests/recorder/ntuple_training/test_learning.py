@@ -12,7 +12,14 @@ from tests import reference
 from tape2048.ntuple.layout import Layout
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import places_of
-from tape2048_recorder.ntuple.learning import LENGTH_MAX, Lane, Tables, learn_backwards, new_lane, train
+from tape2048_recorder.ntuple_training.learning import (
+    LENGTH_MAX,
+    Lane,
+    Tables,
+    learn_backwards,
+    new_lane,
+    train,
+)
 
 from . import slow
 

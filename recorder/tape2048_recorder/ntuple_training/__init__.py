@@ -1,0 +1,1 @@
+"""Training of n-tuple networks by temporal differences."""
