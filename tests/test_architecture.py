@@ -71,7 +71,7 @@ HEAVY = {
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
 LOADS_WITHOUT = {
     "tape2048": ("numba", "rich", "click", "scipy", "torch"),
-    "tape2048_recorder.config": ("numba", "rich", "click", "scipy", "torch"),
+    "tape2048_recorder.config.loading": ("numba", "rich", "click", "scipy", "torch"),
     "tape2048_tools.cli": ("numba", "rich", "numpy", "msgspec", "tape2048", "scipy", "torch"),
     "tape2048_tools.commands.record": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.player": ("numba", "rich", "scipy", "torch"),

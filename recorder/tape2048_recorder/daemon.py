@@ -50,7 +50,7 @@ from tape2048_recorder.signals import ROTATE, STOP_NOW
 from tape2048_recorder.watch import Watch
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.instance import Memory
     from tape2048_recorder.ledger import Ledger
     from tape2048_recorder.publisher import Outcome

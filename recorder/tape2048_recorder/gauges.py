@@ -15,7 +15,7 @@ from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Statu
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.supervisor import Supervisor

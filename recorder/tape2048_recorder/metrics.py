@@ -21,7 +21,7 @@ from tape2048_recorder.report import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.report import Status
     from tape2048_recorder.status_file import Snapshot
 

@@ -20,7 +20,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
-from tape2048_recorder.config import config_sha256, effective
+from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.daemon import Daemon
 from tape2048_recorder.instance import GameState, Instance, Memory
 from tape2048_recorder.ipc.spec import WorkerSpec
@@ -42,7 +42,7 @@ from tape2048_recorder.weights import LiveWeights
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
 
 
 def run(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.journal import Block
 
 __all__ = ["DISK_FULL", "DISK_SLOW", "Recording"]

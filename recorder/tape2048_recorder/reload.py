@@ -18,7 +18,7 @@ from tape2048.settings.fields import settings_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.report import Reporter
 
 __all__ = ["LIVE", "Reload", "merged"]

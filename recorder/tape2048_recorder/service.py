@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from tape2048._version import __version__
-from tape2048_recorder.config import config_sha256, effective
+from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.metrics import open_metrics
 from tape2048_recorder.notify import Manager
 from tape2048_recorder.publisher import utc_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.report import Level, Reporter
 
 __all__ = ["Service"]

@@ -22,7 +22,7 @@ from tape2048_recorder.ipc.shared import PLAY, Shared
 from tape2048_recorder.ipc.spec import WORKER_MODULE
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.ipc.spec import WorkerSpec
     from tape2048_recorder.models.inference import InferenceProcess
 

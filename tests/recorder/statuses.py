@@ -6,8 +6,8 @@ import os
 import time
 from typing import Any
 
-from tape2048_recorder.config import config_sha256, effective
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.loading import config_sha256, effective
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.report import Status
 from tape2048_recorder.status_file import Process, Snapshot
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.daemon import HURRY_GRACE_S, ROOM_GRACE_S, TICK_S, Daemon
 from tape2048_recorder.ipc.protocol import NoRoom, Ready
 from tape2048_recorder.ipc.shared import DRAIN

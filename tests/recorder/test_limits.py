@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tape2048_recorder import gauges
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.gauges import limit_met, resident_bytes
 
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder import metrics as module
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.metrics import families, open_metrics
 from tape2048_recorder.report import Counts
 

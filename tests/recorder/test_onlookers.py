@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048.errors import WorkerStartError
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.service import Service
 from tape2048_recorder.signals import Signals
 from tape2048_recorder.status_file import judge, read_snapshot

@@ -16,7 +16,7 @@ import pytest
 from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.instance import GameState
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.reload import INTERVAL_S, LIVE, Reload, merged

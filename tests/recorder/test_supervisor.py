@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.sdk.builders import open_files
 
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import Channel, Range, Weights
 from tape2048_recorder.ipc.shared import DRAIN, LOADS, PLAY
 from tape2048_recorder.recorder import _worker_spec

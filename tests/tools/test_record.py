@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from tape2048 import Session, sessions
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.report import Status, Summary
 from tape2048_tools.display import duration, rate, reach_words
 from tape2048_tools.live_view import LiveView

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import load_config
-from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
+from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config.retention import Retention, RetentionLimits, load_retention
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.errors_docs import ERROR_MARKERS, errors_table
 from tape2048_tools.settings_docs import (
     MARKERS,

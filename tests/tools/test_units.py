@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import errors
-from tape2048_recorder.config import load_config
-from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.checks import STOP_TIMEOUT_ENV
+from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.units import FINAL, MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
 
 if TYPE_CHECKING:

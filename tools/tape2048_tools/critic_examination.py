@@ -127,7 +127,7 @@ def expected_score(player: str) -> Baseline:
     import numpy as np
 
     from tape2048.critic.baselines import score_so_far
-    from tape2048_recorder.config import split_player
+    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.players.ntuple import move_values
     from tape2048_recorder.players.registry import check_player, make_player
 

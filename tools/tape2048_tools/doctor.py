@@ -20,9 +20,9 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.config import load_config
-from tape2048_recorder.config_checks import buffer_mb
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.checks import buffer_mb
+from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
 from tape2048_tools.machine import MEGABYTE, Machine
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tape2048.settings.fields import Setting, settings_of
-from tape2048_recorder.config import CONFIG_ENV, Loaded, check_loaded_player, load_config
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.loading import CONFIG_ENV, Loaded, check_loaded_player, load_config
+from tape2048_recorder.config.schema import RecorderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -
     """The configuration that a command's flags, the environment and the file make together.
 
     Raises:
-        ConfigError: see :func:`tape2048_recorder.config.load_config`.
+        ConfigError: see :func:`tape2048_recorder.config.loading.load_config`.
     """
     loaded = load_config(flags, os.environ, config_path)
     check_loaded_player(loaded)

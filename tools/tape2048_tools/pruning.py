@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from tape2048_recorder.retention import Retention, RetentionLimits
+    from tape2048_recorder.config.retention import Retention, RetentionLimits
 
 __all__ = ["FREE_SPACE", "Candidate", "Going", "Plan", "candidates", "free_bytes", "make_plan"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tape2048.settings.fields import settings_of
 from tape2048.settings.sample import comment, sample_entry
-from tape2048_recorder.config_schema import RecorderConfig
-from tape2048_recorder.retention import TABLE, RetentionLimits
+from tape2048_recorder.config.retention import TABLE, RetentionLimits
+from tape2048_recorder.config.schema import RecorderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import msgspec
 from tape2048.errors import ConfigError, MissingPackageError, PlayerImportError, WorkerStartError
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
 
 __all__ = ["FINAL", "MARKER", "STOP_TIMEOUT_S", "Layout", "Unit", "drop_in", "units"]
 

@@ -16,7 +16,7 @@ from tape2048_recorder.ipc.silence import START_S, Silence
 from tape2048_recorder.models.slots import LOADING, MOVES, SLOTS_PER_WORKER
 
 if TYPE_CHECKING:
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.ipc.spec import WorkerSpec
     from tape2048_recorder.models.slots import Slots
     from tape2048_recorder.report import Reporter

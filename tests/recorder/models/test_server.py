@@ -15,7 +15,7 @@ import pytest
 
 from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError
 from tape2048.game.rules import boards_to_exps
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import Weights
 from tape2048_recorder.ipc.silence import START_S
 from tape2048_recorder.models import inference, server

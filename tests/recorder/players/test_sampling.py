@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.jit.mix import mix64
-from tape2048_recorder.config import load_config
+from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.lanes.arrays import Lanes, new_lanes
 from tape2048_recorder.lanes.choosing import choose_moves, policy_of
 from tape2048_recorder.players.sampling import METHODS, Sampling, read_sampling

@@ -38,7 +38,7 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     """
     from tape2048.conversion.sources import Endings, open_source
     from tape2048_recorder.annotate import Annotator
-    from tape2048_recorder.config import split_player
+    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.endings import final_boards
 
     name, args = split_player(player)

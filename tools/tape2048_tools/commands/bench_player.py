@@ -44,8 +44,8 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     """
     os.environ.update(_THREADS)  # before the libraries that read them are loaded
     from tape2048.settings.fields import settings_of
-    from tape2048_recorder.config import split_player
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.loading import split_player
+    from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.players.sampling import read_sampling
 
     sampling = read_sampling({"method": method})

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import config_sha256, effective
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.loading import config_sha256, effective
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools._click import PATH, Group, json_option
 from tape2048_tools.options import load_from_command_line, setting_options
 from tape2048_tools.output import cell, print_human, print_json, print_text, printable, table
@@ -17,7 +17,7 @@ from tape2048_tools.output import cell, print_human, print_json, print_text, pri
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.config import Loaded
+    from tape2048_recorder.config.loading import Loaded
 
 
 @click.group(

@@ -229,6 +229,6 @@ def _open_all(
 
 
 def _default_root() -> Path:
-    from tape2048_recorder.config import load_config
+    from tape2048_recorder.config.loading import load_config
 
     return Path(load_config({}, os.environ).config.out_dir)

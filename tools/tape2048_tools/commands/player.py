@@ -112,7 +112,7 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
     A player is written as for `record`: NAME or NAME:key=value,key=value.
     """
     from tape2048.base.resources import available_cores
-    from tape2048_recorder.config import split_player
+    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.players.evaluation import evaluate
     from tape2048_recorder.players.registry import check_player, make_player
 

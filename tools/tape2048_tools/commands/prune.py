@@ -12,8 +12,8 @@ import click
 from tape2048.base.text import counted
 from tape2048.errors import OutDirError
 from tape2048.settings.fields import settings_of
-from tape2048_recorder.config import CONFIG_ENV, load_config
-from tape2048_recorder.retention import RetentionLimits, load_retention
+from tape2048_recorder.config.loading import CONFIG_ENV, load_config
+from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools._click import PATH, Command, json_option, quiet_option
 from tape2048_tools.display import number, size
 from tape2048_tools.options import setting_option

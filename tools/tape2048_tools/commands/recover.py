@@ -55,7 +55,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     runs. The exit code is 1 where something could not be recovered, or blocks did not match their checksums.
     """
     from tape2048.base.text import counted
-    from tape2048_recorder.config import load_config
+    from tape2048_recorder.config.loading import load_config
     from tape2048_recorder.instance import Instance
     from tape2048_recorder.recovery import recover_all
 

@@ -192,7 +192,7 @@ def _systemd_version() -> int:
 
 def _files(layout: Layout, instances: Sequence[str], root: Path) -> list[Unit]:
     from tape2048.errors import ConfigError
-    from tape2048_recorder.config import load_config
+    from tape2048_recorder.config.loading import load_config
     from tape2048_tools.units import drop_in, units
 
     files = units(layout)

@@ -120,7 +120,7 @@ def _plain(value: object) -> str:
 def _setting(name: str, value: object) -> str:
     """A setting's value as a person would write it; one of another version as :func:`_plain` shows it."""
     from tape2048.settings.fields import settings_of
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
 
     setting = settings_of(RecorderConfig).get(name)
     return _plain(value) if setting is None or value is not None else setting.show(value)

@@ -30,11 +30,11 @@ from tape2048.settings.fields import (
     unknown_key,
 )
 from tape2048.settings.toml import read_toml
-from tape2048_recorder.config_checks import STOP_TIMEOUT_ENV, check_together
-from tape2048_recorder.config_schema import RecorderConfig
+from tape2048_recorder.config.checks import STOP_TIMEOUT_ENV, check_together
+from tape2048_recorder.config.retention import TABLE as RETENTION_TABLE
+from tape2048_recorder.config.retention import read_retention
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text
-from tape2048_recorder.retention import TABLE as RETENTION_TABLE
-from tape2048_recorder.retention import read_retention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

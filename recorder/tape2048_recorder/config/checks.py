@@ -17,7 +17,7 @@ from tape2048_recorder.players.sampling import read_sampling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tape2048_recorder.config_schema import RecorderConfig
+    from tape2048_recorder.config.schema import RecorderConfig
 
 #: The environment variable in which a unit says its ``TimeoutStopSec``, in seconds.
 STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
