@@ -122,9 +122,9 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise answers["raises"]
         return Report(str(path), 0, 4, 0, answers.get("findings", ()))
 
-    module = types.ModuleType("tape2048_recorder.replay")
+    module = types.ModuleType("tape2048_recorder.replay.replay")
     module.replay_session = replay_session  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tape2048_recorder.replay", module)
+    monkeypatch.setitem(sys.modules, "tape2048_recorder.replay.replay", module)
     return answers
 
 

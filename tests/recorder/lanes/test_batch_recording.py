@@ -22,7 +22,7 @@ from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.models.inference import SERVER_MODULE
 from tape2048_recorder.players.sampling import read_sampling
-from tape2048_recorder.replay import replay_session
+from tape2048_recorder.replay.replay import replay_session
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until

@@ -26,11 +26,11 @@ from tape2048.io.staging import lock_directory
 from tape2048.maintenance.validation import validate_session
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session
-from tape2048_recorder.annotate import Annotator
-from tape2048_recorder.endings import final_boards
 from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player, player_sha256
+from tape2048_recorder.replay.annotate import Annotator
+from tape2048_recorder.replay.final_boards import final_boards
 
 from ..builders import write_ours
 from ..datasets.set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs

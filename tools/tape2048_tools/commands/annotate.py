@@ -37,9 +37,9 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     that have values keep them, but for --replace. SOURCE and TARGET are as for `tape2048 convert`.
     """
     from tape2048.conversion.sources import Endings, open_source
-    from tape2048_recorder.annotate import Annotator
     from tape2048_recorder.config.loading import split_player
-    from tape2048_recorder.endings import final_boards
+    from tape2048_recorder.replay.annotate import Annotator
+    from tape2048_recorder.replay.final_boards import final_boards
 
     name, args = split_player(player)
     annotator = Annotator(name, args or {}, replace=replace)

@@ -142,7 +142,7 @@ def _opened(sources: Sequence[Path], *, final_boards: bool) -> Sequence[Path | S
     if not final_boards:
         return sources
     from tape2048.conversion.sources import Endings, open_source
-    from tape2048_recorder import endings
+    from tape2048_recorder.replay import final_boards as endings
 
     return [open_source(path, Endings(endings.final_boards)) for path in sources]
 

@@ -172,7 +172,7 @@ def _put_away(result: Checked) -> Checked:
 
 
 def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[Finding, ...]]:
-    from tape2048_recorder.replay import replay_session
+    from tape2048_recorder.replay.replay import replay_session
 
     try:
         with progress_bar(f"{which} playing again", quiet=quiet) as progress:

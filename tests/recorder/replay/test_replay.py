@@ -16,9 +16,9 @@ import pytest
 from tape2048 import Session, sessions, validate_session
 from tape2048.errors import ReplayError
 from tape2048.formats.session import STEPS_HEADER_BYTES
-from tape2048_recorder import replay
 from tape2048_recorder.game.loop import Buffer
-from tape2048_recorder.replay import replay_session
+from tape2048_recorder.replay import replay
+from tape2048_recorder.replay.replay import replay_session
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,0 +1,1 @@
+"""Replay of recorded games: verification, final boards, branch values."""
