@@ -4,7 +4,7 @@ Signal handlers only note that a signal came. The first SIGTERM or SIGINT drains
 within ``drain_timeout_s``, and everything is published; where a limit has begun that, it goes on. A second
 one, or SIGUSR2, hurries: workers are ended, and what is confirmed is published. SIGUSR1 rotates. SIGHUP has
 the settings read again, where they can be, and drains elsewhere (a terminal that is closed). The daemon
-reports through a :class:`~tape2048_recorder.report.Reporter`; it neither logs nor exits.
+reports through a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tape2048_recorder.ipc.protocol import (
 )
 from tape2048_recorder.ipc.shared import DRAIN, HURRY
 from tape2048_recorder.playing import Playing, error_of
-from tape2048_recorder.report import Reporter, State, Status, Tally
 from tape2048_recorder.rotations import Rotations
-from tape2048_recorder.signals import ROTATE, STOP_NOW
+from tape2048_recorder.status.report import Reporter, State, Status, Tally
+from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 from tape2048_recorder.watch import Watch
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.publisher import Outcome
     from tape2048_recorder.recording import Recording
     from tape2048_recorder.reload import Reload
-    from tape2048_recorder.signals import Signals
+    from tape2048_recorder.status.signals import Signals
     from tape2048_recorder.supervisor import Supervisor, Worker
 
 __all__ = ["Daemon"]

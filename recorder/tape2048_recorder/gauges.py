@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tape2048.base.text import counted
 from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
-from tape2048_recorder.report import REACH_TILES, Counts, Rotation, State, Status, Tally
+from tape2048_recorder.status.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

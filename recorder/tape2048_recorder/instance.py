@@ -17,7 +17,7 @@ import msgspec
 from tape2048.errors import AlreadyRunningError, ConfigError
 from tape2048.io.durable import fsync_dir, replace_file, storage_error, storage_errors, try_lock, write_all
 from tape2048.session.locks import LOCKS_DIRECTORY, make_readers_lock
-from tape2048_recorder.status_file import status_path
+from tape2048_recorder.status.status_file import status_path
 
 if TYPE_CHECKING:
     from pathlib import Path

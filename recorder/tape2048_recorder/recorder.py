@@ -33,9 +33,9 @@ from tape2048_recorder.playing import Playing
 from tape2048_recorder.recording import MEGABYTE, Recording
 from tape2048_recorder.recovery import recover_all
 from tape2048_recorder.reload import Reload
-from tape2048_recorder.report import REACH_TILES, Reporter, Summary
 from tape2048_recorder.service import Service
-from tape2048_recorder.signals import Signals
+from tape2048_recorder.status.report import REACH_TILES, Reporter, Summary
+from tape2048_recorder.status.signals import Signals
 from tape2048_recorder.supervisor import Supervisor
 from tape2048_recorder.weights import LiveWeights
 

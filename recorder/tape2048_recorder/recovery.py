@@ -20,7 +20,7 @@ from tape2048_recorder.publisher import utc_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.report import Reporter
+    from tape2048_recorder.status.report import Reporter
 
 
 def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:

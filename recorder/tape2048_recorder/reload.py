@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.report import Reporter
+    from tape2048_recorder.status.report import Reporter
 
 __all__ = ["LIVE", "Reload", "merged"]
 

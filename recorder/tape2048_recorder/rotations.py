@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tape2048_recorder.report import Rotation
+from tape2048_recorder.status.report import Rotation
 
 if TYPE_CHECKING:
     from tape2048_recorder.publisher import Outcome

@@ -17,11 +17,11 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048_recorder.config.loading import config_sha256, effective
-from tape2048_recorder.metrics import open_metrics
-from tape2048_recorder.notify import Manager
 from tape2048_recorder.publisher import utc_text
-from tape2048_recorder.report import Status
-from tape2048_recorder.status_file import Process, Snapshot, StatusFile
+from tape2048_recorder.status.metrics import open_metrics
+from tape2048_recorder.status.notify import Manager
+from tape2048_recorder.status.report import Status
+from tape2048_recorder.status.status_file import Process, Snapshot, StatusFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.report import Level, Reporter
+    from tape2048_recorder.status.report import Level, Reporter
 
 __all__ = ["Service"]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tape2048_recorder.partial import Facts
-    from tape2048_recorder.report import Reporter
+    from tape2048_recorder.status.report import Reporter
 
 #: Between two looks into the directory: a checkpoint takes longer to write, and a look costs microseconds.
 POLL_S = 1.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.report import Level, Status
+    from tape2048_recorder.status.report import Level, Status
 
 #: The columns of a run that its game decides, wherever its rows lie.
 OUTCOME = ("id", "seed", "steps", "max_score", "highest_tile")

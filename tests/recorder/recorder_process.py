@@ -22,7 +22,7 @@ from tape2048_recorder.recorder import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape2048_recorder.report import Level, Status
+    from tape2048_recorder.status.report import Level, Status
 
 
 def say(**what: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.report import Status
-from tape2048_recorder.status_file import Process, Snapshot
+from tape2048_recorder.status.report import Status
+from tape2048_recorder.status.status_file import Process, Snapshot
 
 
 def status_now(**fields: Any) -> Status:

@@ -117,7 +117,7 @@ def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
 
 
 def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
-    slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.signals:SAME_S": 0.0}}
+    slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.status.signals:SAME_S": 0.0}}
     recorder = recorders.start(**slow, drain_timeout_s=3600)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGTERM)

@@ -20,8 +20,8 @@ import pytest
 from tape2048.errors import WorkerStartError
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.service import Service
-from tape2048_recorder.signals import Signals
-from tape2048_recorder.status_file import judge, read_snapshot
+from tape2048_recorder.status.signals import Signals
+from tape2048_recorder.status.status_file import judge, read_snapshot
 
 from .checks import assert_sessions_valid, partials, run_table
 from .processes import PATIENCE_S, environment, wait_until, workers_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tape2048_recorder.report import Level, Status
+    from tape2048_recorder.status.report import Level, Status
 
     from .processes import Recorders
 

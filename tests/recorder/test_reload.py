@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tape2048_recorder.report import Level, Status
+    from tape2048_recorder.status.report import Level, Status
 
 
 class Listener:

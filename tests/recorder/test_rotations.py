@@ -12,8 +12,8 @@ from tape2048.errors import TapeError
 from tape2048_recorder.ipc.shared import Shared
 from tape2048_recorder.publish import Published
 from tape2048_recorder.publisher import Outcome
-from tape2048_recorder.report import Rotation
 from tape2048_recorder.rotations import FLUSH_S, Rotations
+from tape2048_recorder.status.report import Rotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

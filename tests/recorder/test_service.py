@@ -17,9 +17,9 @@ import pytest
 
 from tape2048.errors import ControlError, NotRunningError
 from tape2048.session.session import Session
-from tape2048_recorder.control import Running
 from tape2048_recorder.ipc.process import OOM_SCORE_ADJ
-from tape2048_recorder.status_file import judge, read_snapshot
+from tape2048_recorder.status.control import Running
+from tape2048_recorder.status.status_file import judge, read_snapshot
 
 from .checks import assert_sessions_valid, meta_of
 from .processes import PATIENCE_S, environment, kill, wait_until, workers_of
@@ -122,7 +122,7 @@ def check_that_another_user_may_not(service: Service) -> None:
     code = (
         "import os, sys, pathlib\n"
         "from tape2048.errors import ControlError\n"
-        "from tape2048_recorder.control import Running\n"
+        "from tape2048_recorder.status.control import Running\n"
         "recorder = Running(pathlib.Path(sys.argv[1]), 'default')\n"
         "os.setresuid(65534, 65534, 65534)\n"
         "try:\n    recorder.stop(drain=True)\n"

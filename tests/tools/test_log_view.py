@@ -17,7 +17,7 @@ from tape2048_tools.job_progress import Progress
 from tape2048_tools.log_view import LogView, log_line, worth_saying
 
 if TYPE_CHECKING:
-    from tape2048_recorder.report import Level
+    from tape2048_recorder.status.report import Level
 
 
 def test_text_has_time_and_level() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from tape2048_recorder.report import Level
+    from tape2048_recorder.status.report import Level
     from tape2048_tools.job_progress import Progress
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -19,7 +19,7 @@ from tape2048_tools.output import drop_unwritten, printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tape2048_recorder.report import Level
+    from tape2048_recorder.status.report import Level
     from tape2048_tools.job_progress import Progress
 
 #: syslog's numbers, which the journal takes from the beginning of a line: sd-daemon(3).

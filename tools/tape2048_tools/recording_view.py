@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.report import Level, Status, Summary
+    from tape2048_recorder.status.report import Level, Status, Summary
 
 _SESSIONS_SHOWN = 8
 

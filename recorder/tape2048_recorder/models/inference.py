@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.ipc.spec import WorkerSpec
     from tape2048_recorder.models.slots import Slots
-    from tape2048_recorder.report import Reporter
+    from tape2048_recorder.status.report import Reporter
 
 #: The module that the inference process runs.
 SERVER_MODULE = "tape2048_recorder.models.server"

@@ -15,7 +15,7 @@ from tape2048_tools.output import cell, complain, print_human, print_json, print
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048_recorder.report import Level, Status
+    from tape2048_recorder.status.report import Level, Status
 
 EXIT_FINDINGS = 1
 

@@ -40,7 +40,7 @@ def command(*, directory: Path, instance: str | None, timeout_s: float, as_json:
     the next one. Where no game has ended since the last session there is nothing to publish, and the exit
     code is 1. A worker that cannot write within 10 s (the disk is full) is not waited for.
     """
-    from tape2048_recorder.control import Running
+    from tape2048_recorder.status.control import Running
 
     with Running(directory, instance) as recorder:
         path = recorder.rotate(timeout_s)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048_recorder.report import Status
-    from tape2048_recorder.status_file import Snapshot, Verdict
+    from tape2048_recorder.status.report import Status
+    from tape2048_recorder.status.status_file import Snapshot, Verdict
 
 EXIT_NOT_RUNNING = 1
 
@@ -68,7 +68,7 @@ Found = tuple["Snapshot", "Verdict"]
 
 
 def _look(directory: Path, instance: str | None) -> list[Found]:
-    from tape2048_recorder.status_file import judge, snapshots
+    from tape2048_recorder.status.status_file import judge, snapshots
 
     return [(snapshot, judge(snapshot)) for snapshot in snapshots(directory, instance)]
 

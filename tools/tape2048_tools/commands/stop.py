@@ -47,7 +47,7 @@ def command(
 
     from tape2048.base.text import counted
     from tape2048.errors import ControlError, RecorderError
-    from tape2048_recorder.control import Running
+    from tape2048_recorder.status.control import Running
     from tape2048_tools.recording_view import dropped_words
 
     with Running(directory, instance) as recorder:

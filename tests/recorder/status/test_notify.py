@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from tape2048.errors import ConfigError
-from tape2048_recorder.notify import Manager, Notifier, status_line, watchdog_is_on
+from tape2048_recorder.status.notify import Manager, Notifier, status_line, watchdog_is_on
 
-from .statuses import status_now
+from ..statuses import status_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

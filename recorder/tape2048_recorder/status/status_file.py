@@ -21,7 +21,7 @@ import msgspec
 
 from tape2048.errors import FieldError, NotRunningError, OutDirError, StorageError
 from tape2048.io.durable import rename_exchange, storage_error, write_all
-from tape2048_recorder.report import Status
+from tape2048_recorder.status.report import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,17 +16,17 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
-from tape2048_recorder import metrics as module
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.metrics import families, open_metrics
-from tape2048_recorder.report import Counts
+from tape2048_recorder.status import metrics as module
+from tape2048_recorder.status.metrics import families, open_metrics
+from tape2048_recorder.status.report import Counts
 
-from .statuses import snapshot_now, status_now
+from ..statuses import snapshot_now, status_now
 
 if TYPE_CHECKING:
-    from tape2048_recorder.status_file import Snapshot
+    from tape2048_recorder.status.status_file import Snapshot
 
-MONITORING = Path(__file__).resolve().parents[2] / "systemd" / "monitoring"
+MONITORING = Path(__file__).resolve().parents[3] / "systemd" / "monitoring"
 
 #: Every metric has a sample in this one.
 FULL = snapshot_now(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048.errors import RecorderError
-from tape2048_recorder.control import Running
-from tape2048_recorder.report import Rotation
-from tape2048_recorder.signals import ROTATE
-from tape2048_recorder.status_file import StatusFile, status_path
+from tape2048_recorder.status.control import Running
+from tape2048_recorder.status.report import Rotation
+from tape2048_recorder.status.signals import ROTATE
+from tape2048_recorder.status.status_file import StatusFile, status_path
 
-from .statuses import snapshot_now, status_now
+from ..statuses import snapshot_now, status_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048_recorder import signals
-from tape2048_recorder.signals import ROTATE, SAME_S, STOP_NOW, Signals
+from tape2048_recorder.status import signals
+from tape2048_recorder.status.signals import ROTATE, SAME_S, STOP_NOW, Signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

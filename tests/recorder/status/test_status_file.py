@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from tape2048.errors import FieldError, NotRunningError, StorageError
-from tape2048_recorder import status_file
-from tape2048_recorder.status_file import (
+from tape2048_recorder.status import status_file
+from tape2048_recorder.status.status_file import (
     Process,
     StatusFile,
     instances,
@@ -25,9 +25,9 @@ from tape2048_recorder.status_file import (
     status_path,
 )
 
-from .checks import descriptors
-from .disks import tmpfs
-from .statuses import snapshot_now, status_now
+from ..checks import descriptors
+from ..disks import tmpfs
+from ..statuses import snapshot_now, status_now
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tape2048.errors import ControlError, NotRunningError, RecorderError
-from tape2048_recorder.signals import ROTATE, STOP_NOW
-from tape2048_recorder.status_file import Process, Snapshot, judge, read_snapshot, snapshots
+from tape2048_recorder.status.signals import ROTATE, STOP_NOW
+from tape2048_recorder.status.status_file import Process, Snapshot, judge, read_snapshot, snapshots
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -90,7 +90,7 @@ class Running:
         """What it wrote last.
 
         Raises:
-            TapeError: see :func:`~tape2048_recorder.status_file.read_snapshot`.
+            TapeError: see :func:`~tape2048_recorder.status.status_file.read_snapshot`.
         """
         return read_snapshot(self._out_dir, self._instance)
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
-from tape2048_recorder.report import State
+from tape2048_recorder.status.report import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.report import Status
-    from tape2048_recorder.status_file import Snapshot
+    from tape2048_recorder.status.report import Status
+    from tape2048_recorder.status.status_file import Snapshot
 
 #: Between two writings of the textfile: as often as Prometheus usually looks.
 TEXTFILE_INTERVAL_S = 15.0

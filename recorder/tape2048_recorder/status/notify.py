@@ -25,7 +25,7 @@ from tape2048.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tape2048_recorder.report import Status
+    from tape2048_recorder.status.report import Status
 
 __all__ = ["EXTEND_S", "Manager", "Notifier", "status_line", "watchdog_is_on"]
 

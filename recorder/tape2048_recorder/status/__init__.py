@@ -1,0 +1,1 @@
+"""What a recorder reports and hears: status file, metrics, notifications, signals, control."""
