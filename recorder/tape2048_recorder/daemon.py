@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.instance import Memory
     from tape2048_recorder.ledger import Ledger
-    from tape2048_recorder.publisher import Outcome
-    from tape2048_recorder.recording import Recording
+    from tape2048_recorder.recording.publisher import Outcome
+    from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.reload import Reload
     from tape2048_recorder.status.signals import Signals
     from tape2048_recorder.supervisor import Supervisor, Worker

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.base.text import counted
-from tape2048_recorder.recording import DISK_FULL, DISK_SLOW, MEGABYTE
+from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE
 from tape2048_recorder.status.report import REACH_TILES, Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.publisher import Outcome
-    from tape2048_recorder.recording import Recording
+    from tape2048_recorder.recording.publisher import Outcome
+    from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.supervisor import Supervisor
     from tape2048_recorder.watch import Watch
 

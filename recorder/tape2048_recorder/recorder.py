@@ -26,12 +26,12 @@ from tape2048_recorder.instance import GameState, Instance, Memory
 from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.models.inference import InferenceProcess
-from tape2048_recorder.partial import Facts
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.playing import Playing
-from tape2048_recorder.recording import MEGABYTE, Recording
-from tape2048_recorder.recovery import recover_all
+from tape2048_recorder.recording.partial import Facts
+from tape2048_recorder.recording.recording import MEGABYTE, Recording
+from tape2048_recorder.recording.recovery import recover_all
 from tape2048_recorder.reload import Reload
 from tape2048_recorder.service import Service
 from tape2048_recorder.status.report import REACH_TILES, Reporter, Summary

@@ -30,7 +30,7 @@ from tape2048_recorder.ipc.protocol import Weights, WeightsRefused, WeightsTaken
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048_recorder.partial import Facts
+    from tape2048_recorder.recording.partial import Facts
     from tape2048_recorder.status.report import Reporter
 
 #: Between two looks into the directory: a checkpoint takes longer to write, and a look costs microseconds.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import time
 
-from tape2048_recorder import publisher, recorder
+from tape2048_recorder import recorder
+from tape2048_recorder.recording import publisher
 
 HOURS_A_SECOND = 1
 

@@ -16,9 +16,9 @@ from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.instance import Instance
-from tape2048_recorder.journal import JOURNAL, read_journal
-from tape2048_recorder.partial import stage_of
-from tape2048_recorder.recovery import recover_all
+from tape2048_recorder.recording.journal import JOURNAL, read_journal
+from tape2048_recorder.recording.partial import stage_of
+from tape2048_recorder.recording.recovery import recover_all
 
 from .materials import ROW_BYTES, Prepared
 

@@ -26,9 +26,9 @@ from tests.mutants import Mutant, planted
 
 from tape2048.errors import TapeError
 from tape2048_recorder.instance import GameState, Instance, Memory
-from tape2048_recorder.partial import PartialSession
-from tape2048_recorder.publish import publish
-from tape2048_recorder.recovery import recover_all
+from tape2048_recorder.recording.partial import PartialSession
+from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.recovery import recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable

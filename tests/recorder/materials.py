@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048_recorder.ipc.protocol import Written
-from tape2048_recorder.partial import Facts, PartialSession
+from tape2048_recorder.recording.partial import Facts, PartialSession
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tape2048_recorder.publisher import Publisher
+from tape2048_recorder.recording.publisher import Publisher
 
 if TYPE_CHECKING:
-    from tape2048_recorder.partial import PartialSession
+    from tape2048_recorder.recording.partial import PartialSession
 
 submit = Publisher.submit
 

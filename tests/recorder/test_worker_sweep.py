@@ -73,7 +73,7 @@ def record(directory: Path, *, worker: str = "", daemon: tuple[str, ...] = ()) -
         daemon: options of a strace of the daemon's threads, its workers left alone.
     """
     directory.mkdir()
-    hooks: dict[str, Any] = {"tape2048_recorder.recording:RETRY_S": 0.1}
+    hooks: dict[str, Any] = {"tape2048_recorder.recording.recording:RETRY_S": 0.1}
     if worker:
         wrapper = directory / "python"
         wrapper.write_text(WRAPPER.format(flag=directory / "first", options=worker, python=sys.executable))

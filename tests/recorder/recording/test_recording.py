@@ -17,8 +17,8 @@ from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_H
 from tape2048.session.session import sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
-from tape2048_recorder.partial import Facts, PartialSession
-from tape2048_recorder.recording import RECOUNT_S, Recording
+from tape2048_recorder.recording.partial import Facts, PartialSession
+from tape2048_recorder.recording.recording import RECOUNT_S, Recording
 
 GAME_ROWS = 10
 
@@ -179,7 +179,9 @@ def test_a_failed_write_is_named_and_tried_again_after_a_while(
     why = recording.why_not(50)
     assert why is not None
     assert "No space left on device" in why
-    monkeypatch.setattr("tape2048_recorder.recording.time.monotonic", lambda: time.perf_counter() + 1e9)
+    monkeypatch.setattr(
+        "tape2048_recorder.recording.recording.time.monotonic", lambda: time.perf_counter() + 1e9
+    )
     assert recording.why_not(50) is None
     assert recording.confirm(blocks.write(recording.place(50), 5)) is not None
     assert recording.open_rows == 50

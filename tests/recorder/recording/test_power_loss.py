@@ -20,21 +20,15 @@ from tests.mutants import Mutant, planted
 
 from tape2048.session.session import sessions
 
-from .checks import (
-    assert_sessions_valid,
-    expected_runs,
-    partials,
-    published_runs,
-    recover,
-)
-from .disks import LOOPED, Looped
-from .test_crash_sweep import CHANGING, FULL, Point, Server, Stage
+from ..checks import assert_sessions_valid, expected_runs, partials, published_runs, recover
+from ..disks import LOOPED, Looped
+from ..test_crash_sweep import CHANGING, FULL, Point, Server, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .materials import Prepared
+    from ..materials import Prepared
 
 pytestmark = pytest.mark.root
 
@@ -152,7 +146,7 @@ MUTANTS = {
         "published and lost",
     ),
     "rows are not flushed": (
-        Mutant("tape2048_recorder.publish:_finish_files", "os.fsync(fd)", "pass"),
+        Mutant("tape2048_recorder.recording.publish:_finish_files", "os.fsync(fd)", "pass"),
         "ChecksumError",
     ),
 }

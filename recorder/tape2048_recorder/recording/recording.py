@@ -16,15 +16,15 @@ from tape2048.errors import FormatError, StorageError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY, step_dtype
 from tape2048.io.durable import storage_error
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
-from tape2048_recorder.partial import Facts, PartialSession
-from tape2048_recorder.publisher import Outcome, Publisher, utc_text
+from tape2048_recorder.recording.partial import Facts, PartialSession
+from tape2048_recorder.recording.publisher import Outcome, Publisher, utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.journal import Block
+    from tape2048_recorder.recording.journal import Block
 
 __all__ = ["DISK_FULL", "DISK_SLOW", "Recording"]
 

@@ -17,12 +17,12 @@ from tests.sdk.naming import Naming
 from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.session.session import Session, sessions
-from tape2048_recorder import publisher
-from tape2048_recorder.partial import PartialSession, read_facts
-from tape2048_recorder.publish import publish
-from tape2048_recorder.publisher import Publisher
+from tape2048_recorder.recording import publisher
+from tape2048_recorder.recording.partial import PartialSession, read_facts
+from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.publisher import Publisher
 
-from .checks import (
+from ..checks import (
     assert_sessions_valid,
     descriptors,
     expected_runs,
@@ -31,14 +31,14 @@ from .checks import (
     published_runs,
     snapshot,
 )
-from .disks import files_end_at
-from .materials import NAME, STARTED_AT, Prepared, make_facts
-from .processes import wait_until
+from ..disks import files_end_at
+from ..materials import NAME, STARTED_AT, Prepared, make_facts
+from ..processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tape2048_recorder.publish import Published
+    from tape2048_recorder.recording.publish import Published
 
 ENDED_AT = "2026-01-02T05:00:00Z"
 
@@ -106,7 +106,7 @@ def test_all_is_flushed_before_it_is_named_and_the_name_before_the_rest_goes(
         naming.assert_flushed(NAME)
         removed.append((partial, out_dir))
 
-    monkeypatch.setattr("tape2048_recorder.publish._remove", remove)
+    monkeypatch.setattr("tape2048_recorder.recording.publish._remove", remove)
     finish(root, session)
     assert removed == [(session.path, root)]
 

@@ -12,10 +12,10 @@ from tape2048.base.text import counted
 from tape2048.errors import FormatError, TapeError
 from tape2048.io.durable import storage_error
 from tape2048.maintenance.quarantine import quarantine
-from tape2048_recorder.journal import JOURNAL
-from tape2048_recorder.partial import PARTIAL_SUFFIX, stage_of
-from tape2048_recorder.publish import recover
-from tape2048_recorder.publisher import utc_text
+from tape2048_recorder.recording.journal import JOURNAL
+from tape2048_recorder.recording.partial import PARTIAL_SUFFIX, stage_of
+from tape2048_recorder.recording.publish import recover
+from tape2048_recorder.recording.publisher import utc_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -39,8 +39,8 @@ from tape2048.io.durable import (
     write_all,
 )
 from tape2048.maintenance.validation import validate_session
-from tape2048_recorder.journal import JOURNAL, Block, Journal, read_journal
-from tape2048_recorder.partial import STAGED, Facts, compactions, read_facts, stage_of
+from tape2048_recorder.recording.journal import JOURNAL, Block, Journal, read_journal
+from tape2048_recorder.recording.partial import STAGED, Facts, compactions, read_facts, stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

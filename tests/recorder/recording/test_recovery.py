@@ -18,19 +18,19 @@ from tape2048.errors import StorageError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
-from tape2048_recorder.journal import JOURNAL
-from tape2048_recorder.partial import FACTS, STAGED, PartialSession
-from tape2048_recorder.publish import publish
+from tape2048_recorder.recording.journal import JOURNAL
+from tape2048_recorder.recording.partial import FACTS, STAGED, PartialSession
+from tape2048_recorder.recording.publish import publish
 
-from .checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
-from .disks import files_end_at, unsaid
-from .materials import NAME, ROW_BYTES, make_facts
+from ..checks import assert_holds, meta_of, partials, published_runs, recover, snapshot
+from ..disks import files_end_at, unsaid
+from ..materials import NAME, ROW_BYTES, make_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from .materials import Prepared
+    from ..materials import Prepared
 
 
 def leave(root: Path, blocks: list[Prepared], numbers: Iterable[int], serial: int = 1) -> PartialSession:
@@ -349,7 +349,7 @@ def test_what_the_device_did_not_give_for_the_last_check_is_asked_for_again(
         return msgspec.structs.replace(validate_session(path), findings=found)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tape2048_recorder.publish.validate_session", look)
+        patch.setattr("tape2048_recorder.recording.publish.validate_session", look)
         found, listener = recover(root)
     assert len(looks) == 2
     assert found == ([root / NAME] if times == 1 else [])

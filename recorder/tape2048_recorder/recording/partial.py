@@ -31,7 +31,7 @@ import numpy as np
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY, step_dtype
 from tape2048.io.durable import fsync_dir, storage_errors, write_file
-from tape2048_recorder.journal import JOURNAL, Block, Journal
+from tape2048_recorder.recording.journal import JOURNAL, Block, Journal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from tests.sdk.builders import open_files
 
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.journal import Block, Journal, read_journal
+from tape2048_recorder.recording.journal import Block, Journal, read_journal
 
-from .disks import files_end_at
+from ..disks import files_end_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_flipped_bit_ends_it_before_the_record(path: Path) -> None:
 
 def test_without_its_checksum_a_flipped_bit_would_go_unseen(path: Path) -> None:
     check = "_CHECK.unpack_from(data, end)[0] != crc32c(memoryview(data)[at:end])"
-    mutant = Mutant("tape2048_recorder.journal:read_journal", check, "False")
+    mutant = Mutant("tape2048_recorder.recording.journal:read_journal", check, "False")
     with planted(mutant), pytest.raises(AssertionError):
         assert_flips_are_seen(path)
 

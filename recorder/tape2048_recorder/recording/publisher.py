@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.errors import DiskFullError, TapeError
-from tape2048_recorder.publish import Published, publish
+from tape2048_recorder.recording.publish import Published, publish
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048_recorder.partial import PartialSession
+    from tape2048_recorder.recording.partial import PartialSession
 
 __all__ = ["Outcome", "Publisher", "utc_text"]
 
