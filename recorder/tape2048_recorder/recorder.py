@@ -22,10 +22,10 @@ from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.daemon import Daemon
+from tape2048_recorder.inference.process import InferenceProcess
 from tape2048_recorder.instance import GameState, Instance, Memory
 from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.ledger import Ledger
-from tape2048_recorder.models.inference import InferenceProcess
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.playing import Playing

@@ -23,8 +23,8 @@ from tape2048_recorder.ipc.spec import WORKER_MODULE
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.inference.process import InferenceProcess
     from tape2048_recorder.ipc.spec import WorkerSpec
-    from tape2048_recorder.models.inference import InferenceProcess
 
 #: Between a worker's death and the next start in its place: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1

@@ -14,11 +14,11 @@ import numpy as np
 
 from tape2048.base.text import valid_text
 from tape2048.errors import PlayerError
+from tape2048_recorder.inference.remote import Hurried, RemotePlayer
 from tape2048_recorder.ipc.protocol import Ask, Bye, Games, WantWeights, Weights, WeightsRefused, WeightsTaken
 from tape2048_recorder.ipc.shared import DRAIN, HURRY, LOADS
 from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table
-from tape2048_recorder.models.remote import Hurried, RemotePlayer
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.worker import RUNS_MAX, SLICE_S, Worker

@@ -15,12 +15,12 @@ import pytest
 from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.inference.process import SERVER_MODULE
 from tape2048_recorder.ipc.protocol import Confirmed
 from tape2048_recorder.ipc.shared import HURRY, Shared
 from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.lanes.worker import BatchWorker
-from tape2048_recorder.models.inference import SERVER_MODULE
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session
 
@@ -341,7 +341,7 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005}, inference="server",
         model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
         hooks={
-            "tape2048_recorder.models.inference:RETRY_S": 0.05, "tape2048_recorder.weights:POLL_S": 0.05
+            "tape2048_recorder.inference.process:RETRY_S": 0.05, "tape2048_recorder.weights:POLL_S": 0.05
         },
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["games"] > 50)

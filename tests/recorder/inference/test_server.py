@@ -16,13 +16,14 @@ import pytest
 from tape2048.errors import InferenceError, PlayerImportError, PlayerRaisedError
 from tape2048.game.rules import boards_to_exps
 from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.inference import process as inference
+from tape2048_recorder.inference import server
+from tape2048_recorder.inference.process import DEATHS_MAX, RETRY_S, InferenceProcess
+from tape2048_recorder.inference.remote import RemotePlayer
+from tape2048_recorder.inference.server import Server, ServerSpec
+from tape2048_recorder.inference.slots import LOADING, SCORES, Slots
 from tape2048_recorder.ipc.protocol import Weights
 from tape2048_recorder.ipc.silence import START_S
-from tape2048_recorder.models import inference, server
-from tape2048_recorder.models.inference import DEATHS_MAX, RETRY_S, InferenceProcess
-from tape2048_recorder.models.remote import RemotePlayer
-from tape2048_recorder.models.server import Server, ServerSpec
-from tape2048_recorder.models.slots import LOADING, SCORES, Slots
 from tape2048_recorder.players.batch import told_by
 
 from ..checks import Listener, descriptors

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.errors import InferenceError
+from tape2048_recorder.inference.slots import LOADING, MOVES, SLOTS_PER_WORKER
 from tape2048_recorder.ipc.protocol import LOADERS_MAX
 from tape2048_recorder.ipc.silence import START_S, Silence
-from tape2048_recorder.models.slots import LOADING, MOVES, SLOTS_PER_WORKER
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.inference.slots import Slots
     from tape2048_recorder.ipc.spec import WorkerSpec
-    from tape2048_recorder.models.slots import Slots
     from tape2048_recorder.status.report import Reporter
 
 #: The module that the inference process runs.
-SERVER_MODULE = "tape2048_recorder.models.server"
+SERVER_MODULE = "tape2048_recorder.inference.server"
 
 #: Deaths in a row, without an answer between them, after which it is hopeless.
 DEATHS_MAX = 5
@@ -53,8 +53,8 @@ class InferenceProcess:
     def __init__(
         self, config: RecorderConfig, player_args: dict[str, int | float | str | bool], reporter: Reporter
     ) -> None:
-        from tape2048_recorder.models.remote import capacity_of
-        from tape2048_recorder.models.slots import Slots
+        from tape2048_recorder.inference.remote import capacity_of
+        from tape2048_recorder.inference.slots import Slots
 
         workers = config.worker_count
         self._config = config
@@ -101,7 +101,7 @@ class InferenceProcess:
         )
 
     def _start(self) -> None:
-        from tape2048_recorder.models.server import ServerSpec
+        from tape2048_recorder.inference.server import ServerSpec
 
         spec = ServerSpec(
             daemon_pid=os.getpid(),

@@ -18,8 +18,8 @@ import numpy as np
 
 from tape2048.base.text import valid_text
 from tape2048.errors import InferenceError, PlayerError
+from tape2048_recorder.inference.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.ipc.process import set_up
-from tape2048_recorder.models.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
 
 if TYPE_CHECKING:

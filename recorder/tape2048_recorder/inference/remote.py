@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.errors import InferenceError, PlayerError, error_class
+from tape2048_recorder.inference.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.ipc.shared import ASKS, HURRY
-from tape2048_recorder.models.slots import ERROR, MOVES, SLOTS_PER_TABLE, SLOTS_PER_WORKER, Slots
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,0 +1,1 @@
+"""The inference process that computes for all workers, and its clients."""
