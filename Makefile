@@ -45,7 +45,7 @@ bench: $(VENV)/.installed-dev ## Run the benchmarks; tables go to bench-results/
 	$(BIN)/pytest tests/bench --benchmark-only $(PYTEST_ARGS)
 
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
-	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/test_worker_sweep.py \
+	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/workers/test_worker_sweep.py \
 	  tests/recorder/recording/test_power_loss.py $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).

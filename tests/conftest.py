@@ -28,7 +28,7 @@ _LONG_FILES = (
     "tools/test_train_player.py",
     "sdk/torch/test_training.py",
     "recorder/lanes/test_batch_recording.py",
-    "recorder/test_worker_sweep.py",
+    "recorder/workers/test_worker_sweep.py",
     "sdk/torch/test_example.py",
 )
 

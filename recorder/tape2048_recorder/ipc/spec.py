@@ -7,7 +7,7 @@ import msgspec
 from tape2048_recorder.ipc.protocol import Weights
 
 #: The module that a worker process runs.
-WORKER_MODULE = "tape2048_recorder.worker_main"
+WORKER_MODULE = "tape2048_recorder.workers.__main__"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     seed: int
     sample_rate: int
     record_action: bool
-    # What follows is for batched players (`tape2048_recorder.lanes.worker`).
+    # What follows is for batched players (`tape2048_recorder.workers.batch_loop`).
     lanes: int = 1
     sampling: dict[str, int | float | str | bool] = {}
     inference: str = "worker"

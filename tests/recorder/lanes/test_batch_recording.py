@@ -20,9 +20,9 @@ from tape2048_recorder.ipc.protocol import Confirmed
 from tape2048_recorder.ipc.shared import HURRY, Shared
 from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.lanes.arrays import new_lanes
-from tape2048_recorder.lanes.worker import BatchWorker
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session
+from tape2048_recorder.workers.batch_loop import BatchWorker
 
 from ..checks import assert_sessions_valid, meta_of, partials, published_runs
 from ..processes import Recorders, kill, wait_until

@@ -20,14 +20,14 @@ from tape2048_recorder.ipc.protocol import Channel, Crashed, Ready
 from tape2048_recorder.ipc.shared import Shared
 from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.players.batch import is_batched
-from tape2048_recorder.worker import Worker
+from tape2048_recorder.workers.loop import Worker
 
 
 def _worker_class(player: str) -> type[Worker]:
     """The kind of worker that plays a player of this name."""
     if not is_batched(player):
         return Worker
-    from tape2048_recorder.lanes.worker import BatchWorker
+    from tape2048_recorder.workers.batch_loop import BatchWorker
 
     return BatchWorker
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tape2048_recorder.ipc.protocol import Range
-from tape2048_recorder.worker import Worker
+from tape2048_recorder.workers.loop import Worker
 
 
 def worker() -> Worker:

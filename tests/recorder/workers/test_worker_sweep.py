@@ -21,14 +21,9 @@ import pytest
 
 from tape2048 import errors
 
-from .checks import (
-    assert_recovers_all_that_was_confirmed,
-    assert_sessions_valid,
-    partials,
-    published_runs,
-)
-from .processes import PATIENCE_S, environment
-from .test_crash_sweep import FULL, Point
+from ..checks import assert_recovers_all_that_was_confirmed, assert_sessions_valid, partials, published_runs
+from ..processes import PATIENCE_S, environment
+from ..test_crash_sweep import FULL, Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.players.sampling import read_sampling
-from tape2048_recorder.worker import RUNS_MAX, SLICE_S, Worker
+from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker
 
 if TYPE_CHECKING:
     import numpy.typing as npt
