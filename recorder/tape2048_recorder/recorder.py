@@ -21,23 +21,23 @@ from tape2048.errors import (
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048_recorder.config.loading import config_sha256, effective
-from tape2048_recorder.daemon import Daemon
+from tape2048_recorder.daemon.daemon import Daemon
+from tape2048_recorder.daemon.instance import GameState, Instance, Memory
+from tape2048_recorder.daemon.ledger import Ledger
+from tape2048_recorder.daemon.playing import Playing
+from tape2048_recorder.daemon.reload import Reload
+from tape2048_recorder.daemon.service import Service
+from tape2048_recorder.daemon.supervisor import Supervisor
+from tape2048_recorder.daemon.weights import LiveWeights
 from tape2048_recorder.inference.process import InferenceProcess
-from tape2048_recorder.instance import GameState, Instance, Memory
 from tape2048_recorder.ipc.spec import WorkerSpec
-from tape2048_recorder.ledger import Ledger
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
-from tape2048_recorder.playing import Playing
 from tape2048_recorder.recording.partial import Facts
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.recovery import recover_all
-from tape2048_recorder.reload import Reload
-from tape2048_recorder.service import Service
 from tape2048_recorder.status.report import REACH_TILES, Reporter, Summary
 from tape2048_recorder.status.signals import Signals
-from tape2048_recorder.supervisor import Supervisor
-from tape2048_recorder.weights import LiveWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable

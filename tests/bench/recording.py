@@ -40,8 +40,8 @@ from .figures import CHECKOUT, ROUNDS_MIN, Figure, alternate, machine, median_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048_recorder.daemon import Daemon
-    from tape2048_recorder.supervisor import Worker
+    from tape2048_recorder.daemon.daemon import Daemon
+    from tape2048_recorder.daemon.supervisor import Worker
 
 SHM = Path("/dev/shm")
 WARM_BYTES = 3 * 10**9
@@ -214,7 +214,7 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     os.nice(how.get("nice", 0))
     from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.daemon import Daemon
+    from tape2048_recorder.daemon.daemon import Daemon
     from tape2048_recorder.recorder import run
 
     stamps = _Stamps()

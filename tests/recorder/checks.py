@@ -15,7 +15,7 @@ import numpy as np
 from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.instance import Instance
+from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.recording.journal import JOURNAL, read_journal
 from tape2048_recorder.recording.partial import stage_of
 from tape2048_recorder.recording.recovery import recover_all

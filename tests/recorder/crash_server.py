@@ -25,7 +25,7 @@ from materials import SEED, Prepared, load_blocks, make_facts
 from tests.mutants import Mutant, planted
 
 from tape2048.errors import TapeError
-from tape2048_recorder.instance import GameState, Instance, Memory
+from tape2048_recorder.daemon.instance import GameState, Instance, Memory
 from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import publish
 from tape2048_recorder.recording.recovery import recover_all

@@ -68,7 +68,7 @@ SLOW: dict[str, Any] = {
     "player_args": {"depth": 3},
     "workers": 1,
     "seed": 11,
-    "hooks": {"tape2048_recorder.daemon:STATUS_INTERVAL_S": 0.05},
+    "hooks": {"tape2048_recorder.daemon.daemon:STATUS_INTERVAL_S": 0.05},
 }
 #: A thousand games a second, of some hundred rows each: enough to be in the middle of things.
 CALM = {"player": "expectimax", "sample_rate": 20}
@@ -147,7 +147,7 @@ def test_other_signals_drain_too(recorders: Recorders, root: Path, number: signa
 
 
 def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Recorders, root: Path) -> None:
-    slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.daemon:HURRY_GRACE_S": 300.0}}
+    slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 300.0}}
     recorder = recorders.start(**slow, drain_timeout_s=0.2)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     begin = time.monotonic()
@@ -170,7 +170,7 @@ def test_the_drain_finishes_the_games_in_play_and_begins_no_other(recorders: Rec
 
 def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(
-        drain_timeout_s=0.3, hooks={"tape2048_recorder.daemon:HURRY_GRACE_S": 0.5}, seed=SEED, **CALM
+        drain_timeout_s=0.3, hooks={"tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 0.5}, seed=SEED, **CALM
     )
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
     stopped = recorder.workers[0]
@@ -273,7 +273,9 @@ def test_workers_die_with_the_daemon_in_the_middle_of_a_game(recorders: Recorder
 
 
 def test_the_next_start_publishes_what_a_killed_one_left(recorders: Recorders, root: Path) -> None:
-    hooks = {"tape2048_recorder.instance:IDS_AHEAD": 64}  # few, so that they are used up within the test
+    hooks = {
+        "tape2048_recorder.daemon.instance:IDS_AHEAD": 64
+    }  # few, so that they are used up within the test
     recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 5_000)
     recorder.signal(signal.SIGKILL)
@@ -464,7 +466,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
         out_dir=str(out_dir),
         seed=SEED,
         rotate_steps=10_000,
-        hooks={"tape2048_recorder.daemon:FLOWING_S": 1.2},
+        hooks={"tape2048_recorder.daemon.daemon:FLOWING_S": 1.2},
     )
     said = recorder.wait_for_event("paused: ")
     assert "the disk is full" in said or "no room" in said
@@ -498,7 +500,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
 def test_sigterm_while_the_disk_is_full(recorders: Recorders, small_disk: Path) -> None:
     out_dir = small_disk / "out"
     settings = {"out_dir": str(out_dir), "seed": SEED, "rotate_steps": 10**9}
-    hooks = {"tape2048_recorder.daemon:ROOM_GRACE_S": 0.0}
+    hooks = {"tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0}
     recorder = recorders.start(**settings, drain_timeout_s=0.5, hooks=hooks)
     recorder.wait_for_event("paused: ")
     recorder.signal(signal.SIGTERM)
@@ -531,7 +533,7 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("what", ["the journal", "rows"])
 def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, root: Path, what: str) -> None:
-    hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.5}
+    hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
     recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
     pids = [recorder.pid] if what == "the journal" else recorder.workers
@@ -553,8 +555,8 @@ def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, r
 @pytest.mark.parametrize("what", ["the journal", "rows"])
 def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, root: Path, what: str) -> None:
     hooks = {
-        "tape2048_recorder.daemon:HURRY_GRACE_S": 1.5,
-        "tape2048_recorder.daemon:ROOM_GRACE_S": 0.0,
+        "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 1.5,
+        "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
         "import:slow_publisher": True,
     }
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
@@ -600,7 +602,7 @@ def test_a_worker_that_cannot_be_started_again_is_tried_later(recorders: Recorde
 def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
     recorders: Recorders, root: Path
 ) -> None:
-    hooks = {"tape2048_recorder.instance:IDS_AHEAD": 64}
+    hooks = {"tape2048_recorder.daemon.instance:IDS_AHEAD": 64}
     recorder = recorders.start(seed=SEED, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     (root / ".recorder").rename(root / "elsewhere")
@@ -657,7 +659,10 @@ def test_an_out_dir_that_is_a_file(recorders: Recorders, tmp_path: Path) -> None
 
 
 def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
-    hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.3, "tape2048_recorder.daemon:ROOM_GRACE_S": 0.0}
+    hooks = {
+        "tape2048_recorder.daemon.daemon:FLOWING_S": 0.3,
+        "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
+    }
     recorder = recorders.start(rotate_steps=10**9, drain_timeout_s=0.3, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     root.rename(root.with_name("elsewhere"))

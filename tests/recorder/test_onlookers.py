@@ -19,7 +19,7 @@ import pytest
 
 from tape2048.errors import WorkerStartError
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.service import Service
+from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.status.signals import Signals
 from tape2048_recorder.status.status_file import judge, read_snapshot
 

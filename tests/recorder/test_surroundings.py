@@ -89,7 +89,10 @@ def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Pa
             "player": "expectimax",
             "sample_rate": 20,
         }
-        hooks = {"tape2048_recorder.daemon:FLOWING_S": 0.3, "tape2048_recorder.daemon:ROOM_GRACE_S": 0.0}
+        hooks = {
+            "tape2048_recorder.daemon.daemon:FLOWING_S": 0.3,
+            "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
+        }
         recorder = recorders.start(**settings, rotate_steps=5_000, drain_timeout_s=0.5, hooks=hooks)
         recorder.wait_for_status(lambda status: status["sessions"] >= 2)
         before = {path.name for path in sessions(out_dir)}

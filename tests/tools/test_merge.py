@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048_recorder.instance import Instance
+from tape2048_recorder.daemon.instance import Instance
 
 from .conftest import GAMES, META, write_foreign_session, write_session
 

@@ -14,7 +14,7 @@ import pytest
 from tape2048 import errors
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.service import Service
+from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.status import control
 from tape2048_recorder.status.report import Counts, Status
 from tape2048_recorder.status.status_file import Process, Snapshot, StatusFile, status_path

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tape2048_recorder.instance import GameState
-from tape2048_recorder.ledger import Ledger
+from tape2048_recorder.daemon.instance import GameState
+from tape2048_recorder.daemon.ledger import Ledger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

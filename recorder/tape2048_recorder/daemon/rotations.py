@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from tape2048_recorder.status.report import Rotation
 
 if TYPE_CHECKING:
+    from tape2048_recorder.daemon.supervisor import Supervisor
     from tape2048_recorder.recording.publisher import Outcome
     from tape2048_recorder.recording.recording import Recording
-    from tape2048_recorder.supervisor import Supervisor
 
 __all__ = ["Rotations"]
 

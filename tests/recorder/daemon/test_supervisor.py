@@ -14,10 +14,10 @@ import pytest
 from tests.sdk.builders import open_files
 
 from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Exit, Supervisor
 from tape2048_recorder.ipc.protocol import Channel, Range, Weights
 from tape2048_recorder.ipc.shared import DRAIN, LOADS, PLAY
 from tape2048_recorder.recorder import _worker_spec
-from tape2048_recorder.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Exit, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from tape2048.errors import ModelDirError
+from tape2048_recorder.daemon.weights import POLL_S, LiveWeights, newest_checkpoint
 from tape2048_recorder.ipc.protocol import WeightsRefused, WeightsTaken
-from tape2048_recorder.weights import POLL_S, LiveWeights, newest_checkpoint
 
-from .checks import Listener
+from ..checks import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,13 +17,13 @@ from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.instance import GameState
-from tape2048_recorder.ledger import Ledger
-from tape2048_recorder.reload import INTERVAL_S, LIVE, Reload, merged
+from tape2048_recorder.daemon.instance import GameState
+from tape2048_recorder.daemon.ledger import Ledger
+from tape2048_recorder.daemon.reload import INTERVAL_S, LIVE, Reload, merged
 
-from .checks import assert_sessions_valid, run_table
-from .lanes import batched
-from .processes import PATIENCE_S, environment, wait_until
+from ..checks import assert_sessions_valid, run_table
+from ..lanes import batched
+from ..processes import PATIENCE_S, environment, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

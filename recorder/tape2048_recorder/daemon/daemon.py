@@ -27,7 +27,10 @@ from tape2048.errors import (
     WorkersDiedError,
 )
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_recorder.gauges import Gauges, limit_met
+from tape2048_recorder.daemon.gauges import Gauges, limit_met
+from tape2048_recorder.daemon.playing import Playing, error_of
+from tape2048_recorder.daemon.rotations import Rotations
+from tape2048_recorder.daemon.watch import Watch
 from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
@@ -43,21 +46,18 @@ from tape2048_recorder.ipc.protocol import (
     Written,
 )
 from tape2048_recorder.ipc.shared import DRAIN, HURRY
-from tape2048_recorder.playing import Playing, error_of
-from tape2048_recorder.rotations import Rotations
 from tape2048_recorder.status.report import Reporter, State, Status, Tally
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
-from tape2048_recorder.watch import Watch
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.instance import Memory
-    from tape2048_recorder.ledger import Ledger
+    from tape2048_recorder.daemon.instance import Memory
+    from tape2048_recorder.daemon.ledger import Ledger
+    from tape2048_recorder.daemon.reload import Reload
+    from tape2048_recorder.daemon.supervisor import Supervisor, Worker
     from tape2048_recorder.recording.publisher import Outcome
     from tape2048_recorder.recording.recording import Recording
-    from tape2048_recorder.reload import Reload
     from tape2048_recorder.status.signals import Signals
-    from tape2048_recorder.supervisor import Supervisor, Worker
 
 __all__ = ["Daemon"]
 

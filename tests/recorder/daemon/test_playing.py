@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tape2048 import errors
+from tape2048_recorder.daemon.playing import Playing, error_of
 from tape2048_recorder.ipc.protocol import Crashed, Ready
-from tape2048_recorder.playing import Playing, error_of
 
 
 def test_a_player_that_changed_ends_it_and_another_start_may_follow() -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError, StorageError
-from tape2048_recorder import instance
-from tape2048_recorder.instance import GameState, Instance, Memory
+from tape2048_recorder.daemon import instance
+from tape2048_recorder.daemon.instance import GameState, Instance, Memory
 
-from .checks import descriptors
-from .processes import environment
+from ..checks import descriptors
+from ..processes import environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tape2048_recorder.instance import Instance
+from tape2048_recorder.daemon.instance import Instance
 held = Instance(Path(sys.argv[1]), "default")
 print("held", flush=True)
 time.sleep(600)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from tape2048_recorder.supervisor import Supervisor, Worker
+    from tape2048_recorder.daemon.supervisor import Supervisor, Worker
 
 #: A block of rows is 7 MB; a disk that takes longer than this many times a slice's patience hangs.
 WRITING_FACTOR = 10.0

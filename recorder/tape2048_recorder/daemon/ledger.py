@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from tape2048_recorder.instance import GameState
+from tape2048_recorder.daemon.instance import GameState
 
 __all__ = ["Ledger"]
 

@@ -21,13 +21,13 @@ from tape2048_recorder.ipc.process import OOM_SCORE_ADJ
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.status_file import judge, read_snapshot
 
-from .checks import assert_sessions_valid, meta_of
-from .processes import PATIENCE_S, environment, kill, wait_until, workers_of
+from ..checks import assert_sessions_valid, meta_of
+from ..processes import PATIENCE_S, environment, kill, wait_until, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .processes import Recorders
+    from ..processes import Recorders
 
 pytestmark = pytest.mark.slow
 

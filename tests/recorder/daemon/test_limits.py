@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tape2048_recorder import gauges
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.gauges import limit_met, resident_bytes
+from tape2048_recorder.daemon import gauges
+from tape2048_recorder.daemon.gauges import limit_met, resident_bytes
 
 
 def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:

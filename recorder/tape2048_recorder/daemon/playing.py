@@ -10,11 +10,11 @@ from tape2048_recorder.ipc.protocol import LOADERS_MAX, FromWorker, WantWeights,
 from tape2048_recorder.ipc.shared import LOADS
 
 if TYPE_CHECKING:
+    from tape2048_recorder.daemon.supervisor import Supervisor, Worker
+    from tape2048_recorder.daemon.weights import LiveWeights
     from tape2048_recorder.inference.process import InferenceProcess
     from tape2048_recorder.ipc.protocol import Crashed, Ready
     from tape2048_recorder.recording.recording import Recording
-    from tape2048_recorder.supervisor import Supervisor, Worker
-    from tape2048_recorder.weights import LiveWeights
 
 __all__ = ["Playing", "error_of"]
 

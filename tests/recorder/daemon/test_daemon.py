@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.daemon import HURRY_GRACE_S, ROOM_GRACE_S, TICK_S, Daemon
+from tape2048_recorder.daemon.daemon import HURRY_GRACE_S, ROOM_GRACE_S, TICK_S, Daemon
+from tape2048_recorder.daemon.reload import Reload
 from tape2048_recorder.ipc.protocol import NoRoom, Ready
 from tape2048_recorder.ipc.shared import DRAIN
-from tape2048_recorder.reload import Reload
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
 

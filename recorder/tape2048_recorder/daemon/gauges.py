@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.daemon.supervisor import Supervisor
+    from tape2048_recorder.daemon.watch import Watch
     from tape2048_recorder.recording.publisher import Outcome
     from tape2048_recorder.recording.recording import Recording
-    from tape2048_recorder.supervisor import Supervisor
-    from tape2048_recorder.watch import Watch
 
 #: The rate shown is the mean over this long.
 RATE_WINDOW_S = 10.0
