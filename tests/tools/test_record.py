@@ -18,9 +18,9 @@ from rich.console import Console
 from tape2048 import Session, sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.status.report import Status, Summary
-from tape2048_tools.display import duration, rate, reach_words
 from tape2048_tools.live_view import LiveView
 from tape2048_tools.recording_view import RecordingView, summary_parts
+from tape2048_tools.terminal.display import duration, rate, reach_words
 
 from .on_terminal import stopped_on_terminal
 

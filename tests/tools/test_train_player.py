@@ -257,7 +257,7 @@ def test_the_panel_has_a_curve() -> None:
 
 
 def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[str]) -> None:
-    from tape2048_tools.output import print_human
+    from tape2048_tools.terminal.output import print_human
 
     empty = progress(games=0, moves=0, mean_score=float("nan"), reach=dict.fromkeys(progress().reach, 0.0))
     print_human(*training_summary(empty, done=False, network=Path("a/network.ntuple"), curve=None))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import ROOT_SETTINGS, LazyGroup
+from tape2048_tools.terminal.click_extras import ROOT_SETTINGS, LazyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -162,7 +162,7 @@ def run(args: Sequence[str] | None = None, command: click.Command = cli, name: s
     except click.Abort:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        from tape2048_tools.output import drop_unwritten
+        from tape2048_tools.terminal.output import drop_unwritten
 
         with contextlib.suppress(OSError):  # where nobody reads it, the exit code has to do
             error.show()
@@ -179,7 +179,7 @@ def _report(error: Exception, name: str) -> int:
 
     if not isinstance(error, TapeError):
         raise error
-    from tape2048_tools.output import complain, printable
+    from tape2048_tools.terminal.output import complain, printable
 
     complain(f"{name}: error: {printable(str(error))}")
     if error.hint is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048_tools.display import number, share
-from tape2048_tools.output import cell, columns, table
+from tape2048_tools.terminal.display import number, share
+from tape2048_tools.terminal.output import cell, columns, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape2048.base.text import json_bytes
 from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, ranking_predictors, runs_text
-from tape2048_tools.display import number, share
-from tape2048_tools.output import printable
+from tape2048_tools.terminal.display import number, share
+from tape2048_tools.terminal.output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tape2048.base.text import counted
 from tape2048_tools import job_progress
-from tape2048_tools.display import duration, near, number, rate, share
-from tape2048_tools.output import columns
+from tape2048_tools.terminal.display import duration, near, number, rate, share
+from tape2048_tools.terminal.output import columns
 from tape2048_tools.views import JobView, open_view
 
 if TYPE_CHECKING:

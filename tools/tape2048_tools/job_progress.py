@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape2048_tools.display import duration, number, rate, share
+from tape2048_tools.terminal.display import duration, number, rate, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from tape2048_tools.output import cell, drop_unwritten, printable
+from tape2048_tools.terminal.output import cell, drop_unwritten, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

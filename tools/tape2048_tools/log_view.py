@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from tape2048_tools.output import drop_unwritten, printable
+from tape2048_tools.terminal.output import drop_unwritten, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from tape2048.base.text import counted
-from tape2048_tools.display import (
+from tape2048_tools.job_progress import Progress
+from tape2048_tools.terminal.display import (
     double_quoted,
     duration,
     near,
@@ -21,8 +22,7 @@ from tape2048_tools.display import (
     share,
     size,
 )
-from tape2048_tools.job_progress import Progress
-from tape2048_tools.output import columns, printable
+from tape2048_tools.terminal.output import columns, printable
 from tape2048_tools.views import open_view
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tape2048_tools.display import board, number
-from tape2048_tools.output import cell, columns
+from tape2048_tools.terminal.display import board, number
+from tape2048_tools.terminal.output import cell, columns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

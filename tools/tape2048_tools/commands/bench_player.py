@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command, json_option
+from tape2048_tools.terminal.click_extras import Command, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as of a recorder")
     from tape2048_recorder.lanes.measuring import measure
-    from tape2048_tools.output import print_human, print_json, table
+    from tape2048_tools.terminal.output import print_human, print_json, table
     from tape2048_tools.views import progress_bar
 
     with progress_bar(f"measuring {name}") as bar:

@@ -10,9 +10,9 @@ import msgspec
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools._click import PATH, Group, json_option
 from tape2048_tools.options import load_from_command_line, setting_options
-from tape2048_tools.output import cell, print_human, print_json, print_text, printable, table
+from tape2048_tools.terminal.click_extras import PATH, Group, json_option
+from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable, table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048_tools._click import PATH, WORKERS, Command, json_option, quiet_option
-from tape2048_tools.output import complain, complain_left_out, print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import PATH, WORKERS, Command, json_option, quiet_option
+from tape2048_tools.terminal.output import complain, complain_left_out, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tape2048_tools._click import LazyGroup
+from tape2048_tools.terminal.click_extras import LazyGroup
 
 __all__ = ["command"]
 

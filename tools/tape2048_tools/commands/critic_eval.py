@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import CRITIC_TOWER, DEVICE, PATH, Command, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    CRITIC_TOWER,
+    DEVICE,
+    PATH,
+    Command,
+    json_option,
+    quiet_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +104,7 @@ def command(
         raise click.UsageError("--json and --csv both go to standard output: give one of them")
     from tape2048_tools.critic_eval_view import csv_text, document, summary
     from tape2048_tools.critic_options import require_torch
-    from tape2048_tools.output import print_human, print_json, print_text
+    from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     if html is not None:
         _check_report(html, force=options["force"])

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import CRITIC_TOWER, DEVICE, PATH, Command, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    CRITIC_TOWER,
+    DEVICE,
+    PATH,
+    Command,
+    json_option,
+    quiet_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +59,7 @@ def command(
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.critic_options import require_torch
-    from tape2048_tools.output import complain, print_human, print_json, printable
+    from tape2048_tools.terminal.output import complain, print_human, print_json, printable
     from tape2048_tools.views import progress_bar
 
     require_torch()

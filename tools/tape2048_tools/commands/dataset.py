@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048_tools._click import PATH, WORKERS, Group, json_option, quiet_option
-from tape2048_tools.display import number, share, size
-from tape2048_tools.output import (
+from tape2048_tools.terminal.click_extras import PATH, WORKERS, Group, json_option, quiet_option
+from tape2048_tools.terminal.display import number, share, size
+from tape2048_tools.terminal.output import (
     cell,
     columns,
     complain_left_out,

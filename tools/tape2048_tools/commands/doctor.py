@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.output import cell, print_human, print_json, table
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.output import cell, print_human, print_json, table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import DEVICE, PATH, Command, json_option
-from tape2048_tools.display import duration, number, size
-from tape2048_tools.output import print_human, print_json, printable, table
+from tape2048_tools.terminal.click_extras import DEVICE, PATH, Command, json_option
+from tape2048_tools.terminal.display import duration, number, size
+from tape2048_tools.terminal.output import print_human, print_json, printable, table
 from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import PATH, Command, json_option, quiet_option
-from tape2048_tools.display import size
-from tape2048_tools.output import cell, print_human, print_json, unwritten
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
+from tape2048_tools.terminal.display import size
+from tape2048_tools.terminal.output import cell, print_human, print_json, unwritten
 from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:

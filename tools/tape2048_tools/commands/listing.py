@@ -10,9 +10,10 @@ import click
 import msgspec
 
 from tape2048.errors import OutDirError, TapeError
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.display import number, share, size
-from tape2048_tools.output import (
+from tape2048_tools.roots import refuse_session
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.display import number, share, size
+from tape2048_tools.terminal.output import (
     cell,
     columns_that_fit,
     finding,
@@ -22,7 +23,6 @@ from tape2048_tools.output import (
     printable,
     table,
 )
-from tape2048_tools.roots import refuse_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import PATH, ROOT_SETTINGS, WORKERS, Group, json_option, quiet_option
-from tape2048_tools.output import complain, print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    ROOT_SETTINGS,
+    WORKERS,
+    Group,
+    json_option,
+    quiet_option,
+)
+from tape2048_tools.terminal.output import complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,7 +181,7 @@ def stats(*, packfile: Path, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    from tape2048_tools.output import columns
+    from tape2048_tools.terminal.output import columns
 
     tiles = ", ".join(f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
     # Recorded games have their seed in the engine's name: a name for each game.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.errors import ConfigError
-from tape2048_tools._click import PATH, Command, Group, json_option
-from tape2048_tools.display import duration, number, share, size
-from tape2048_tools.output import columns, print_human, print_json, table
+from tape2048_tools.terminal.click_extras import PATH, Command, Group, json_option
+from tape2048_tools.terminal.display import duration, number, share, size
+from tape2048_tools.terminal.output import columns, print_human, print_json, table
 from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:

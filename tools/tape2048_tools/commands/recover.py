@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.output import cell, complain, print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.output import cell, complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

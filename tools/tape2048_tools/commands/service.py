@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tape2048_tools._click import Group, json_option
-from tape2048_tools.output import cell, print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import Group, json_option
+from tape2048_tools.terminal.output import cell, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

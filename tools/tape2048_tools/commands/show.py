@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.display import board, number, share, size
-from tape2048_tools.output import cell, columns, print_human, print_json, table
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.display import board, number, share, size
+from tape2048_tools.terminal.output import cell, columns, print_human, print_json, table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.display import number, share, size
-from tape2048_tools.output import cell, columns, print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.display import number, share, size
+from tape2048_tools.terminal.output import cell, columns, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,8 +116,8 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     from tape2048.base.text import counted
-    from tape2048_tools.display import duration
     from tape2048_tools.recording_view import dropped_words, in_model
+    from tape2048_tools.terminal.display import duration
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -150,6 +150,6 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
 
 
 def _until_full(status: Status) -> str:
-    from tape2048_tools.display import duration
+    from tape2048_tools.terminal.display import duration
 
     return "" if status.disk_full_s is None else f", full in {duration(status.disk_full_s)} at this rate"

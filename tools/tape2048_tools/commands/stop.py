@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools._click import Command, json_option, running_recorder
-from tape2048_tools.output import print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import Command, json_option, running_recorder
+from tape2048_tools.terminal.output import print_human, print_json, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

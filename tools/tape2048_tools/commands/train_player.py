@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.output import print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.output import print_human, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

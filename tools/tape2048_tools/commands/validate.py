@@ -14,8 +14,8 @@ from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayEr
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
-from tape2048_tools._click import PATH, Command, json_option, quiet_option
-from tape2048_tools.output import cell, finding, print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
+from tape2048_tools.terminal.output import cell, finding, print_human, print_json
 from tape2048_tools.views import progress_bar
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools._click import PATH, Command, json_option
-from tape2048_tools.output import cell, print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.output import cell, print_human, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +135,7 @@ def _checked(index: int, count: int) -> int:
 
 
 def _step_parts(document: dict[str, Any], steps: int) -> list[RenderableType]:
-    from tape2048_tools.display import board
+    from tape2048_tools.terminal.display import board
 
     parts: list[RenderableType] = [
         cell(f"board {document['step']} of {steps}", "bold"),
@@ -164,8 +164,8 @@ def _play(run: Run, fps: float) -> None:
     """Show every board in turn: in one place on a terminal, below each other elsewhere."""
     from rich.console import Group as Parts
 
-    from tape2048_tools.display import board
     from tape2048_tools.run_view import exps_of
+    from tape2048_tools.terminal.display import board
 
     def frame(step: int) -> RenderableType:
         return Parts(cell(f"board {step} of {len(run)}", "bold"), board(exps_of(int(run.states[step]))))

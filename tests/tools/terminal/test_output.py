@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tape2048_tools import display, output
+from tape2048_tools.terminal import display, output
 
 
 @pytest.mark.parametrize(

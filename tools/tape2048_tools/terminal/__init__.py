@@ -1,0 +1,1 @@
+"""Text, tables, progress and prompts on a terminal."""
