@@ -22,7 +22,7 @@ import pytest
 from tape2048 import errors
 from tape2048._version import __version__
 from tape2048_tools import cli
-from tape2048_tools.errors_docs import error_tree
+from tape2048_tools.options.errors import error_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

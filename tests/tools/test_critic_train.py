@@ -17,7 +17,7 @@ from tests.sdk.critics import make_games
 
 from tape2048 import errors
 from tape2048.critic.config import CriticConfig
-from tape2048_tools.critic_options import EXAMPLE, example_toml, load_critic_config
+from tape2048_tools.options.critic import EXAMPLE, example_toml, load_critic_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import msgspec
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.options import load_from_command_line, setting_options
+from tape2048_tools.options.recorder import load_from_command_line, setting_options
 from tape2048_tools.terminal.click_extras import PATH, Group, json_option
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable, table
 
@@ -48,7 +48,7 @@ def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: boo
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
     if markdown:
-        from tape2048_tools.settings_docs import markdown_table
+        from tape2048_tools.options.reference import markdown_table
 
         print_human(markdown_table().rstrip("\n"))
         return
@@ -85,7 +85,7 @@ def init(*, path: Path, force: bool) -> None:
     """
     from tape2048.errors import NameTakenError
     from tape2048.io.durable import refuse_special, replace_file, storage_error, write_file
-    from tape2048_tools.settings_docs import sample_toml
+    from tape2048_tools.options.reference import sample_toml
 
     if str(path) == "-":
         print_text(sample_toml())

@@ -103,7 +103,7 @@ def command(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both go to standard output: give one of them")
     from tape2048_tools.critic_eval_view import csv_text, document, summary
-    from tape2048_tools.critic_options import require_torch
+    from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     if html is not None:

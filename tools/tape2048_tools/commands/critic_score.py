@@ -58,7 +58,7 @@ def command(
     """
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
-    from tape2048_tools.critic_options import require_torch
+    from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import complain, print_human, print_json, printable
     from tape2048_tools.views import progress_bar
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.critic_options import critic_options, example_toml, load_critic_config, require_torch
+from tape2048_tools.options.critic import critic_options, example_toml, load_critic_config, require_torch
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option
 from tape2048_tools.terminal.output import print_human, print_json
 

@@ -93,7 +93,7 @@ def command(
     A session's file appears when all of it is made. Killed at any moment, the same command goes on. Sessions
     that have embeddings of this tower are left alone; those of another tower are refused.
     """
-    from tape2048_tools.critic_options import require_torch
+    from tape2048_tools.options.critic import require_torch
 
     require_torch()
     import torch

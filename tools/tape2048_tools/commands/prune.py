@@ -14,7 +14,7 @@ from tape2048.errors import OutDirError
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import CONFIG_ENV, load_config
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
-from tape2048_tools.options import setting_option
+from tape2048_tools.options.recorder import setting_option
 from tape2048_tools.roots import refuse_session
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
 from tape2048_tools.terminal.display import number, size

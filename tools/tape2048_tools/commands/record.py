@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.options import load_from_command_line, setting_options
+from tape2048_tools.options.recorder import load_from_command_line, setting_options
 from tape2048_tools.terminal.click_extras import Command, json_option
 
 if TYPE_CHECKING:

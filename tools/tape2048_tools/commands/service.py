@@ -104,7 +104,7 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     Files of ours that stand there are replaced, others are not. Nothing is started: the commands for that are
     printed.
     """
-    from tape2048_tools.settings_docs import sample_toml
+    from tape2048_tools.options.reference import sample_toml
     from tape2048_tools.units import Unit
 
     layout = _layout(user=user)

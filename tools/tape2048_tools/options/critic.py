@@ -10,7 +10,7 @@ from tape2048.critic.config import CriticConfig
 from tape2048.errors import MissingPackageError
 from tape2048.settings.fields import load_settings, settings_of
 from tape2048.settings.sample import settings_toml
-from tape2048_tools.options import setting_option
+from tape2048_tools.options.recorder import setting_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tape2048_tools.critic_options import EXAMPLE, example_toml
-from tape2048_tools.settings_docs import RETENTION_MARKERS, SAMPLE, retention_table, sample_toml, with_table
+from tape2048_tools.options.critic import EXAMPLE, example_toml
+from tape2048_tools.options.reference import (
+    RETENTION_MARKERS,
+    SAMPLE,
+    retention_table,
+    sample_toml,
+    with_table,
+)
 
 
 def main() -> None:

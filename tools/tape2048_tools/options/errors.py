@@ -1,6 +1,6 @@
 """The README's table of exit codes, made from the error classes.
 
-``python -m tape2048_tools.errors_docs`` in a checkout writes it anew (``make docs``); a test compares
+``python -m tape2048_tools.options.errors`` in a checkout writes it anew (``make docs``); a test compares
 what the checkout has with what this gives.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.errors import TapeError
-from tape2048_tools.settings_docs import with_table
+from tape2048_tools.options.reference import with_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

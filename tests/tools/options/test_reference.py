@@ -10,8 +10,9 @@ from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.retention import Retention, RetentionLimits, load_retention
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.errors_docs import ERROR_MARKERS, errors_table
-from tape2048_tools.settings_docs import (
+from tape2048_tools.options.__main__ import main
+from tape2048_tools.options.errors import ERROR_MARKERS, errors_table
+from tape2048_tools.options.reference import (
     MARKERS,
     RETENTION_MARKERS,
     SAMPLE,
@@ -20,9 +21,8 @@ from tape2048_tools.settings_docs import (
     sample_toml,
     with_table,
 )
-from tape2048_tools.settings_docs_main import main
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 def test_the_readme_has_the_table_as_it_is_now() -> None:

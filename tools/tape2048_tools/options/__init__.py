@@ -1,0 +1,1 @@
+"""Options of commands that are made from settings, and their reference."""
