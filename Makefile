@@ -63,7 +63,7 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 docs: $(VENV)/.installed-dev ## Write the README's tables of settings and exit codes and the files of systemd/ anew.
 	$(BIN)/python -m tape2048_tools.options.__main__
 	$(BIN)/python -m tape2048_tools.options.errors
-	$(BIN)/python -m tape2048_tools.units
+	$(BIN)/python -m tape2048_tools.machine.units
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tape2048_tools import doctor
-from tape2048_tools.machine import Machine
+from tape2048_tools.machine import doctor
+from tape2048_tools.machine.probe import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +176,7 @@ def test_memory_is_counted_as_workers_hold_it(
 def test_cores_are_those_of_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Path] = []
     monkeypatch.setattr(
-        "tape2048_tools.machine.available_cores",
+        "tape2048_tools.machine.probe.available_cores",
         lambda *, own: asked.append(own) or 1,  # type: ignore[func-returns-value]
     )
     assert Machine(proc=tmp_path).cores() == 1
@@ -250,12 +250,13 @@ def test_this_machine_answers(tmp_path: Path) -> None:
 def test_the_command(tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "recorder.toml"
     config.write_text(CONFIG)
-    monkeypatch.setattr("tape2048_tools.doctor.Machine", Told)
+    monkeypatch.setattr("tape2048_tools.machine.doctor.Machine", Told)
     done = tape("doctor", "--config", config)
     assert done.code == 0
     assert all(line.startswith(("ok ", " ")) for line in done.out.splitlines())
     monkeypatch.setattr(
-        "tape2048_tools.doctor.Machine", lambda: Told(filesystem=("ext4", {"ro"}), env=dict(os.environ))
+        "tape2048_tools.machine.doctor.Machine",
+        lambda: Told(filesystem=("ext4", {"ro"}), env=dict(os.environ)),
     )
     done = tape("doctor", "--config", config)
     assert done.code == 1

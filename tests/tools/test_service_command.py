@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048 import errors
-from tape2048_tools.units import MARKER
+from tape2048_tools.machine.units import MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

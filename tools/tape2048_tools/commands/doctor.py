@@ -34,7 +34,7 @@ def command(*, config_path: Path | None, as_json: bool) -> None:
     Run it as the user, and with the environment, that the recorder will have. The exit code is 1 where
     something will not work; a warning is what will work worse than it could.
     """
-    from tape2048_tools.doctor import examine
+    from tape2048_tools.machine.doctor import examine
 
     checks = examine(config_path)
     failed = any(check.status == "fail" for check in checks)

@@ -19,7 +19,7 @@ from tape2048_tools.terminal.output import cell, print_human, print_json, printa
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048_tools.units import Layout, Unit
+    from tape2048_tools.machine.units import Layout, Unit
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -104,8 +104,8 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     Files of ours that stand there are replaced, others are not. Nothing is started: the commands for that are
     printed.
     """
+    from tape2048_tools.machine.units import Unit
     from tape2048_tools.options.reference import sample_toml
-    from tape2048_tools.units import Unit
 
     layout = _layout(user=user)
     files = [unit for unit in _files(layout, instances, root) if _differs(unit, root)]
@@ -140,7 +140,7 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
 
     Configurations and recordings stay. Stop the recorders first.
     """
-    from tape2048_tools.units import units
+    from tape2048_tools.machine.units import units
 
     layout = _layout(user=user)
     common = [] if instances else [_at(root, unit.path) for unit in units(layout)]
@@ -166,7 +166,7 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
 
 
 def _layout(*, user: bool) -> Layout:
-    from tape2048_tools.units import Layout
+    from tape2048_tools.machine.units import Layout
 
     config_home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Layout(program=_program(), user=user, systemd_version=_systemd_version(), config_home=config_home)
@@ -193,7 +193,7 @@ def _systemd_version() -> int:
 def _files(layout: Layout, instances: Sequence[str], root: Path) -> list[Unit]:
     from tape2048.errors import ConfigError
     from tape2048_recorder.config.loading import load_config
-    from tape2048_tools.units import drop_in, units
+    from tape2048_tools.machine.units import drop_in, units
 
     files = units(layout)
     for name in instances:
@@ -230,7 +230,7 @@ def _refuse_foreign_file(path: Path) -> None:
         UnitsError: it lacks our first line.
     """
     from tape2048.errors import UnitsError
-    from tape2048_tools.units import MARKER
+    from tape2048_tools.machine.units import MARKER
 
     if not path.read_text(errors="replace").startswith(MARKER):
         raise UnitsError(

@@ -15,14 +15,14 @@ from tape2048 import errors
 from tape2048_recorder.config.checks import STOP_TIMEOUT_ENV
 from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.units import FINAL, MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
+from tape2048_tools.machine.units import FINAL, MARKER, STOP_TIMEOUT_S, Layout, drop_in, units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048_tools.units import Unit
+    from tape2048_tools.machine.units import Unit
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 #: What `systemd-analyze security` may find, of 10.
 EXPOSURE_MAX = 0.5

@@ -1,7 +1,7 @@
 """What a recorder needs of the machine that it runs on, looked at before it runs.
 
 Each check is a function that takes the recorder's configuration and gives one :class:`Check` or several.
-What is asked of the system goes through :class:`~tape2048_tools.machine.Machine`, so that tests can show each
+What is asked of the system goes through :class:`~tape2048_tools.machine.probe.Machine`, so that tests can show each
 answer.
 """
 
@@ -24,7 +24,7 @@ from tape2048_recorder.config.checks import buffer_mb
 from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
-from tape2048_tools.machine import MEGABYTE, Machine
+from tape2048_tools.machine.probe import MEGABYTE, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

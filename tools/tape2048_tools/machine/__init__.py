@@ -1,0 +1,1 @@
+"""The machine: fitness checks and systemd units."""
