@@ -17,7 +17,7 @@ import pytest
 
 from tape2048 import Session, errors
 from tape2048_recorder.config.retention import Retention, RetentionLimits
-from tape2048_tools.pruning import Candidate, candidates, free_bytes, make_plan
+from tape2048_tools.sessions.pruning import Candidate, candidates, free_bytes, make_plan
 
 from .conftest import META, write_foreign_session, write_session
 from .small_sessions import fill, session_name
@@ -117,7 +117,7 @@ def test_by_free_space(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) 
     size = sum(file.stat().st_size for file in (many / name(0)).iterdir())
     full = 10**9 - int(2.5 * size)  # three have to go
     monkeypatch.setattr(
-        "tape2048_tools.pruning.free_bytes", lambda root: full + (COUNT - len(left(root))) * size
+        "tape2048_tools.sessions.pruning.free_bytes", lambda root: full + (COUNT - len(left(root))) * size
     )
     dry = tape("prune", many, "--keep-free-mb", 1000, "--json", "--dry-run").json
     assert ([entry["name"] for entry in dry["sessions"]], dry["unmet"]) == ([name(0), name(1), name(2)], [])
@@ -136,7 +136,7 @@ def test_room_that_others_made_meanwhile_spares_the_rest(
     tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([0, 0, 10**12, 10**12])
-    monkeypatch.setattr("tape2048_tools.pruning.free_bytes", lambda _: next(answers, 10**12))
+    monkeypatch.setattr("tape2048_tools.sessions.pruning.free_bytes", lambda _: next(answers, 10**12))
     document = tape("prune", many, "--keep-free-mb", 1000, "--json").json
     assert left(many) == list(range(1, COUNT))
     assert [entry["removed"] for entry in document["sessions"]] == [True] + [False] * 5

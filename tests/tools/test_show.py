@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048_tools.summary import quantiles
+from tape2048_tools.sessions.summary import quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

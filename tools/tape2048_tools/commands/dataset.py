@@ -331,7 +331,7 @@ def _moment(text: str | None, option: str) -> dt.datetime | None:
 
 
 def _stats(dataset: Dataset) -> dict[str, Any]:
-    from tape2048_tools.summary import quantiles, tiles
+    from tape2048_tools.sessions.summary import quantiles, tiles
 
     runs = dataset.runs
     manifest = dataset.manifests[0]

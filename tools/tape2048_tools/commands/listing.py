@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from tape2048.errors import OutDirError, TapeError
-from tape2048_tools.roots import refuse_session
+from tape2048_tools.sessions.roots import refuse_session
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
@@ -27,7 +27,7 @@ from tape2048_tools.terminal.output import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tape2048_tools.summary import Summary
+    from tape2048_tools.sessions.summary import Summary
 
 EXIT_FINDINGS = 1
 
@@ -108,7 +108,7 @@ def _lines(
     summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
 ) -> tuple[list[str], list[list[str]]]:
     """Headings, and a line for each session and one of totals; on a narrow terminal with fewer columns."""
-    from tape2048_tools.summary import REACH_THRESHOLDS
+    from tape2048_tools.sessions.summary import REACH_THRESHOLDS
 
     headings = ["session", ">rows", ">games"]
     if scores:
@@ -161,7 +161,7 @@ def _scores(summary: Summary) -> list[str]:
 
 def _total(summaries: Sequence[Summary]) -> Summary:
     """All sessions as if they were one: means and shares are over games, not over sessions."""
-    from tape2048_tools.summary import REACH_THRESHOLDS, Summary
+    from tape2048_tools.sessions.summary import REACH_THRESHOLDS, Summary
 
     games = sum(summary.games for summary in summaries)
 
@@ -208,8 +208,8 @@ def _open_all(
 ) -> tuple[list[Summary], list[tuple[Path, TapeError]], bool]:
     """The sessions, those that cannot be opened, and whether scores were read."""
     from tape2048.session.session import Session, session_names
-    from tape2048_tools.brief import brief
-    from tape2048_tools.summary import summarize
+    from tape2048_tools.sessions.brief import brief
+    from tape2048_tools.sessions.summary import summarize
 
     good: list[Summary] = []
     broken: list[tuple[Path, TapeError]] = []

@@ -15,7 +15,7 @@ from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import CONFIG_ENV, load_config
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import setting_option
-from tape2048_tools.roots import refuse_session
+from tape2048_tools.sessions.roots import refuse_session
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
 from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tape2048.maintenance.removal import Removed
     from tape2048.session.locks import LockProbe, Upkeep
-    from tape2048_tools.pruning import Candidate, Going, Plan
+    from tape2048_tools.sessions.pruning import Candidate, Going, Plan
 
 EXIT_FAILED = 1
 
@@ -84,7 +84,7 @@ def command(
     refuse_session(directory, "name the directory that holds it")
     from tape2048.maintenance.removal import clear_leftovers
     from tape2048.session.locks import LockProbe, Upkeep
-    from tape2048_tools.pruning import candidates, free_bytes, make_plan
+    from tape2048_tools.sessions.pruning import candidates, free_bytes, make_plan
 
     try:
         found, passed = candidates(directory, tags)
@@ -141,7 +141,7 @@ def _remove(
     root: Path, plan: Plan, upkeep: Upkeep, keep_free_mb: int | None, *, quiet: bool
 ) -> list[Removed]:
     from tape2048.maintenance.removal import remove_sessions
-    from tape2048_tools.pruning import FREE_SPACE, MEGABYTE, free_bytes
+    from tape2048_tools.sessions.pruning import FREE_SPACE, MEGABYTE, free_bytes
 
     rules = {root / going.session.name: going.rule for going in plan.going}
 

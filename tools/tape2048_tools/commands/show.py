@@ -43,7 +43,7 @@ def command(*, session: Path, as_json: bool) -> None:
 
 
 def _document(session: Session) -> dict[str, Any]:
-    from tape2048_tools.summary import directory_bytes, label_prevalence, quantiles, tiles
+    from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles, tiles
 
     runs = session.runs
     return {

@@ -8,7 +8,7 @@ import msgspec
 
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
 from tape2048.session.directory import MANIFEST_BYTES_MAX
-from tape2048_tools.summary import REACH_THRESHOLDS, Summary
+from tape2048_tools.sessions.summary import REACH_THRESHOLDS, Summary
 
 __all__ = ["brief"]
 

@@ -1,0 +1,1 @@
+"""Sessions for people: summaries, roots, retention."""
