@@ -269,8 +269,8 @@ def progress(**changes: Any) -> Any:
 def test_the_panel_tells_how_it_stands() -> None:
     from rich.console import Console
 
-    from tape2048_tools.critic_view import CriticView
-    from tape2048_tools.live_view import LiveView
+    from tape2048_tools.views.critic_training import CriticView
+    from tape2048_tools.views.live import LiveView
 
     live, view = LiveView("tape2048 critic train: some\x1bwhere"), CriticView(CriticConfig())
     for loss in (0.5, 0.4, float("nan"), 0.34567):
@@ -286,7 +286,7 @@ def test_the_panel_tells_how_it_stands() -> None:
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    from tape2048_tools.critic_view import CriticView
+    from tape2048_tools.views.critic_training import CriticView
 
     for quiet in (True, False):
         with CriticView(CriticConfig(), quiet=quiet) as view:

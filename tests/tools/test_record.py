@@ -18,9 +18,9 @@ from rich.console import Console
 from tape2048 import Session, sessions
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.status.report import Status, Summary
-from tape2048_tools.live_view import LiveView
-from tape2048_tools.recording_view import RecordingView, summary_parts
 from tape2048_tools.terminal.display import duration, rate, reach_words
+from tape2048_tools.views.live import LiveView
+from tape2048_tools.views.recording import RecordingView, summary_parts
 
 from .on_terminal import stopped_on_terminal
 
@@ -276,8 +276,8 @@ def test_a_panel_that_cannot_be_drawn_is_not_kept(tmp_path: Path, monkeypatch: p
     with (tmp_path / "nothing").open("wb") as file:
         terminal = ClosedTerminal(file.fileno())
         monkeypatch.setattr("sys.stderr", terminal)
-        monkeypatch.setattr("tape2048_tools.live_view._DRAW_AFTER_S", -1.0)
-        monkeypatch.setattr("tape2048_tools.live_view._DRAW_INTERVAL_S", 0.0)
+        monkeypatch.setattr("tape2048_tools.views.live._DRAW_AFTER_S", -1.0)
+        monkeypatch.setattr("tape2048_tools.views.live._DRAW_INTERVAL_S", 0.0)
         with RecordingView(RecorderConfig()) as view:
             for _ in range(11):
                 view.status(lambda: STATUS)

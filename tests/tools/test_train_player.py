@@ -21,8 +21,8 @@ from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Progress
 from tape2048_tools.commands import train_player
-from tape2048_tools.live_view import LiveView, sparkline
-from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
+from tape2048_tools.views.live import LiveView, sparkline
+from tape2048_tools.views.ntuple_training import TrainingView, draw_curve, training_summary
 
 from .on_terminal import stopped_on_terminal
 

@@ -64,7 +64,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as of a recorder")
     from tape2048_recorder.lanes.measuring import measure
     from tape2048_tools.terminal.output import print_human, print_json, table
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(f"measuring {name}") as bar:
         found = [

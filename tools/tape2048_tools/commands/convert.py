@@ -83,7 +83,7 @@ def write_converted(
         how: further arguments of ``convert``.
     """
     from tape2048.conversion.targets import convert
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:
         converted = convert(source, target, to, progress=progress, **how)

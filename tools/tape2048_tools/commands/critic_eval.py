@@ -161,7 +161,7 @@ def _examine(
     from tape2048.critic.sample import check_embeddings
     from tape2048.torch.critic import Critic
     from tape2048_tools.critic_examination import choose_parts, expected_score, rows_per_run
-    from tape2048_tools.views import stages_bar
+    from tape2048_tools.views.opening import stages_bar
 
     loaded = Critic.load(critic, device, tower=tower)
     baselines = {} if player == "none" else {player: expected_score(player)}

@@ -60,7 +60,7 @@ def command(
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import complain, print_human, print_json, printable
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     require_torch()
     import msgspec

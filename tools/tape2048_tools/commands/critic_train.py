@@ -51,7 +51,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     require_torch()
     sys.path.append(str(Path.cwd()))  # where a tower's module:factory may stand
     from tape2048.torch.training.run import train_critic
-    from tape2048_tools.critic_view import CriticView, trained_facts, trained_summary
+    from tape2048_tools.views.critic_training import CriticView, trained_facts, trained_summary
 
     first = os.environ.get("RANK", "0") == "0"
     with _stopped_by_signals() as stop, CriticView(config, quiet=not first) as view:

@@ -210,7 +210,7 @@ def filter_(
     """
     from tape2048.conversion.dataset_build import write_view
     from tape2048.datasets.dataset import Dataset
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     whole = Dataset.open(dataset, load="mmap")
     chosen = whole.filter_by_score(limits["min_score"], limits["max_score"])
@@ -267,7 +267,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     from tape2048.datasets.verify import verify_dataset
     from tape2048.errors import NotADatasetError
     from tape2048.io.reading import reading
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     for path in datasets:
         with reading(path):
@@ -297,7 +297,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 @contextmanager
 def _bar(label: str, *, quiet: bool) -> Iterator[Callable[[int, int, int], None] | None]:
     """A bar over the runs that are read."""
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:
         if progress is None:

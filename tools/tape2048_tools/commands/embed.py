@@ -14,7 +14,7 @@ import click
 from tape2048_tools.terminal.click_extras import DEVICE, PATH, Command, json_option
 from tape2048_tools.terminal.display import duration, number, size
 from tape2048_tools.terminal.output import print_human, print_json, printable, table
-from tape2048_tools.views import progress_bar
+from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_human, print_json
-from tape2048_tools.views import progress_bar
+from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

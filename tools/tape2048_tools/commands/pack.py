@@ -88,7 +88,7 @@ def pack(
     from tape2048.base.text import counted
     from tape2048.errors import NoRunsError
     from tape2048.packs.reader import pack_directory
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
@@ -149,7 +149,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """
     from tape2048.base.text import counted
     from tape2048.errors import FormatError
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     try:
         reader = _open(packfile)
@@ -224,7 +224,7 @@ def to_jsonl(
 ) -> None:
     """Write every run as JSON lines."""
     from tape2048.base.text import counted
-    from tape2048_tools.views import progress_bar
+    from tape2048_tools.views.opening import progress_bar
 
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}", quiet=quiet) as progress:
@@ -263,7 +263,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Say what one run of a pack is, and show its final board."""
     from tape2048.base.text import counted
-    from tape2048_tools.run_view import run_document, run_parts
+    from tape2048_tools.views.run import run_document, run_parts
 
     reader = _open(packfile)
     if index >= len(reader):

@@ -10,7 +10,7 @@ from tape2048.errors import ConfigError
 from tape2048_tools.terminal.click_extras import PATH, Command, Group, json_option
 from tape2048_tools.terminal.display import duration, number, share, size
 from tape2048_tools.terminal.output import columns, print_human, print_json, table
-from tape2048_tools.views import progress_bar
+from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from tape2048_tools.sessions.roots import refuse_session
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
 from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
-from tape2048_tools.views import progress_bar
+from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -44,8 +44,8 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 
     from tape2048.errors import StorageError
     from tape2048_recorder.recorder import run
-    from tape2048_tools.recording_view import RecordingView, summary_parts
     from tape2048_tools.terminal.output import complain, print_human, print_json, printable
+    from tape2048_tools.views.recording import RecordingView, summary_parts
 
     faulthandler.enable()  # the service manager ends what hangs by SIGABRT: its log then has the stack
     load = _loader(config_path, flags) if loaded.path is not None and not _has_terminal() else None

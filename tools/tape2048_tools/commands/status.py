@@ -116,8 +116,8 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
 
 def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     from tape2048.base.text import counted
-    from tape2048_tools.recording_view import dropped_words, in_model
     from tape2048_tools.terminal.display import duration
+    from tape2048_tools.views.recording import dropped_words, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -75,7 +75,7 @@ def command(
         raise click.UsageError("name the directory that receives the network: --out DIR")
 
     from tape2048_recorder.ntuple_training.run import NETWORK, run_training
-    from tape2048_tools.training_view import TrainingView, draw_curve, training_summary
+    from tape2048_tools.views.ntuple_training import TrainingView, draw_curve, training_summary
 
     stop = threading.Event()
     with _stopped_by_signals(stop) as hurry, TrainingView(config, str(out)) as view:

@@ -16,7 +16,7 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
 from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
-from tape2048_tools.views import progress_bar
+from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

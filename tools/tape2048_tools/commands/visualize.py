@@ -45,7 +45,7 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
     session, pack.dat, a data set, JSON lines. Of a session the boards that it kept are shown (it has none
     after the last move); moves and spawns that no file stores are recovered from the boards.
     """
-    from tape2048_tools.run_view import run_document, run_parts, step_document
+    from tape2048_tools.views.run import run_document, run_parts, step_document
 
     found = _read(run, index)
     if step is not None:
@@ -164,8 +164,8 @@ def _play(run: Run, fps: float) -> None:
     """Show every board in turn: in one place on a terminal, below each other elsewhere."""
     from rich.console import Group as Parts
 
-    from tape2048_tools.run_view import exps_of
     from tape2048_tools.terminal.display import board
+    from tape2048_tools.views.run import exps_of
 
     def frame(step: int) -> RenderableType:
         return Parts(cell(f"board {step} of {len(run)}", "bold"), board(exps_of(int(run.states[step]))))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from tape2048_tools import live_view, views
-from tape2048_tools.job_progress import Progress
+from tape2048_tools.views import live, opening
+from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(live_view, "_DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr(live, "_DRAW_AFTER_S", -1.0)
 
 
 def test_a_bar_appears_on_a_terminal_for_what_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_a_terminal(monkeypatch)
-    with views.progress_bar("reading", quiet=True) as update:
+    with opening.progress_bar("reading", quiet=True) as update:
         assert update is None
-    monkeypatch.setattr(live_view, "_DRAW_AFTER_S", 60.0)
-    with views.progress_bar("1/1 reading") as update:
+    monkeypatch.setattr(live, "_DRAW_AFTER_S", 60.0)
+    with opening.progress_bar("1/1 reading") as update:
         assert update is not None
         update(1, 10)
     assert capsys.readouterr().err == "", "what is done at once needs no bar"
-    monkeypatch.setattr(live_view, "_DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr(live, "_DRAW_AFTER_S", -1.0)
     threads = threading.active_count()
-    with views.progress_bar("a[/b] [red] :smile:") as update:
+    with opening.progress_bar("a[/b] [red] :smile:") as update:
         assert update is not None
         update(5, 10)
         assert threading.active_count() == threads, "nothing draws beside work that is timed"
@@ -51,7 +51,7 @@ def test_a_dumb_terminal_gets_lines(
 ) -> None:
     on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
-    with views.open_view() as view:
+    with opening.open_view() as view:
         view.event("an event")
     assert capsys.readouterr().err.endswith(" info an event\n")
 
@@ -61,10 +61,10 @@ def test_a_terminal_that_became_narrower_keeps_no_pieces(
 ) -> None:
     """It has wrapped the lines of the panel: more rows are to be erased than were drawn."""
     on_a_terminal(monkeypatch)
-    monkeypatch.setattr(live_view, "_DRAW_INTERVAL_S", 0.0)
+    monkeypatch.setattr(live, "_DRAW_INTERVAL_S", 0.0)
     up = "\x1b[1A"
     rows = []
-    with live_view.LiveView("a job") as view:
+    with live.LiveView("a job") as view:
         for width in ("80", "80", "30"):
             monkeypatch.setenv("COLUMNS", width)
             view._console._width = int(width)
@@ -89,7 +89,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_without_a_terminal_there_is_a_line_now_and_then(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with views.progress_bar("1/1 reading") as update:
+    with opening.progress_bar("1/1 reading") as update:
         assert update is not None
         for done, clock[0] in ((0, 0.0), (1, 29.0), (2, 31.0), (3, 32.0), (5, 62.0)):
             update(done, 10)
@@ -99,7 +99,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(
 def test_a_bar_with_a_unit_has_the_rate_since_its_first_call(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with views.progress_bar("embedding x", unit="rows") as update:
+    with opening.progress_bar("embedding x", unit="rows") as update:
         assert update is not None
         for done, clock[0] in ((400, 0.0), (1000, 60.0)):
             update(done, 4000)
@@ -107,7 +107,7 @@ def test_a_bar_with_a_unit_has_the_rate_since_its_first_call(
 
 
 def test_stages_have_lines_of_their_own(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    with views.stages_bar() as update:
+    with opening.stages_bar() as update:
         assert update is not None
         for stage, done, total, clock[0] in (("reading", 1, 4, 31.0), ("asking", 0, 0, 62.0)):
             update(stage, done, total)
@@ -130,7 +130,7 @@ def test_an_amount_in_words(progress: Progress, amount: str) -> None:
 
 def test_a_panel_in_a_narrow_terminal_parts_no_number_from_its_word() -> None:
     facts = {"reach": [f"{1 << i} {i}%" for i in range(11, 16)]}
-    drawn = live_view.LiveView("a job").draw(Progress("part", 1, 2, "rows", state="working", facts=facts))
+    drawn = live.LiveView("a job").draw(Progress("part", 1, 2, "rows", state="working", facts=facts))
     out = io.StringIO()
     Console(file=out, width=40).print(drawn)
     assert all(word in out.getvalue() for word in facts["reach"])

@@ -9,10 +9,10 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.io.durable import storage_error
-from tape2048_tools import job_progress
 from tape2048_tools.terminal.display import duration, near, number, rate, reach_words
 from tape2048_tools.terminal.output import columns, complain, printable
-from tape2048_tools.views import JobView, open_view
+from tape2048_tools.views import progress as job_progress
+from tape2048_tools.views.opening import JobView, open_view
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048_tools.job_progress import Progress
-from tape2048_tools.log_view import LogView, log_line, worth_saying
+from tape2048_tools.views.log import LogView, log_line, worth_saying
+from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
     from tape2048_recorder.status.report import Level

@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from tape2048.base.text import counted
-from tape2048_tools.job_progress import Progress
 from tape2048_tools.terminal.display import (
     double_quoted,
     duration,
@@ -23,7 +22,8 @@ from tape2048_tools.terminal.display import (
     size,
 )
 from tape2048_tools.terminal.output import columns, printable
-from tape2048_tools.views import open_view
+from tape2048_tools.views.opening import open_view
+from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tape2048.base.text import counted
-from tape2048_tools import job_progress
 from tape2048_tools.terminal.display import duration, near, number, rate, share
 from tape2048_tools.terminal.output import columns
-from tape2048_tools.views import JobView, open_view
+from tape2048_tools.views import progress as job_progress
+from tape2048_tools.views.opening import JobView, open_view
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

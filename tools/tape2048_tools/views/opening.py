@@ -10,10 +10,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from tape2048_tools.job_progress import Progress
-from tape2048_tools.live_view import LiveView
-from tape2048_tools.log_view import LogView
 from tape2048_tools.terminal.display import number
+from tape2048_tools.views.live import LiveView
+from tape2048_tools.views.log import LogView
+from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tape2048_recorder.status.report import Level
-    from tape2048_tools.job_progress import Progress
+    from tape2048_tools.views.progress import Progress
 
 #: syslog's numbers, which the journal takes from the beginning of a line: sd-daemon(3).
 _PRIORITIES: dict[Level, int] = {"error": 3, "warning": 4, "info": 6}

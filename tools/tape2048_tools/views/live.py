@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tape2048_recorder.status.report import Level
-    from tape2048_tools.job_progress import Progress
+    from tape2048_tools.views.progress import Progress
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48

@@ -1,0 +1,1 @@
+"""Live panels and logs of long jobs."""
