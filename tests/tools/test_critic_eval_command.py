@@ -20,7 +20,7 @@ from tape2048.critic.scores import open_scores
 from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
-from tape2048_tools.critic_report import report
+from tape2048_tools.critic_report.html import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ def examined(made: Made) -> tuple[Evaluation, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def document(examined: tuple[Evaluation, dict[str, Any]]) -> dict[str, Any]:
     """What ``--json`` says."""
-    from tape2048_tools.critic_eval_view import document
+    from tape2048_tools.critic_report.tables import document
 
     return document(*examined)
 

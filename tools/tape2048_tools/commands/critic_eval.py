@@ -102,7 +102,7 @@ def command(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both go to standard output: give one of them")
-    from tape2048_tools.critic_eval_view import csv_text, document, summary
+    from tape2048_tools.critic_report.tables import csv_text, document, summary
     from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
@@ -113,8 +113,8 @@ def command(
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
-        from tape2048_tools.critic_curves import read_curves
-        from tape2048_tools.critic_report import report
+        from tape2048_tools.critic_report.curves import read_curves
+        from tape2048_tools.critic_report.html import report
 
         page = report(evaluation, about, read_curves(critic), found).encode("utf-8", "backslashreplace")
         with publishing_file(html, replace=options["force"]) as file:
@@ -130,7 +130,7 @@ def command(
 def _check_report(html: Path, *, force: bool) -> None:
     """Say at once, not after minutes, what would stop the report."""
     from tape2048.errors import NameTakenError, OutDirError
-    from tape2048_tools.critic_figures import require_matplotlib
+    from tape2048_tools.critic_report.figures import require_matplotlib
 
     require_matplotlib()
     if html.exists() and not force:
@@ -160,7 +160,7 @@ def _examine(
     from tape2048.critic.evaluation import evaluate
     from tape2048.critic.sample import check_embeddings
     from tape2048.torch.critic import Critic
-    from tape2048_tools.critic_examination import choose_parts, expected_score, rows_per_run
+    from tape2048_tools.critic_report.examination import choose_parts, expected_score, rows_per_run
     from tape2048_tools.views.opening import stages_bar
 
     loaded = Critic.load(critic, device, tower=tower)

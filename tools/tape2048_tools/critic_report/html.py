@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tape2048.base.text import json_bytes
-from tape2048_tools.critic_eval_view import METRICS, estimate_text, facts, ranking_predictors, runs_text
+from tape2048_tools.critic_report.tables import METRICS, estimate_text, facts, ranking_predictors, runs_text
 from tape2048_tools.terminal.display import number, share
 from tape2048_tools.terminal.output import printable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tape2048.critic.evaluation import Cell, Evaluation
     from tape2048.critic.metrics import Estimate
-    from tape2048_tools.critic_curves import Curves
+    from tape2048_tools.critic_report.curves import Curves
 
 __all__ = ["report"]
 
@@ -94,7 +94,7 @@ def _tile(evaluation: Evaluation, tile: int) -> str:
 
 
 def _figures(evaluation: Evaluation, tile: int) -> str:
-    from tape2048_tools.critic_figures import auroc_figure, reliability_figure
+    from tape2048_tools.critic_report.figures import auroc_figure, reliability_figure
 
     curve = next(one for one in evaluation.reliability if one.threshold == tile)
     return (
@@ -197,7 +197,7 @@ def _table(caption: str, heads: list[str], rows: Iterable[list[str]]) -> str:
 def _learning(curves: Curves | None) -> str:
     if curves is None:
         return ""
-    from tape2048_tools.critic_figures import learning_figure
+    from tape2048_tools.critic_report.figures import learning_figure
 
     best = (
         ""

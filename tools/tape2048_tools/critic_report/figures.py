@@ -12,13 +12,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tape2048.errors import MissingPackageError
-from tape2048_tools.critic_eval_view import ranking_predictors
+from tape2048_tools.critic_report.tables import ranking_predictors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tape2048.critic.evaluation import Evaluation, ReliabilityCurve
-    from tape2048_tools.critic_curves import Curves
+    from tape2048_tools.critic_report.curves import Curves
 
 __all__ = ["auroc_figure", "learning_figure", "reliability_figure", "require_matplotlib"]
 
