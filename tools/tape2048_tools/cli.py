@@ -27,39 +27,60 @@ EXIT_INTERRUPTED = 130
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 COMMANDS = {
-    "record": ("tape2048_tools.commands.record", "Play 2048 on every core and record the games."),
-    "list": ("tape2048_tools.commands.listing", "List the sessions in a directory."),
-    "show": ("tape2048_tools.commands.show", "Show what a session holds and how well was played."),
-    "validate": ("tape2048_tools.commands.validate", "Check sessions: checksums, bookkeeping, replay."),
-    "prune": ("tape2048_tools.commands.prune", "Remove the sessions that retention lets go."),
-    "merge": ("tape2048_tools.commands.merge", "Make one session of many small ones."),
-    "recover": ("tape2048_tools.commands.recover", "Publish what killed recorders left."),
-    "doctor": ("tape2048_tools.commands.doctor", "Look at what a recorder will need on this machine."),
-    "player": ("tape2048_tools.commands.player", "Strength, speed and networks of players."),
-    "train-player": ("tape2048_tools.commands.train_player", "Train an n-tuple network."),
-    "embed": ("tape2048_tools.commands.embed", "Make a tower's vectors of every row of sessions."),
-    "critic": ("tape2048_tools.commands.critic", "Train critics of positions, examine them, apply them."),
-    "export": ("tape2048_tools.commands.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
-    "pack": ("tape2048_tools.commands.pack", "Pack many runs into one read-only file, and read such files."),
+    "record": ("tape2048_tools.commands.recorder.record", "Play 2048 on every core and record the games."),
+    "list": ("tape2048_tools.commands.sessions.listing", "List the sessions in a directory."),
+    "show": ("tape2048_tools.commands.sessions.show", "Show what a session holds and how well was played."),
+    "validate": (
+        "tape2048_tools.commands.sessions.validate",
+        "Check sessions: checksums, bookkeeping, replay.",
+    ),
+    "prune": ("tape2048_tools.commands.sessions.prune", "Remove the sessions that retention lets go."),
+    "merge": ("tape2048_tools.commands.sessions.merge", "Make one session of many small ones."),
+    "recover": ("tape2048_tools.commands.recorder.recover", "Publish what killed recorders left."),
+    "doctor": (
+        "tape2048_tools.commands.recorder.doctor",
+        "Look at what a recorder will need on this machine.",
+    ),
+    "player": ("tape2048_tools.commands.players.player", "Strength, speed and networks of players."),
+    "train-player": ("tape2048_tools.commands.players.train", "Train an n-tuple network."),
+    "embed": ("tape2048_tools.commands.critic.embed", "Make a tower's vectors of every row of sessions."),
+    "critic": (
+        "tape2048_tools.commands.critic.group",
+        "Train critics of positions, examine them, apply them.",
+    ),
+    "export": (
+        "tape2048_tools.commands.sessions.export",
+        "Write rows or runs as Parquet, Arrow or JSON lines.",
+    ),
+    "pack": (
+        "tape2048_tools.commands.runs.pack",
+        "Pack many runs into one read-only file, and read such files.",
+    ),
     "visualize": (
-        "tape2048_tools.commands.visualize",
+        "tape2048_tools.commands.sessions.visualize",
         "Show a run: its facts, any board, or the whole game.",
     ),
     "dataset": (
-        "tape2048_tools.commands.dataset",
+        "tape2048_tools.commands.runs.dataset",
         "Build data sets of many runs; append to them, filter, check.",
     ),
-    "convert": ("tape2048_tools.commands.convert", "Convert runs from one format to another."),
-    "annotate": ("tape2048_tools.commands.annotate", "Add a player's values of all four moves to runs."),
-    "status": ("tape2048_tools.commands.status", "Show what the recorders of a directory are doing."),
-    "rotate": ("tape2048_tools.commands.rotate", "Have a recorder publish its open session now."),
-    "stop": ("tape2048_tools.commands.stop", "Have a recorder end, and wait until it has."),
-    "service": ("tape2048_tools.commands.service", "Install the recorder as a systemd service."),
+    "convert": ("tape2048_tools.commands.runs.convert", "Convert runs from one format to another."),
+    "annotate": ("tape2048_tools.commands.runs.annotate", "Add a player's values of all four moves to runs."),
+    "status": (
+        "tape2048_tools.commands.recorder.status",
+        "Show what the recorders of a directory are doing.",
+    ),
+    "rotate": ("tape2048_tools.commands.recorder.rotate", "Have a recorder publish its open session now."),
+    "stop": ("tape2048_tools.commands.recorder.stop", "Have a recorder end, and wait until it has."),
+    "service": ("tape2048_tools.commands.recorder.service", "Install the recorder as a systemd service."),
     "bench-player": (
-        "tape2048_tools.commands.bench_player",
+        "tape2048_tools.commands.players.bench",
         "Say how fast a batched player plays, and where the time goes.",
     ),
-    "config": ("tape2048_tools.commands.config", "Show the recorder's settings, or write a sample file."),
+    "config": (
+        "tape2048_tools.commands.recorder.config",
+        "Show the recorder's settings, or write a sample file.",
+    ),
 }
 
 
@@ -141,7 +162,7 @@ def _open_streams() -> None:
 
 def a2pack() -> None:
     """``a2pack``: the subcommands of ``tape2048 pack`` under their own name."""
-    from tape2048_tools.commands.pack import command
+    from tape2048_tools.commands.runs.pack import command
 
     _open_streams()
     with _unwound():

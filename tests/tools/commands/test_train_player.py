@@ -20,11 +20,11 @@ from tape2048 import errors
 from tape2048.ntuple.files import load_network
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Progress
-from tape2048_tools.commands import train_player
+from tape2048_tools.commands.players import train
 from tape2048_tools.views.live import LiveView, sparkline
 from tape2048_tools.views.ntuple_training import TrainingView, draw_curve, training_summary
 
-from .on_terminal import stopped_on_terminal
+from ..on_terminal import stopped_on_terminal
 
 if TYPE_CHECKING:
     import subprocess
@@ -208,10 +208,10 @@ def progress(moves: int = 4_000_000, **changes: object) -> Progress:
 
 def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 10.1, 11.0])
-    monkeypatch.setattr(train_player, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: next(now)))
     stop = threading.Event()
     before = signal.getsignal(signal.SIGINT)
-    with train_player._stopped_by_signals(stop) as hurry:
+    with train._stopped_by_signals(stop) as hurry:
         seen = [hurry()]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             signal.raise_signal(number)

@@ -9,9 +9,9 @@ from tape2048_tools.terminal.click_extras import LazyGroup
 __all__ = ["command"]
 
 COMMANDS = {
-    "train": ("tape2048_tools.commands.critic_train", "Train a critic on sessions."),
-    "eval": ("tape2048_tools.commands.critic_eval", "Examine a critic by game stage and threshold."),
-    "score": ("tape2048_tools.commands.critic_score", "Write a critic's probabilities, row by row."),
+    "train": ("tape2048_tools.commands.critic.train", "Train a critic on sessions."),
+    "eval": ("tape2048_tools.commands.critic.eval", "Examine a critic by game stage and threshold."),
+    "score": ("tape2048_tools.commands.critic.score", "Write a critic's probabilities, row by row."),
 }
 
 

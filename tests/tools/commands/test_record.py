@@ -22,7 +22,7 @@ from tape2048_tools.terminal.display import duration, rate, reach_words
 from tape2048_tools.views.live import LiveView
 from tape2048_tools.views.recording import RecordingView, summary_parts
 
-from .on_terminal import stopped_on_terminal
+from ..on_terminal import stopped_on_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

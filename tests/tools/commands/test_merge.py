@@ -12,7 +12,7 @@ import pytest
 from tape2048 import Session, errors, sessions
 from tape2048_recorder.daemon.instance import Instance
 
-from .conftest import GAMES, META, write_foreign_session, write_session
+from ..conftest import GAMES, META, write_foreign_session, write_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,7 +175,7 @@ def test_many_sessions_are_listed_by_their_manifests(
     tape: Tape, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = tape("list", root, "--json").json
-    monkeypatch.setattr("tape2048_tools.commands.listing.SCORES_SESSIONS_MAX", 1)
+    monkeypatch.setattr("tape2048_tools.commands.sessions.listing.SCORES_SESSIONS_MAX", 1)
     document = tape("list", root, "--json").json
     assert (full["scores"], document["scores"]) == (True, False)
     assert document["total"]["rows"] == full["total"]["rows"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Tape = Callable[..., Outcome]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 SMALL = """\
 data = "selfplay"
 thresholds = [4096, 8192]

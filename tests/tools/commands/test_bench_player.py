@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Tape = Callable[..., Outcome]
 
-PLAYER = f"python:{Path(__file__).parents[1] / 'recorder/lanes/batched.py'}:hashed"
+PLAYER = f"python:{Path(__file__).parents[2] / 'recorder/lanes/batched.py'}:hashed"
 
 
 @pytest.mark.parametrize("player", ["null", PLAYER])

@@ -13,16 +13,16 @@ import pytest
 
 from tape2048 import errors
 from tape2048_tools import cli
-from tape2048_tools.commands import pack as pack_command
+from tape2048_tools.commands.runs import pack as pack_command
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "sdk"))
 
 import run_builders as build
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .conftest import Outcome
+    from ..conftest import Outcome
 
     A2pack = Callable[..., Outcome]
 
@@ -48,7 +48,7 @@ def packfile(tmp_path: Path) -> Path:
 @pytest.fixture
 def a2pack(capsys: pytest.CaptureFixture[str]) -> A2pack:
     """Run ``a2pack`` in this process, through the function that its entry point calls."""
-    from .conftest import Outcome
+    from ..conftest import Outcome
 
     def run_here(*args: str | Path) -> Outcome:
         capsys.readouterr()

@@ -95,7 +95,7 @@ QUICK = ("--bootstrap", "50", "--player", "none", "--device", "cpu")
 @pytest.fixture(scope="module")
 def examined(made: Made) -> tuple[Evaluation, dict[str, Any]]:
     """What the command finds, by the function behind it (a fixture of the module cannot run the command)."""
-    from tape2048_tools.commands.critic_eval import _examine
+    from tape2048_tools.commands.critic.eval import _examine
 
     return _examine(
         made.critic, made.root, part="val", by="moves", per_run=None, rows_max=0, bootstrap=50, seed=0,

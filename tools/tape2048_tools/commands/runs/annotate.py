@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.commands.convert import conversion_options, write_converted
+from tape2048_tools.commands.runs.convert import conversion_options, write_converted
 from tape2048_tools.terminal.click_extras import PATH, Command
 
 if TYPE_CHECKING:

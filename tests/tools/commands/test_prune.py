@@ -19,8 +19,8 @@ from tape2048 import Session, errors
 from tape2048_recorder.config.retention import Retention, RetentionLimits
 from tape2048_tools.sessions.pruning import Candidate, candidates, free_bytes, make_plan
 
-from .conftest import META, write_foreign_session, write_session
-from .small_sessions import fill, session_name
+from ..conftest import META, write_foreign_session, write_session
+from ..small_sessions import fill, session_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

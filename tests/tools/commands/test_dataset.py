@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from .conftest import write_foreign_session, write_session
+from ..conftest import write_foreign_session, write_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

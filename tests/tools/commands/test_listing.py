@@ -174,7 +174,7 @@ def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_asked_for(
 def test_lines_of_many_sessions_leave_out_the_same_columns(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tape2048_tools.commands.listing.SCORES_SESSIONS_MAX", 1)
+    monkeypatch.setattr("tape2048_tools.commands.sessions.listing.SCORES_SESSIONS_MAX", 1)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "102")
     assert run(["list", str(root), "--scores"]) == 0

@@ -15,7 +15,7 @@ from tape2048 import errors
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.jsonl import run_line
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "sdk"))
 
 import run_builders as build
 

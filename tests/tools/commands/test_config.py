@@ -14,7 +14,7 @@ from tape2048 import errors
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective, load_config
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_tools.commands import config, record
+from tape2048_tools.commands.recorder import config, record
 from tape2048_tools.options.reference import markdown_table, sample_toml
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Commands for runs, packs and data sets."""
