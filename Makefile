@@ -61,7 +61,7 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 	$(BIN)/python -m tests.systemd
 
 docs: $(VENV)/.installed-dev ## Write the README's tables of settings and exit codes and the files of systemd/ anew.
-	$(BIN)/python -m tape2048_tools.options.__main__
+	$(BIN)/python -m tape2048_tools.options
 	$(BIN)/python -m tape2048_tools.options.errors
 	$(BIN)/python -m tape2048_tools.machine.units
 

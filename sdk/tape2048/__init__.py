@@ -1,22 +1,22 @@
-"""Read 2048 self-play sessions: rows, runs, labels, batches, and whether they are sound."""
+"""Self-play sessions of 2048: rows, runs, labels, batches, validation. Loads NumPy and msgspec, no compiler.
 
-from tape2048 import errors
-from tape2048._version import __version__
-from tape2048.base.findings import Finding, Report
-from tape2048.corpus import Capped, Corpus
-from tape2048.maintenance.validation import validate_session
-from tape2048.session.labels import DEFAULT_THRESHOLDS
-from tape2048.session.session import Session, sessions
+- `Session`: a finished session: rows, runs, labels.
+- `sessions`: paths of the sessions in a directory.
+- `Corpus`: many sessions as one sequence of rows.
+- `Capped`: a corpus with at most so many rows of each game an epoch.
+- `DEFAULT_THRESHOLDS`: the tiles of the default labels.
+- `validate_session`: checks a session completely.
+- `Report`: the result of a validation.
+- `Finding`: one defect in a report.
+"""
 
-__all__ = [
-    "DEFAULT_THRESHOLDS",
-    "Capped",
-    "Corpus",
-    "Finding",
-    "Report",
-    "Session",
-    "__version__",
-    "errors",
-    "sessions",
-    "validate_session",
-]
+from tape2048 import errors as errors
+from tape2048._version import __version__ as __version__
+from tape2048.base.findings import Finding as Finding
+from tape2048.base.findings import Report as Report
+from tape2048.corpus import Capped as Capped
+from tape2048.corpus import Corpus as Corpus
+from tape2048.maintenance.validation import validate_session as validate_session
+from tape2048.session.labels import DEFAULT_THRESHOLDS as DEFAULT_THRESHOLDS
+from tape2048.session.session import Session as Session
+from tape2048.session.session import sessions as sessions

@@ -331,7 +331,7 @@ class Corpus(View):
     # ------------------------------------------------------------------------------------- batches
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Batches of all rows, epoch after epoch; see :class:`tape2048.batches.batches.Batches` for the options."""
+        """Batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""
         from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)

@@ -298,7 +298,7 @@ def test_the_next_start_publishes_what_a_killed_one_left(recorders: Recorders, r
 #: What a worker runs before anything else: the block that it is about to report, once, goes wrong.
 MAD_WORKER = """
 import os
-from tape2048_recorder import protocol
+from tape2048_recorder.ipc import protocol
 
 send = protocol.Channel.send
 blocks = 0
@@ -374,8 +374,9 @@ def test_a_worker_that_goes_wrong_is_replaced_and_nothing_shows(
 POOR_WORKER = """
 import os
 import sys
-from tape2048_recorder import protocol, worker_main
+from tape2048_recorder.ipc import protocol
 from tape2048_recorder.ipc.spec import WORKER_MODULE
+from tape2048_recorder.workers import __main__ as worker_main
 
 send = protocol.Channel.send
 blocks = 0

@@ -1,7 +1,8 @@
 """Detects and kills hung workers.
 
 A worker notes the time after each slice of play (a twentieth of a second) and after each block. One that has
-not done so for ``worker_silence_s`` is overdue: :class:`tape2048_recorder.ipc.silence.Silence` ends it, and its
+not done so for ``worker_silence_s`` is overdue: :class:`tape2048_recorder.ipc.silence.Silence` ends it,
+and its
 death then shows as any other.
 
 A worker that waits for the daemon is not overdue, nor one that waits for the inference process, which is

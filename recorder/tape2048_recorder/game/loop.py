@@ -1,7 +1,8 @@
 """The compiled loop that plays whole games straight into a block buffer.
 
 One loop for every player: numba compiles it once for each player type, with the player's choice
-inlined (see :mod:`tape2048_recorder.players.registry`). It returns to Python when the buffer is full, when the
+inlined (see :mod:`tape2048_recorder.players.registry`). It returns to Python when the buffer is full, when
+the
 games it was given are played, or after a number of steps, and goes on from the same position when
 called again: all that a game in play needs is in ``game``, and its boards so far are in the buffer,
 behind those of the finished games.

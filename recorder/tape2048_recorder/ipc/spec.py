@@ -7,7 +7,7 @@ import msgspec
 from tape2048_recorder.ipc.protocol import Weights
 
 #: The module that a worker process runs.
-WORKER_MODULE = "tape2048_recorder.workers.__main__"
+WORKER_MODULE = "tape2048_recorder.workers"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

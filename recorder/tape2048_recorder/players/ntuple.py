@@ -16,7 +16,8 @@ one's, if there are two of them (0: at all; a full board is looked at whole, whi
 looks far worse seldom turns out better, and each left out saves its spawns.
 
 From a highest tile of ``downgrade`` on, moves are chosen on a smaller board with the same moves (see
-:mod:`tape2048_recorder.players.downgrading`). Unless told, that is the tile that the network's training names.
+:mod:`tape2048_recorder.players.downgrading`). Unless told, that is the tile that the network's training
+names.
 
 For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
 score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with

@@ -1,6 +1,7 @@
 """The program of a worker process, which the daemon starts; never to be started by hand.
 
-Its argument is the JSON of a :class:`~tape2048_recorder.ipc.spec.WorkerSpec`, which names the descriptors of its
+Its argument is the JSON of a :class:`~tape2048_recorder.ipc.spec.WorkerSpec`, which names the descriptors
+of its
 socket to the daemon and of the memory that they share.
 """
 

@@ -127,7 +127,8 @@ class Batches:
             - ``step``: ``step_idx``, ``u4[B]``;
             - ``action``: the recorded move, ``u8[B]``, where sessions have it;
             - ``legal``: legal mask, ``u8[B]``;
-            - ``move``: the move recovered from this board and the next, ``u8[B]``: see ``tape2048.game.moves``,
+            - ``move``: the move recovered from this board and the next, ``u8[B]``: see
+            ``tape2048.game.moves``,
               ``UNKNOWN`` where the next board was not recorded (a game's last row, sampled rows);
             - ``symmetry``: which of the 8 was applied, ``u8[B]``;
             - ``embeddings``: bits of bfloat16, ``u2[B, D]``, from the sessions' embeddings files.

@@ -1,1 +1,44 @@
-"""Critics without PyTorch: settings, examination, metrics, baselines, files of scores."""
+"""Critics without PyTorch: settings, examination, metrics, baselines, files of scores.
+
+- `CriticConfig`: the settings of a training.
+- `evaluate`: examines a critic against games it has not seen.
+- `Evaluation`: the result of an examination.
+- `Estimate`: A number with its 95% interval.
+- `RunBootstrap`: the bootstrap by run.
+- `brier_score`: the Brier score.
+- `calibration_error`: the expected calibration error.
+- `ranking`: AUROC and average precision.
+- `reliability`: predicted and observed shares in bins.
+- `CriticScores`: the probabilities in a file of scores.
+- `open_scores`: maps a file of scores.
+- `write_scores`: writes a critic's probabilities of every row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tape2048.base.lazy import lazy
+
+if TYPE_CHECKING:
+    from tape2048.critic.config import CriticConfig as CriticConfig
+    from tape2048.critic.evaluation import evaluate as evaluate
+    from tape2048.critic.metrics import Estimate as Estimate
+    from tape2048.critic.metrics import RunBootstrap as RunBootstrap
+    from tape2048.critic.metrics import brier_score as brier_score
+    from tape2048.critic.metrics import calibration_error as calibration_error
+    from tape2048.critic.metrics import ranking as ranking
+    from tape2048.critic.metrics import reliability as reliability
+    from tape2048.critic.results import Evaluation as Evaluation
+    from tape2048.critic.scores import CriticScores as CriticScores
+    from tape2048.critic.scores import open_scores as open_scores
+    from tape2048.critic.scores import write_scores as write_scores
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        config="CriticConfig",
+        evaluation="evaluate",
+        results="Evaluation",
+        metrics="Estimate RunBootstrap brier_score calibration_error ranking reliability",
+        scores="CriticScores open_scores write_scores",
+    )

@@ -1,1 +1,28 @@
-"""N-tuple networks: layout, files, look-up of values. Loads numba."""
+"""N-tuple networks: layout, files, look-up of values. Loads numba.
+
+- `Layout`: tuples, stages and sizes of a network.
+- `Network`: A network in memory.
+- `file_facts`: the facts in a network file's header.
+- `load_network`: loads a network for play.
+- `save_network`: writes a network file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tape2048.base.lazy import lazy
+
+if TYPE_CHECKING:
+    from tape2048.ntuple.files import file_facts as file_facts
+    from tape2048.ntuple.files import load_network as load_network
+    from tape2048.ntuple.files import save_network as save_network
+    from tape2048.ntuple.layout import Layout as Layout
+    from tape2048.ntuple.network import Network as Network
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        layout="Layout",
+        network="Network",
+        files="file_facts load_network save_network",
+    )

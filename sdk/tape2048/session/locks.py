@@ -1,6 +1,7 @@
 """Who reads a session, so that nobody removes it meanwhile.
 
-A :class:`~tape2048.session.session.Session` holds a shared lock for as long as it lives; what removes sessions
+A :class:`~tape2048.session.session.Session` holds a shared lock for as long as it lives; what removes
+sessions
 takes the exclusive one, without waiting. Locks go with their process, however it ends.
 
 A descriptor for each session would use up the usual limit of 1,024 with a corpus of a thousand. So

@@ -49,7 +49,8 @@ class Session(RowView):
 
     Nothing has to be closed: no file of it stays open, and the mapping goes with the last array that views
     it. While the object lives, ``tape2048 prune`` leaves the session alone (one descriptor for all
-    sessions of a directory; :mod:`tape2048.session.locks`). Pickling (to a worker process of a loader) sends the
+    sessions of a directory; :mod:`tape2048.session.locks`). Pickling (to a worker process of a loader)
+    sends the
     path alone, and opens it again there.
 
     Attributes:

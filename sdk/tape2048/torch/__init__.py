@@ -1,9 +1,22 @@
-"""Batches as PyTorch tensors, and critics that are trained on them.
+"""Batches as PyTorch tensors; critics, towers and their training. Needs the extra `torch`.
 
-Needs torch (``pip install 'tape2048[torch]'``); critics and their files also need safetensors
-(``pip install 'tape2048[critic]'``). :mod:`tape2048.torch.loader` says how the batches come, and how long
-one is valid; :mod:`tape2048.torch.critic` what a critic is; :mod:`tape2048.torch.training.run` how it is trained.
+- `Critic`: A trained critic.
+- `embed_session`: computes the embeddings of a session.
+- `CriticHead`: the head of a critic.
+- `CriticDataset`: rows by number for `DataLoader`.
+- `CriticLoader`: batches as tensors, prefetched by threads.
+- `RowBatch`: rows that were fetched together.
+- `as_torch_dataset`: A corpus as a PyTorch data set.
+- `collate`: the `collate_fn` of a `CriticDataset`.
+- `Tower`: A transformer encoder over the 16 cells.
+- `TowerConfig`: the sizes of a tower.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tape2048.base.lazy import lazy
 
 try:
     import torch  # noqa: F401 - to see whether it is there
@@ -16,7 +29,23 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from error
 
-from tape2048.torch.critic import Critic
-from tape2048.torch.loader import CriticDataset, CriticLoader, RowBatch, as_torch_dataset, collate
-
-__all__ = ["Critic", "CriticDataset", "CriticLoader", "RowBatch", "as_torch_dataset", "collate"]
+if TYPE_CHECKING:
+    from tape2048.torch.critic import Critic as Critic
+    from tape2048.torch.embedding import embed_session as embed_session
+    from tape2048.torch.head import CriticHead as CriticHead
+    from tape2048.torch.loader import CriticDataset as CriticDataset
+    from tape2048.torch.loader import CriticLoader as CriticLoader
+    from tape2048.torch.loader import RowBatch as RowBatch
+    from tape2048.torch.loader import as_torch_dataset as as_torch_dataset
+    from tape2048.torch.loader import collate as collate
+    from tape2048.torch.tower import Tower as Tower
+    from tape2048.torch.tower import TowerConfig as TowerConfig
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        critic="Critic",
+        embedding="embed_session",
+        head="CriticHead",
+        loader="CriticDataset CriticLoader RowBatch as_torch_dataset collate",
+        tower="Tower TowerConfig",
+    )

@@ -174,7 +174,7 @@ def test_a_new_limit_counts_games_that_are_out_already() -> None:
 #: What a worker runs before anything else: it says that it is through, and stays until it may go.
 LINGERING = """
 import os, pathlib, time
-from tape2048_recorder import protocol
+from tape2048_recorder.ipc import protocol
 
 send = protocol.Channel.send
 

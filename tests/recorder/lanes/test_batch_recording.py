@@ -166,7 +166,8 @@ def test_newer_weights_play_the_games_that_begin_after_them(
 ) -> None:
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001}, model_dir=str(model_dir),
-        model_files="*.json", lanes=32, seed=7, flush_s=0.2, hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
+        model_files="*.json", lanes=32, seed=7, flush_s=0.2,
+        hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 1_000)
     write_checkpoint(model_dir, "b.json", '{"key": 2}')
@@ -215,6 +216,7 @@ def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_goo
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001, "load_s": 1.5}, lanes=8, seed=7,
         flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
+
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
@@ -235,6 +237,7 @@ def test_weights_that_end_whoever_loads_them_are_refused(
     recorder = recorders.start(
         player=f"{PLAYER}:deadly", lanes=8, seed=7, flush_s=0.2, inference=inference,
         model_dir=str(model_dir), model_files="*.json",
+
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
@@ -341,7 +344,8 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005}, inference="server",
         model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
         hooks={
-            "tape2048_recorder.inference.process:RETRY_S": 0.05, "tape2048_recorder.daemon.weights:POLL_S": 0.05
+            "tape2048_recorder.inference.process:RETRY_S": 0.05,
+            "tape2048_recorder.daemon.weights:POLL_S": 0.05,
         },
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["games"] > 50)
@@ -380,6 +384,7 @@ def test_a_model_that_takes_long_to_load_costs_no_worker(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 2.5},
         inference="worker" if sent is None else "server", model_dir=str(model_dir), model_files="*.json",
         lanes=50, seed=7, flush_s=0.1, worker_silence_s=1.0,
+
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["games"] > 50)

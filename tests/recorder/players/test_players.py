@@ -21,8 +21,7 @@ from tape2048.jit.compiler import kernel
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.players import registry
-from tape2048_recorder.players.registry import expectimax
+from tape2048_recorder.players import expectimax, registry
 
 if TYPE_CHECKING:
     from pathlib import Path

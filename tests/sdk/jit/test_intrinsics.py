@@ -204,10 +204,10 @@ CHOICE = """
 import llvmlite.binding as llvm
 {before}
 import numba
-from tape2048 import _bits
-select_bit = _bits.select_bit
+from tape2048.jit import intrinsics
+select_bit = intrinsics.select_bit
 select = numba.njit(lambda mask, n: select_bit(mask, n))
-print(_bits.HAS_PDEP, select_bit is _bits.select_bit_loop, select(0b101100, 1))
+print(intrinsics.HAS_PDEP, select_bit is intrinsics.select_bit_loop, select(0b101100, 1))
 """
 NO_BMI2 = """
 features = llvm.get_host_cpu_features()

@@ -27,7 +27,7 @@ pytest.importorskip("safetensors")
 from tape2048.io.durable import replace_file  # noqa: E402 - after the skip
 from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.session.session import Session  # noqa: E402
-from tape2048.torch import Critic
+from tape2048.torch import Critic  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
 from tape2048.torch.support import tensor_bytes  # noqa: E402
 from tape2048.torch.tower import open_tower  # noqa: E402

@@ -57,7 +57,7 @@ def test_the_view_follows_the_settings(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("ours", [True, False])
 def test_the_journal_is_known_by_its_stream(tmp_path: Path, environment: dict[str, str], ours: bool) -> None:
     """``JOURNAL_STREAM`` is inherited: a shell below a service has it too, with another standard error."""
-    code = "from tape2048_tools import log_view; import os; print(log_view.stderr_is_journal(os.environ))"
+    code = "from tape2048_tools.views import log; import os; print(log.stderr_is_journal(os.environ))"
     with (tmp_path / "stream").open("w") as stream:
         stat = os.fstat(stream.fileno())
         done = subprocess.run(

@@ -1,7 +1,8 @@
 """What a recorder needs of the machine that it runs on, looked at before it runs.
 
 Each check is a function that takes the recorder's configuration and gives one :class:`Check` or several.
-What is asked of the system goes through :class:`~tape2048_tools.machine.probe.Machine`, so that tests can show each
+What is asked of the system goes through :class:`~tape2048_tools.machine.probe.Machine`, so that tests can
+show each
 answer.
 """
 

@@ -1,6 +1,7 @@
 """The units of the service, as text: what ``tape2048 service`` writes, and what stands in ``systemd/``.
 
-``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` anew (``make docs``); a test compares.
+``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` anew (``make docs``); a test
+compares.
 An instance is a configuration file: ``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and
 records into ``/var/lib/tape2048/main`` (below the working directory, as long as ``out_dir`` is relative).
 

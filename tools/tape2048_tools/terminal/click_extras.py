@@ -92,9 +92,11 @@ class LazyGroup(Group):
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the order of the help."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """Import the command of this name."""
         if cmd_name not in self.lazy:
             return None
         command = importlib.import_module(self.lazy[cmd_name][0]).command
@@ -102,5 +104,6 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self.lazy.items()])

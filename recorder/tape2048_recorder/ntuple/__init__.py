@@ -1,1 +1,0 @@
-"""N-tuple networks over afterstates: their files, their values, and how they learn."""
