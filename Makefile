@@ -60,10 +60,11 @@ soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as l
 systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in a container (root, debootstrap).
 	$(BIN)/python -m tests.systemd
 
-docs: $(VENV)/.installed-dev ## Write the README's tables of settings and exit codes and the files of systemd/ anew.
+docs: $(VENV)/.installed-dev ## Write what is made from the sources anew: README tables, systemd/, the picture of the rooms.
 	$(BIN)/python -m tape2048_tools.options
 	$(BIN)/python -m tape2048_tools.options.errors
 	$(BIN)/python -m tape2048_tools.machine.units
+	$(BIN)/python -m tests.rooms
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -1,72 +1,75 @@
-"""What no single module can promise: who imports whom, what loads when, lengths, exit codes."""
+"""The rules of the house: imports, sizes of rooms and files, what loads when, error classes."""
 
 from __future__ import annotations
 
 import ast
-import inspect
+import graphlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
 
 import pytest
 
 from tape2048 import errors
 from tape2048_tools.options.errors import error_tree
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .rooms import (
+    CHECKOUT,
+    PAGE,
+    PICTURE,
+    ROOTS,
+    arrows,
+    floor_of,
+    imports,
+    is_face,
+    modules,
+    room_of,
+    svg,
+    with_rooms,
+)
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-
-#: The rooms, and what of ours each may import.
+#: Packages that each package may import, itself included.
 MAY_IMPORT = {
     "tape2048": {"tape2048"},
     "tape2048_recorder": {"tape2048", "tape2048_recorder"},
     "tape2048_tools": {"tape2048", "tape2048_recorder", "tape2048_tools"},
 }
-ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "tools"}
+#: The SDK's rooms that the recorder does without: it writes sessions, and loads no batches.
+NOT_FOR_THE_RECORDER = {"batches", "conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
 
-#: Packages that take long to load or are not always installed, and the modules that may import them where
-#: they begin (a path's beginning is enough); everywhere else they are imported inside functions.
+ROOM_MODULES_MAX = 12
+FILE_LINES_MAX = 500
+#: A module below this that only one other module of its room imports is part of that module.
+OWN_FILE_LINES_MIN = 60
+
+#: Packages that take long to load or are not always installed, and where they are imported at load (a path's
+#: beginning is enough). Everywhere else they are imported inside functions.
 HEAVY = {
     "numba": (
-        "sdk/tape2048/jit/intrinsics.py",
-        "sdk/tape2048/store/packed_boards.py",
-        "sdk/tape2048/batches/gather_kernel.py",
-        "sdk/tape2048/jit/compiler.py",
-        "sdk/tape2048/batches/lookup.py",
-        "sdk/tape2048/game/moves.py",
-        "sdk/tape2048/datasets/records.py",
-        "sdk/tape2048/datasets/verify.py",
-        "sdk/tape2048/runs/a2run2_codec.py",
-        "sdk/tape2048/game/rules.py",
-        "sdk/tape2048/batches/shuffle.py",
-        "recorder/tape2048_recorder/game/engine.py",
-        "recorder/tape2048_recorder/game/loop.py",
-        "recorder/tape2048_recorder/game/rng.py",
-        "recorder/tape2048_recorder/lanes/",
+        "sdk/tape2048/jit/",
+        "sdk/tape2048/game/",
         "sdk/tape2048/ntuple/images.py",
         "sdk/tape2048/ntuple/lookup.py",
-        "recorder/tape2048_recorder/ntuple_training/learning.py",
+        "sdk/tape2048/runs/a2run2_codec.py",
+        "sdk/tape2048/store/packed_boards.py",
+        "sdk/tape2048/datasets/records.py",
+        "sdk/tape2048/datasets/verify.py",
+        "sdk/tape2048/batches/",
+        "recorder/tape2048_recorder/game/",
         "recorder/tape2048_recorder/players/",
+        "recorder/tape2048_recorder/ntuple_training/learning.py",
+        "recorder/tape2048_recorder/lanes/",
     ),
-    "rich": (),
     "click": ("tools/tape2048_tools/",),
-    "torch": ("sdk/tape2048/torch", "recorder/tape2048_recorder/models/torch_player.py"),
+    "torch": ("sdk/tape2048/torch/", "recorder/tape2048_recorder/models/torch_player.py"),
     "onnxruntime": ("recorder/tape2048_recorder/models/onnx_player.py",),
-    "scipy": (),
-    "matplotlib": (),
     "pyarrow": ("sdk/tape2048/export/arrow.py",),
-    "zstandard": (),
-    "prometheus_client": (),
-    "sklearn": (),
-    "safetensors": (),
-    "wandb": (),
-}
+} | dict.fromkeys(
+    ["matplotlib", "prometheus_client", "rich", "safetensors", "scipy", "sklearn", "wandb", "zstandard"], ()
+)
 
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
 LOADS_WITHOUT = {
@@ -94,91 +97,126 @@ LOADS_WITHOUT = {
     "tape2048.packs.reader": ("numba", "rich", "zstandard"),
 }
 
-#: Past this a module is two modules.
-LINES_MAX = 500
+#: Small modules that stand alone on purpose, with the reason.
+CRUMBS = {"tape2048_recorder.players.downgrading": "players.ntuple would have more than 500 lines with it"}
 
 
-class Import(NamedTuple):
-    """An import statement: the package's first name, the line, and whether it runs when the module loads."""
-
-    package: str
-    line: int
-    at_load: bool
+def test_every_room_has_a_floor() -> None:
+    rooms = {room_of(module) for module in modules()}
+    assert not {f"{package}.{room}" for package, room in rooms if floor_of(package, room) is None}
 
 
-def modules() -> list[Path]:
-    return sorted(path for root in ROOTS.values() for path in (CHECKOUT / root).rglob("*.py"))
+def test_rooms_import_lower_floors_only() -> None:
+    wrong = []
+    for module, targets in arrows().items():
+        package, room = room_of(module)
+        if module == "tape2048.__main__":  # `python -m tape2048` hands over to the command
+            continue
+        for target in sorted(targets):
+            other_package, other = room_of(target)
+            if other_package != package:
+                allowed = other_package in MAY_IMPORT[package]
+            else:
+                floor, below = floor_of(package, room), floor_of(package, other)
+                allowed = other == room or (floor is not None and below is not None and below < floor)
+            if not allowed:
+                wrong.append(f"{module} -> {target}")
+    assert not wrong
 
 
-def imports(source: str, package: str) -> Iterator[Import]:
-    """Every import of a module, inside functions too; those for type checkers alone are left out."""
-
-    def visit(node: ast.AST, at_load: bool) -> Iterator[Import]:
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                yield Import(name.name.split(".")[0], node.lineno, at_load)
-        elif isinstance(node, ast.ImportFrom):
-            module = package if node.level else str(node.module)
-            yield Import(module.split(".")[0], node.lineno, at_load)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            children: list[ast.AST] = list(node.orelse)
-        else:
-            children = list(ast.iter_child_nodes(node))
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in children:
-            yield from visit(child, at_load and not is_function)
-
-    yield from visit(ast.parse(source), at_load=True)
+def test_no_imports_go_in_a_circle() -> None:
+    inner = {
+        module: {target for target in targets if not is_face(target)}
+        for module, targets in arrows().items()
+        if not is_face(module)
+    }
+    graphlib.TopologicalSorter(inner).prepare()  # CycleError names the circle
 
 
-def arrows_back(source: str, package: str) -> list[str]:
-    ours = set(MAY_IMPORT) - MAY_IMPORT[package]
-    return [
-        f"line {found.line}: {found.package}" for found in imports(source, package) if found.package in ours
-    ]
+def test_rooms_keep_their_private_parts_and_the_recorder_loads_no_batches() -> None:
+    wrong = []
+    for module, path in modules().items():
+        for found in imports(path.read_text()):
+            package, room = room_of(found.module)
+            if package not in ROOTS or (package, room) == room_of(module) or room == "_version":
+                continue
+            last = found.module.rpartition(".")[2]
+            if last.startswith("_") or re.match(r"_[a-z]", found.name or ""):
+                wrong.append(f"{module}:{found.line}: {found.module}.{found.name} is private to its room")
+            if (
+                package == "tape2048"
+                and module.startswith("tape2048_recorder")
+                and room in NOT_FOR_THE_RECORDER
+            ):
+                wrong.append(f"{module}:{found.line}: {found.module} is not for the recorder")
+    assert not wrong
 
 
-def loads_heavy(source: str, path: str) -> list[str]:
-    return [
-        f"line {found.line}: {found.package}"
-        for found in imports(source, path.split("/")[1])
-        if found.at_load and found.package in HEAVY and not path.startswith(HEAVY[found.package] or ("?",))
-    ]
+def test_rooms_are_not_crowded() -> None:
+    crowd = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
+    assert not {str(folder): count for folder, count in crowd.items() if count > ROOM_MODULES_MAX}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(CHECKOUT)))
-def test_a_module_keeps_to_its_room(path: Path) -> None:
-    source = path.read_text()
-    relative = path.relative_to(CHECKOUT).as_posix()
-    assert not arrows_back(source, relative.split("/")[1]), "arrows go recorder -> sdk, tools -> both"
-    assert not loads_heavy(source, relative), "import it inside the function that needs it"
-    assert source.count("\n") <= LINES_MAX, "a module this long is two modules"
+def test_files_are_neither_long_nor_crumbs() -> None:
+    lines = {
+        module: path.read_text().count("\n") for module, path in modules().items() if not is_face(module)
+    }
+    assert not {module: count for module, count in lines.items() if count > FILE_LINES_MAX}
+    crumbs = []
+    for module, count in lines.items():
+        importers = [other for other, targets in arrows().items() if module in targets and not is_face(other)]
+        alone = len(importers) == 1 and room_of(importers[0]) == room_of(module)
+        if alone and count < OWN_FILE_LINES_MIN and module not in CRUMBS:
+            crumbs.append(f"{module} ({count} lines) belongs to {importers[0]}")
+    assert not crumbs
 
 
-@pytest.mark.parametrize(
-    ("source", "back", "heavy"),
-    [
-        ("import tape2048_recorder.game.engine", 1, 0),
-        ("from tape2048_tools import cli", 1, 0),
-        ("def f():\n    import tape2048_recorder", 1, 0),
-        ("import os, rich.console", 0, 1),
-        ("try:\n    import torch\nexcept ImportError:\n    torch = None", 0, 1),
-        ("class A:\n    from numba import njit", 0, 1),
-        ("def f():\n    from numba import njit\nasync def g():\n    import click", 0, 0),
-        ("if TYPE_CHECKING:\n    import rich\n    import tape2048_tools", 0, 0),
-        ("if not typing.TYPE_CHECKING:\n    pass\nelse:\n    import rich", 0, 1),
-        ("from . import errors\nfrom .rules import x\nimport numpy, tape2048", 0, 0),
-    ],
-)
-def test_the_walk_sees_what_it_is_for(source: str, back: int, heavy: int) -> None:
-    assert len(arrows_back(source, "tape2048")) == back
-    assert len(loads_heavy(source, "sdk/tape2048/session/session.py")) == heavy
+def test_a_room_names_each_of_its_exports_in_a_line() -> None:
+    for module, path in modules().items():
+        source = path.read_text()
+        text = ast.get_docstring(ast.parse(source)) or ""
+        if is_face(module):
+            assert text, f"{module} says nothing of the room"
+            exported = [str(found.name) for found in imports(source) if found.module.startswith(f"{module}.")]
+            exported = [name for name in exported if name != "__version__"]
+            assert sorted(re.findall(r"^- `(\w+)`: ", text, re.MULTILINE)) == sorted(exported), module
 
 
-def test_the_modules_that_may_load_what_is_heavy_exist() -> None:
-    for package, allowed in HEAVY.items():
-        for path in allowed:
-            assert package == "torch" or (CHECKOUT / path).exists(), path
+def test_heavy_packages_are_imported_where_they_are_needed() -> None:
+    wrong = []
+    for path in modules().values():
+        place = path.relative_to(CHECKOUT).as_posix()
+        for found in imports(path.read_text()):
+            package = found.module.partition(".")[0]
+            if found.at_load and package in HEAVY and not place.startswith(HEAVY[package] or ("?",)):
+                wrong.append(f"{place}:{found.line}: {package}")
+    assert not wrong
+    assert all((CHECKOUT / path).exists() for paths in HEAVY.values() for path in paths)
+
+
+def test_the_walk_sees_every_import() -> None:
+    source = """
+import os, rich.console
+from tape2048 import errors
+from . import x
+def f():
+    import torch
+    async def g(): import click
+class A:
+    from numba import njit
+if TYPE_CHECKING:
+    import pyarrow
+else:
+    import sklearn
+"""
+    at_load = {"os", "rich.console", "tape2048", "numba", "sklearn", "."}
+    assert {found.module for found in imports(source) if found.at_load} == at_load
+    assert {found.module for found in imports(source) if not found.at_load} == {"torch", "click", "pyarrow"}
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_sources() -> None:
+    assert PICTURE.read_text() == svg(), "make docs draws it anew"
+    assert PAGE.read_text() == with_rooms(PAGE.read_text()), "make docs writes the list of rooms anew"
 
 
 @pytest.mark.parametrize(("module", "forbidden"), LOADS_WITHOUT.items(), ids=list(LOADS_WITHOUT))
@@ -202,7 +240,7 @@ def test_a_source_distribution_has_what_its_makefile_and_tests_need() -> None:
 
 
 def test_every_error_is_described_in_its_class() -> None:
-    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    classes = [value for name, value in vars(errors).items() if name.endswith("Error")]
     assert set(classes) == set(error_tree())
     assert all(kind.__doc__ for kind in classes)
 
@@ -218,7 +256,7 @@ def test_exit_codes_tell_errors_apart() -> None:
 
 
 def test_every_error_is_defined_in_one_place() -> None:
-    for path in modules():
+    for path in modules().values():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and re.match(r"[A-Z].*Error$", node.name):
                 assert path.name == "errors.py", f"{path}: {node.name}"
