@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.sdk import run_builders as build
 
 from tape2048.packs.reader import PackReader, PackWriter
 from tape2048.runs.a2run import read_run, write_run
@@ -19,12 +18,9 @@ from tape2048.runs.run import Run, RunMeta
 
 from .figures import Figure, alternate, median_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
-
-import run_builders as build
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     class Benchmark(Protocol):
         """The part of pytest-benchmark's fixture that is used here."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import run_builders as build
+from tests.sdk import run_builders as build
 
 HERE = Path(__file__).parent
 

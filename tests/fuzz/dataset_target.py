@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import run_builders as build
 from harness import EXTREMES, Field, Target, pick
 from set_targets import GAMES
+from tests.sdk import run_builders as build
 
 from tape2048.datasets.dataset import DATASET_ROW_DTYPE
 from tape2048.datasets.directory import check_files, check_run_ends, check_whole

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from crc32c import crc32c
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import run_builders as build
 from harness import EXTREMES, Field, Target
+from tests.sdk import run_builders as build
 
 from tape2048.packs.reader import PackReader
 from tape2048.runs.a2run import parse_run, run_bytes

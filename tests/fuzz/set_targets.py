@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-import run_builders as build
 from harness import EXTREMES, Field, Target
+from tests.sdk import run_builders as build
 
 from tape2048.datasets.packdat import DataPack
 

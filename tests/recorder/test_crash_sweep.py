@@ -487,6 +487,6 @@ MUTANTS = {
 def test_the_sweep_finds_a_mutant(rotation: Stage, blocks: list[Prepared], name: str) -> None:
     points = rotation.points("signal=KILL", ("rename", "renameat2", "unlinkat", "rmdir", "write", "fsync"))
     where, old, new = MUTANTS[name]
-    with rotation.mutated(Mutant(f"tape2048_recorder.{where}", old, new)):
+    with rotation.mutated(Mutant(f"tape2048_recorder.recording.{where}", old, new)):
         found = rotation.first_problem(points, blocks)
     assert found is not None

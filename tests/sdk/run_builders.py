@@ -9,15 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-import sys
-from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import reference as ref
+from tests import reference as ref
 
 UP, DOWN, LEFT, RIGHT = range(4)
 

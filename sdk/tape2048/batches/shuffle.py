@@ -168,7 +168,7 @@ def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:
     high_size = -(-n >> low_bits)
     double_rounds = SMALL_DOUBLE_ROUNDS if n <= SMALL_INDICES_MAX else DOUBLE_ROUNDS
     lane_bits = 16 if n <= SHORT_INDICES_MAX else 32
-    name = b"tape2048.batches.shuffle 2" + b"".join(value.to_bytes(8, "little") for value in (n, seed, epoch))
+    name = b"tape2048.shuffle 2" + b"".join(value.to_bytes(8, "little") for value in (n, seed, epoch))
     count = _DOUBLE_ROUND_WORDS * double_rounds
     words = np.frombuffer(hashlib.shake_128(name).digest(lane_bits // 8 * count), f"<u{lane_bits // 8}")
     words = words.astype(U64).reshape(-1, 3)

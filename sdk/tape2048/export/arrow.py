@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     if error.name != "pyarrow":  # it is there, and lacks something itself
         raise
     raise ModuleNotFoundError(
-        "tape2048.export.arrow needs pyarrow, which is not installed: pip install 'tape2048[arrow]'",
+        "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'",
         name="pyarrow",
     ) from error
 

@@ -278,7 +278,7 @@ def test_a_worker_that_was_stopped_says_where_and_is_replaced(recorders: Recorde
         lambda status: status["counts"]["worker_restarts"] >= 1 and status["workers_ready"] == 2
     )
     assert "Fatal Python error: Aborted" in recorder.stderr
-    assert "worker.py" in recorder.stderr
+    assert "workers/loop.py" in recorder.stderr
     assert not Path(f"/proc/{stopped}").exists()
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0

@@ -177,7 +177,10 @@ CARELESS = {
 @pytest.mark.parametrize("name", CARELESS)
 def test_a_careless_recovery_would_be_noticed(root: Path, blocks: list[Prepared], name: str) -> None:
     where, old, new = CARELESS[name]
-    with planted(Mutant(f"tape2048_recorder.{where}", old, new)), pytest.raises((AssertionError, ValueError)):
+    with (
+        planted(Mutant(f"tape2048_recorder.recording.{where}", old, new)),
+        pytest.raises((AssertionError, ValueError)),
+    ):
         assert_a_bad_block_is_left_out(root, blocks)
 
 

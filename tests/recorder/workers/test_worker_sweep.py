@@ -74,7 +74,7 @@ def record(directory: Path, *, worker: str = "", daemon: tuple[str, ...] = ()) -
         wrapper.write_text(WRAPPER.format(flag=directory / "first", options=worker, python=sys.executable))
         wrapper.chmod(0o755)
         hooks["sys:executable"] = str(wrapper)
-    script = str(Path(__file__).with_name("recorder_process.py"))
+    script = str(Path(__file__).parents[1] / "recorder_process.py")
     settings = json.dumps({**SETTINGS, "out_dir": str(directory / "root")})
     traced = ["strace", "-f", "-q", "-b", "execve", *daemon] if daemon else []
     done = subprocess.run(

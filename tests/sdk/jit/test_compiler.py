@@ -47,7 +47,8 @@ def checkout(tmp_path: Path) -> Path:
     (sdk / "jit").mkdir()
     shutil.copy(compiler.__file__, sdk / "jit/compiler.py")
     (sdk / "game/rules.py").write_text("WEIGHT = 1\n")
-    (recorder / "engine.py").write_text("WEIGHT = 1\n")
+    (recorder / "game").mkdir()
+    (recorder / "game/engine.py").write_text("WEIGHT = 1\n")
     (recorder / "players/greedy.py").write_text("WEIGHT = 1\n")
     return sdk / "jit/compiler.py"
 
@@ -163,7 +164,7 @@ def test_what_holds_no_kernels_changes_nothing(checkout: Path, cache_base: Path)
 def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base: Path) -> None:
     packages = tmp_path / "site-packages"
     (packages / "tape2048/jit").mkdir(parents=True)
-    (packages / "tape2048_recorder").mkdir()
+    (packages / "tape2048_recorder/game").mkdir(parents=True)
     installed = Path(shutil.copy(compiler.__file__, packages / "tape2048/jit/compiler.py"))
     before = load(installed).cache_dir()
     (packages / "tape2048_recorder/game/engine.py").write_text("WEIGHT = 1\n")

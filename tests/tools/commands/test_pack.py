@@ -6,21 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sdk import run_builders as build
 
 from tape2048 import errors
 from tape2048_tools import cli
 from tape2048_tools.commands.runs import pack as pack_command
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "sdk"))
-
-import run_builders as build
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ..conftest import Outcome
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.sdk import run_builders as build
 
 from tape2048 import errors
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.jsonl import run_line
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "sdk"))
-
-import run_builders as build
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import Outcome
 
