@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048.base.text import json_bytes
+from tape2048.base.text import pretty_json
 from tape2048.conversion.rows_writer import RowsWriter
 from tape2048.conversion.sources import Source, open_source
 from tape2048.datasets.dataset import RUN_STEPS_MAX
@@ -442,4 +442,4 @@ def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras
         files={**writer.files, METADATA_DB: flush_entry(database)},
         **history._asdict(),
     )
-    write_file(directory / MANIFEST, msgspec.json.format(json_bytes(manifest), indent=1) + b"\n")
+    write_file(directory / MANIFEST, pretty_json(manifest))
