@@ -49,7 +49,7 @@ def test_one_training_at_a_time(tmp_path: Path, made: bool) -> None:
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OutDirError, match="cannot be made"), directory(tmp_path / name).locked():
+    with pytest.raises(OutDirError, match="cannot be created or opened"), directory(tmp_path / name).locked():
         pass
 
 
@@ -123,7 +123,7 @@ def test_another_training_is_refused_with_all_that_differs(tmp_path: Path) -> No
     path = tmp_path / CHECKPOINT
     check_same({"a": 1, "b": None}, {"a": 1}, path, ConfigError, "hint")
     with pytest.raises(
-        ConfigError, match="here has b = 2, not 3; c = None, not 4; a = 1, not None"
+        ConfigError, match="directory has b = 2, not 3; c = None, not 4; a = 1, not None"
     ) as caught:
         check_same({"a": 1, "b": 2}, {"b": 3, "c": 4}, path, ConfigError, "hint")
     assert (caught.value.path, caught.value.hint) == (str(path), "hint")
