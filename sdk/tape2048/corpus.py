@@ -44,9 +44,8 @@ class Corpus(View):
     """Rows and runs of many sessions, or a part of them; see :meth:`open`.
 
     A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views and copies share
-    the rows. A pickle has paths and the choice of runs, and unpickling opens them again: with ``"ram"`` and
-    ``"packed"``, each spawned worker reads a copy of its own (forked ones share). For many workers, use
-    ``load="mmap"``.
+    the rows. Unpickling opens the sessions again: with ``"ram"`` and ``"packed"``, each spawned worker reads
+    a copy of its own (forked ones share); for many workers, use ``load="mmap"``.
 
     Attributes:
         store: shared by all views of these sessions.
@@ -69,7 +68,6 @@ class Corpus(View):
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),
     ) -> None:
-        """Make a view of a store's runs with these ordinals (None: all)."""
         super().__init__(store, chosen, phase)
         self.skipped = skipped
 
@@ -147,8 +145,6 @@ class Corpus(View):
         paths = [str(session.path) for session in self.sessions]
         ids = self.runs[["session", "id"]]
         return _reopen, (paths, self.load, ids, self.game_phase, self.identity)
-
-    # ------------------------------------------------------------------------------------- filters
 
     def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Unpack[Filters]) -> Corpus:
         """Make the view of the runs that meet a condition and all named filters.
@@ -260,8 +256,6 @@ class Corpus(View):
             ordinals = self._chosen[ordinals]
         return Corpus(self.store, ordinals, self.game_phase, self.skipped)
 
-    # ---------------------------------------------------------------------------------------- rows
-
     @overload
     def __getitem__(self, row: int | np.integer[Any]) -> np.void: ...
 
@@ -269,12 +263,7 @@ class Corpus(View):
     def __getitem__(self, row: slice) -> NDArray[np.void]: ...
 
     def __getitem__(self, row: SupportsIndex | slice) -> np.void | NDArray[np.void]:
-        """Return a row, or the rows of a slice: a read-only view where they are contiguous, else a copy.
-
-        Raises:
-            IndexError: no such row.
-            TypeError: neither a row number nor a slice.
-        """
+        """Return a row, or the rows of a slice: a read-only view where they are contiguous, else a copy."""
         if isinstance(row, slice):
             first, end, step = row.indices(len(self))
             if step == 1 and first < end:
@@ -356,8 +345,6 @@ class Corpus(View):
         """
         return (self[rows] for rows in corpus_rows.pieces(self, rows_max))
 
-    # ------------------------------------------------------------------------------------- batches
-
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """Make batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`.
 
@@ -390,9 +377,6 @@ class Capped(CappedView):
         corpus: all rows.
         per_run: K.
         spread: ``"stratified"`` or ``"even"``.
-
-    Raises:
-        ValueError: ``per_run`` below 1, or another spread.
 
     Example:
         >>> len(corpus.capped(10))  # of 200 games

@@ -48,12 +48,7 @@ NO_GUIDE = Guide(np.empty(0, _U64), np.empty(0, _U64), _U64(0))
 
 
 def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
-    """Make the guide of adjacent ranges.
-
-    Args:
-        starts: ``[S + 1]``, S < 2**32, ascending: first number of each range, 0 for the first one, and the
-            end of the last.
-    """
+    """Make the guide of adjacent ranges from :attr:`Guide.starts`; the first is 0, and S < 2**32."""
     starts = starts.astype(np.int64)
     total, count = int(starts[-1]), len(starts) - 1
     shift = min(_SHIFT_MAX, max(0, (total // max(1, count * BUCKETS_PER_RANGE)).bit_length() - 1))

@@ -31,13 +31,9 @@ def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
 
 
 def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Count the cores that this process may keep busy, at least 1.
+    """Count the cores that this process may keep busy, at least 1; arguments as for :func:`own_groups`.
 
     A quota of 1.5 cores counts as 1: a second worker would spend half of each period waiting.
-
-    Args:
-        cgroup_root: mount point of the control groups.
-        own: the list of this process's control groups.
     """
     quotas = (_quota(folder) for folder in own_groups("cpu", cgroup_root, own))
     cores = [len(os.sched_getaffinity(0)), *(quota for quota in quotas if quota is not None)]
@@ -62,10 +58,7 @@ def ram_available(root: Path = Path("/")) -> int:
     """Return the bytes of memory that this process can fill before anything is swapped or killed.
 
     The machine's ``MemAvailable``, or less where one of the process's control groups leaves less: its limit
-    without its usage, where droppable file cache does not count.
-
-    Args:
-        root: directory that contains ``proc`` and ``sys``.
+    without its usage, where droppable file cache does not count. ``root`` contains ``proc`` and ``sys``.
     """
     groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
     left = [_meminfo(root / "proc/meminfo"), *(bytes_ for group in groups for bytes_ in _left_in(group))]
@@ -81,9 +74,10 @@ def _meminfo(path: Path) -> int:
 
 def _left_in(group: Path) -> list[int]:
     """List the bytes that each (readable) limit of a group leaves."""
-    limits, used, cache = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"
     if (group / "memory.current").exists():  # version 2
-        limits, used, cache = ("memory.max", "memory.high"), "memory.current", "inactive_file"
+        limits, used, cache = ["memory.max", "memory.high"], "memory.current", "inactive_file"
+    else:
+        limits, used, cache = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file"
     left = []
     for name in limits:
         try:

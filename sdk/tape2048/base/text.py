@@ -21,15 +21,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def as_int(name: str, value: SupportsIndex) -> int:
-    """Convert an integer argument (NumPy's and PyTorch's too) to a Python int.
-
-    Args:
-        name: of the argument, for the message.
-        value: the argument.
-
-    Raises:
-        ValueError: not an integer.
-    """
+    """Convert an integer argument (NumPy's and PyTorch's too) to a Python int, or raise a ValueError."""
     try:
         return operator.index(value)
     except TypeError:
@@ -37,11 +29,7 @@ def as_int(name: str, value: SupportsIndex) -> int:
 
 
 def json_bytes(value: object) -> bytes:
-    """Encode a value as JSON, in UTF-8; text that is not valid Unicode is escaped.
-
-    Raises:
-        TypeError: JSON cannot hold it.
-    """
+    """Encode a value as JSON; text that is not valid Unicode is escaped. TypeError if JSON cannot hold it."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -28,11 +28,7 @@ _running: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
 
 
 def worker_count(workers: int | None) -> int:
-    """Return the number of threads to use; None: one for each available core.
-
-    Raises:
-        ValueError: less than one, or not an integer.
-    """
+    """Return the number of threads to use, None: one for each available core; ValueError below 1."""
     if workers is None:
         return available_cores()
     workers = as_int("workers", workers)
@@ -47,10 +43,7 @@ def map_ordered(function: Callable[[T], R], items: Iterable[T], workers: int | N
     Args:
         function: should release the GIL most of the time; its exceptions are raised in place of the result.
         items: taken one at a time, as threads become free.
-        workers: number of threads; None: one for each core; 1: no thread besides the caller's.
-
-    Raises:
-        ValueError: less than one worker.
+        workers: number of threads, see :func:`worker_count`; 1: none besides the caller's.
     """
     count = worker_count(workers)
     if count == 1:

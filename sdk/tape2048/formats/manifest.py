@@ -42,8 +42,7 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
         bytes_max: limit of the file's size.
 
     Raises:
-        ManifestError: it is malformed, or of another version.
-        StorageError: the operating system could not read it.
+        ManifestError: it is malformed, too long, or of another version.
     """
     if not os.path.lexists(path):
         return None
@@ -76,12 +75,7 @@ def parse_manifest(
 def file_defects(
     files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare a manifest's files with its directory by name and size.
-
-    Args:
-        files: the manifest's entries.
-        directory: the manifest's directory.
-        is_name: whether a name is allowed.
+    """Compare a manifest's files with its directory by name (those that ``is_name`` allows) and size.
 
     Yields:
         ManifestError for a missing or too long file, or an illegal name; TruncatedError for a file that is
@@ -122,11 +116,7 @@ def finish_session(
         facts: content of the table ``session``, with ``rows``.
 
     Returns:
-        The size of all three files.
-
-    Raises:
-        OSError: of the operating system.
-        StorageError: SQLite could not write ``metadata.db``.
+        The size of all three files. Errors are OSError, and StorageError of ``metadata.db``.
     """
     database = directory / METADATA_DB
     write_metadata(database, runs=runs, blocks=blocks, session=facts)

@@ -36,6 +36,7 @@ READ_OPERATIONS_PER_BYTE = 16
 
 _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
+_RUN_COLUMNS = (*_SEED_COLUMNS, *_ROW_COLUMNS)
 _BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
 _FACT_COLUMNS = ("meta_key", "meta_value")
 # Tables in the order of the schema: required and optional columns.
@@ -50,6 +51,8 @@ _OWN_COLUMNS = {
     for statement, (required, optional) in zip(SCHEMA.split(";")[:-1], _TABLES.values(), strict=True)
 }
 _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
+# Kept as bit patterns; every other column is a count.
+_BIT_PATTERNS = frozenset({"id", "seed"})
 
 #: SQLite limits a value to 10**9 bytes, and holds it in memory.
 PACKED_BYTES_MAX = 1 << 28
@@ -61,10 +64,6 @@ def _packed_hint(path: str | os.PathLike[str]) -> str:
         "restore the file from a copy; or, if the table runs is right, drop its packed copy "
         f"(which breaks a manifest's checksum): {by_the_table}"
     )
-
-
-# Kept as bit patterns; every other column is a count.
-_BIT_PATTERNS = frozenset({"id", "seed"})
 
 
 class Metadata(NamedTuple):
@@ -113,13 +112,13 @@ def write_metadata(
         >>> (read_metadata("copy.db").runs == found.runs).all().item()
         True
     """
-    run_table = _signed_table(runs, RUN_DTYPE, (*_SEED_COLUMNS, *_ROW_COLUMNS), path)
+    run_table = _signed_table(runs, RUN_DTYPE, _RUN_COLUMNS, path)
     block_table = _signed_table(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS, path)
     facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
     with fresh_database(path) as database:
         for statement in SCHEMA.split(";"):
             database.execute(statement)
-        insert_rows(database, "runs", (*_SEED_COLUMNS, *_ROW_COLUMNS), run_table.reshape(-1).tolist())
+        insert_rows(database, "runs", _RUN_COLUMNS, run_table.reshape(-1).tolist())
         _insert_packed(database, runs)
         insert_rows(database, "blocks", _BLOCK_COLUMNS, block_table.reshape(-1).tolist())
         database.executemany("INSERT INTO session(meta_key, meta_value) VALUES (?, ?)", facts)
@@ -165,13 +164,9 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
 
 
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
-    """What is wrong with the copy of the run table in a ``metadata.db`` that :func:`read_metadata` reads.
+    """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
 
-    Returns:
-        An error where the copy is one that readers go by, and is not what the table ``runs`` says.
-
-    Raises:
-        FormatError, StorageError: as :func:`read_metadata`.
+    Errors are those of :func:`read_metadata`; None: no difference, or no valid copy.
     """
     limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
     with open_untrusted(path, _TABLES, limit) as (database, tables):
@@ -189,9 +184,6 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
     else:
         return None
     return BookkeepingError(what, path=path, hint=_packed_hint(path))
-
-
-# ---------------------------------------------------------------------------------------- writing
 
 
 def _signed_table(
@@ -233,14 +225,10 @@ def _signed32(number: int) -> int:
     return number - ((number & 1 << 31) << 1)
 
 
-# ---------------------------------------------------------------------------------------- reading
-
-
 def _read_runs(
     database: sqlite3.Connection, path: str | os.PathLike[str], *, has_rows: bool
 ) -> NDArray[np.void]:
-    columns = (*_SEED_COLUMNS, *_ROW_COLUMNS) if has_rows else _SEED_COLUMNS
-    return _read_table(database, "runs", columns, RUN_DTYPE, path)
+    return _read_table(database, "runs", _RUN_COLUMNS if has_rows else _SEED_COLUMNS, RUN_DTYPE, path)
 
 
 def _read_packed(

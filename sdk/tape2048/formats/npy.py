@@ -83,15 +83,10 @@ class NpyHeader(msgspec.Struct, frozen=True):
 
 
 def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
-    """Make a header of format 1.0 whose length does not depend on the number of rows.
-
-    Args:
-        dtype: the row type, packed.
-        rows: number of rows, 0 <= rows < 2**63.
-        header_bytes: length of the header; a multiple of 64 aligns the rows.
+    """Make a header of format 1.0, ``header_bytes`` long (a multiple of 64 aligns the rows).
 
     Raises:
-        ValueError: the count is out of range, or the row type's description does not fit.
+        ValueError: ``rows`` is not in [0, 2**63), or the row type's description does not fit.
     """
     if not 0 <= rows < 2**63:
         raise ValueError(f"a .npy file cannot hold {rows} rows; expected 0 <= rows < 2**63")
@@ -113,7 +108,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
 
     Raises:
         NpyHeaderError: not a ``.npy`` file, or its header is malformed, in Fortran order, or not
-            one-dimensional.
+        one-dimensional.
         ObjectDtypeError: the rows hold pickled objects.
         TruncatedError: the file ends within the header.
     """
@@ -204,32 +199,20 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
 def check_header(
     head: bytes, bytes_found: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]
 ) -> NpyHeader:
-    """Parse a header as :func:`parse_header`, and check it as :func:`read_header`.
-
-    Args:
-        head: the file's first bytes.
-        bytes_found: the file's length.
-        path: for errors.
-        dtypes: the accepted row types.
-    """
+    """Parse a header as :func:`parse_header`, and check it as :func:`read_header`; ``path`` is for errors."""
     header = parse_header(head, path)
     known = next((dtype for dtype in dtypes if dtype == header.dtype), None)
     if known is None:
         expected = " or ".join(str(dtype.descr) for dtype in dtypes)
         raise NpyDtypeError(f"rows of type {header.dtype.descr}; expected {expected}", path=path, offset=0)
     header = NpyHeader(known, header.rows, header.data_offset)
+    claim = f"the header claims {header.rows} rows ({header.end_offset} bytes); the file"
     if bytes_found < header.end_offset:
         whole = max(0, bytes_found - header.data_offset) // known.itemsize
-        msg = (
-            f"the header claims {header.rows} rows ({header.end_offset} bytes); "
-            f"the file ends after {whole} whole rows ({bytes_found} bytes)"
-        )
+        msg = f"{claim} ends after {whole} whole rows ({bytes_found} bytes)"
         raise TruncatedError(msg, path=path, offset=bytes_found, hint="restore the file from a copy")
     if bytes_found > header.end_offset:
-        msg = (
-            f"the header claims {header.rows} rows ({header.end_offset} bytes); "
-            f"the file has {counted(bytes_found - header.end_offset, 'byte')} more"
-        )
+        msg = f"{claim} has {counted(bytes_found - header.end_offset, 'byte')} more"
         raise TrailingBytesError(msg, path=path, offset=header.end_offset)
     return header
 
@@ -272,18 +255,9 @@ def open_rows(
 
 
 def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]]) -> NDArray[np.void]:
-    """Read several files into one array, in the given order, after a check of all headers.
+    """Read at least one file into one read-only array, in the given order, after a check of all headers.
 
-    Args:
-        paths: at least one ``.npy`` file.
-        dtypes: the accepted row types; all shards must have the same.
-
-    Returns:
-        A read-only array ``[rows of all shards]``.
-
-    Raises:
-        FormatError: as for :func:`open_rows`; NpyDtypeError also if two shards differ.
-        StorageError: the operating system could not open or read one.
+    Errors are those of :func:`open_rows`; two shards of different types are an NpyDtypeError.
     """
     accepted = list(dtypes)
     headers = []

@@ -104,19 +104,7 @@ def run_ordinal(run: SupportsIndex, count: int) -> int:
 
 
 def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Check row numbers.
-
-    Args:
-        rows: integers of one dimension, or a mask ``bool[count]``.
-        count: number of rows in the source.
-
-    Returns:
-        ``i64[n]``, each in [0, count).
-
-    Raises:
-        IndexError: a number outside [0, count), or a mask of another length.
-        TypeError: not integers of one dimension.
-    """
+    """Convert row numbers, or a mask ``bool[count]``, to ``i64[n]``; errors: :meth:`RowView.get_batch`."""
     numbers = unchecked_numbers(rows, count)
     if len(numbers):
         lowest, highest = int(numbers.min()), int(numbers.max())

@@ -69,10 +69,8 @@ def read_rows(
 ) -> NDArray[np.uint8]:
     """Read byte ranges of files into one new array, in the given order.
 
-    All files are checked before memory is allocated.
-
     Args:
-        parts: path, first byte and number of bytes of each range.
+        parts: path, first byte and number of bytes of each range; all are checked before memory is allocated.
         threads: concurrent reads, >= 1.
         progress: called with the number of bytes of each finished step, by the calling thread.
 
@@ -82,7 +80,6 @@ def read_rows(
     Raises:
         TruncatedError: a file is shorter than its range, or became so while it was read.
         StorageError: a file is missing or cannot be read, or memory does not suffice.
-        ValueError: ``threads`` below 1.
     """
     stretches = [Stretch(*part) for part in parts]
     check_lengths(stretches)
@@ -99,28 +96,18 @@ def read_into(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Fill an array with byte ranges of files, in the given order.
+    """Fill ``u8[sum of bytes]``, contiguous, with byte ranges of files, in the given order.
 
-    Args:
-        into: ``u8[sum of bytes]``, contiguous.
-        parts: the ranges.
-        threads: concurrent reads, >= 1.
-        progress: as of :func:`read_rows`.
-
-    Raises:
-        TruncatedError: a file is shorter than its range.
-        StorageError: a file cannot be opened or read.
-        ValueError: ``threads`` below 1.
+    Arguments and errors are those of :func:`read_rows`.
     """
     with Reading(into, parts, threads=threads) as under_way:
         under_way.finish(progress)
 
 
 class Reader(abc.ABC):
-    """A read of byte ranges by threads, which start at once.
+    """A read of byte ranges by threads, which start at once; :meth:`finish` waits for all of them.
 
-    Leaving its context cancels what is left, and waits for the reads in flight. All is done once
-    :meth:`finish` has returned.
+    Leaving its context cancels what is left, and waits for the reads in flight.
 
     Args:
         parts: the ranges.
@@ -151,10 +138,10 @@ class Reader(abc.ABC):
         for lane in self._lanes:
             lane.result()
 
-    def _read_lane(self, lane: list[_Piece]) -> None:
+    def _read_lane(self, lane: list[tuple[Stretch, int]]) -> None:
         try:
-            for piece in lane:
-                self._read_piece(piece.part, piece.begin)
+            for part, begin in lane:
+                self._read_piece(part, begin)
         except BaseException:
             self._stop.set()  # the other lanes are useless now
             raise
@@ -200,17 +187,11 @@ class Reading(Reader):
 
 
 def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:
-    """Allocate zeroed memory that begins at a huge page, with huge pages advised where the system has them.
+    """Allocate ``u8[count]`` of zeros that begins at a huge page; pages are taken at their first write.
 
     Args:
         count: bytes, >= 0.
-        hint: hint of the error.
-
-    Returns:
-        ``u8[count]``, writable; pages are taken at their first write.
-
-    Raises:
-        StorageError: not enough memory.
+        hint: hint of the StorageError for too little memory.
     """
     if count == 0:
         return np.empty(0, np.uint8)
@@ -239,13 +220,8 @@ def check_lengths(parts: Sequence[Stretch]) -> None:
             )
 
 
-class _Piece(NamedTuple):
-    part: Stretch
-    begin: int
-
-
-def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[_Piece]]:
-    """Yield the ranges that each thread reads: an equal share of the bytes."""
+def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[tuple[Stretch, int]]]:
+    """Yield the ranges of each thread, an equal share of the bytes, with their first byte's number."""
     ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
     units = (ends[-1] if ends else 0) // unit
     bounds = [units * i // count * unit for i in range(count + 1)]
@@ -258,6 +234,6 @@ def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[_Pi
             part, high = parts[index], min(last, ends[index])
             offset = part.offset + part.bytes - (ends[index] - low)
             if low < high:
-                lane.append(_Piece(part._replace(offset=offset, bytes=high - low), low))
+                lane.append((part._replace(offset=offset, bytes=high - low), low))
             low = high
         yield lane

@@ -69,18 +69,9 @@ def crc32c_file(
     offset: int = 0,
     on_chunk: Callable[[NDArray[np.uint8]], object] = lambda _: None,
 ) -> int:
-    """Compute the CRC-32C of a byte range of an open file, a chunk at a time.
+    """Compute the CRC-32C of a byte range of an open file, without moving its position.
 
-    Args:
-        fd: open for reading; its position is neither used nor moved.
-        size: bytes to read.
-        path: named in errors.
-        offset: the first byte.
-        on_chunk: called with each chunk; the next one overwrites it.
-
-    Raises:
-        TruncatedError: the file ends first.
-        StorageError: the operating system could not read it.
+    ``on_chunk`` is called with each chunk, which the next one overwrites; ``path`` is for errors.
     """
     # Not at the top: importing it takes 30 ms.
     from crc32c import crc32c

@@ -2,7 +2,8 @@
 
 The order is always: write under a draft name, fsync the file, rename, fsync the directory. Renames refuse to
 replace (a plain ``rename`` silently replaces an empty directory), and a failed fsync is never retried on the
-same file (the second one reports success for pages that the kernel has dropped).
+same file (the second one reports success for pages that the kernel has dropped). Unless they name another
+class, functions raise the OSError of the operating system.
 """
 
 from __future__ import annotations
@@ -66,9 +67,6 @@ def path_exists(path: str | os.PathLike[str]) -> bool:
     """Check whether a path exists, where a false no would delete or overwrite data.
 
     ``Path.exists`` and the like answer no to some errors (since Python 3.14, to all).
-
-    Raises:
-        OSError: the operating system cannot tell.
     """
     try:
         os.stat(path)  # noqa: PTH116 - a path of any kind
@@ -79,11 +77,7 @@ def path_exists(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
-    """Open a file (a new one with mode 0o644) for the block.
-
-    Raises:
-        OSError: of the operating system.
-    """
+    """Open a file (a new one with mode 0o644) for the block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield fd
@@ -95,9 +89,6 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     """Lock an open file or directory without waiting (``flock``); return False if another process holds it.
 
     The lock belongs to the open file, and ends with its last descriptor, however the process ends.
-
-    Raises:
-        OSError: the file system has no locks, or refuses this one.
     """
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -107,11 +98,7 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
-    """Write all bytes, at the file's position or at ``offset``, across short writes.
-
-    Raises:
-        OSError: of the operating system; some of the bytes may have been written.
-    """
+    """Write all bytes, at the file's position or at ``offset``, across short writes."""
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
@@ -131,11 +118,7 @@ fsync_dir = fsync_path
 
 
 def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
-    """Write a new file and flush it. The directory is not flushed.
-
-    Raises:
-        OSError: of the operating system, FileExistsError among them.
-    """
+    """Write a new file (FileExistsError if there is one) and flush it, but not the directory."""
     with open_fd(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, data)
         os.fsync(fd)
@@ -159,18 +142,14 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[int]:
     """Write a file that appears complete at ``path`` at the end of the block, or not at all.
 
-    Args:
-        path: the file.
-        replace: whether to replace an existing file.
-
     Yields:
         A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a dot.
-        At the end the draft is flushed and renamed, and the directory flushed. After an error the draft is
-        removed.
+        At the end the draft is flushed and renamed, and the directory flushed. After an error it is removed.
 
     Raises:
         NameTakenError: ``path`` exists (checked before and after the block); with ``replace``, it is not a
-            file (a directory, a device, a pipe).
+        file
+            (a directory, a device, a pipe).
         StorageError: the operating system refused something, within the block too.
     """
     target = Path(path)
@@ -252,7 +231,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], flags: int) -> int:
-    """Rename; return 0 or the ``errno`` (``ENOSYS`` where the C library has no such call)."""
+    """Rename; return 0, EEXIST or one of _NO_SUCH_RENAME, and raise other errors."""
     names = os.fsencode(source), os.fsencode(target)
     for name in names:
         if b"\0" in name:  # where C would end the name
@@ -262,17 +241,14 @@ def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], f
         return errno.ENOSYS
     if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flags)) == 0:
         return 0
-    return ctypes.get_errno()
+    code = ctypes.get_errno()
+    if code not in (errno.EEXIST, *_NO_SUCH_RENAME):
+        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
+    return code
 
 
 def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Rename without replacing ``target``. The directory is not flushed.
-
-    Raises:
-        NameTakenError: ``target`` exists.
-        OSError: of the operating system.
-        ValueError: a name with a null byte.
-    """
+    """Rename without flushing the directory; NameTakenError if ``target`` exists."""
     code = _renameat2(source, target, _RENAME_NOREPLACE)
     if code in _NO_SUCH_RENAME:
         # Publishing happens under a lock and a session directory is never empty, so that checking first
@@ -283,8 +259,6 @@ def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[s
         code = errno.EEXIST
     if code == errno.EEXIST:
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
-    if code:
-        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
 
 
 def numbered(path: Path) -> Iterator[Path]:
@@ -308,15 +282,10 @@ def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) 
 
     Raises:
         StorageError: the file system does not support it (some network ones); nothing has changed.
-        OSError: of the operating system.
-        ValueError: a name with a null byte.
     """
-    code = _renameat2(one, other, _RENAME_EXCHANGE)
-    if code in _NO_SUCH_RENAME:
+    if _renameat2(one, other, _RENAME_EXCHANGE):
         raise StorageError(
             "this file system cannot exchange two names, so nothing can be replaced atomically",
             path=other,
             hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or build another one beside it",
         )
-    if code:
-        raise OSError(code, os.strerror(code), os.fspath(one), None, os.fspath(other))

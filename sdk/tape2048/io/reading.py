@@ -3,6 +3,9 @@
 ``mmap.mmap`` (and so ``np.memmap``) holds a duplicate of the descriptor while the mapping lives: a corpus of
 a thousand sessions would exhaust the usual limit of 1,024 open files. The kernel needs no descriptor for a
 mapping, so this module calls the C library directly. (Python 3.13 has ``mmap(trackfd=False)``.)
+
+Functions raise StorageError for a path that is not a regular file or cannot be opened, read or mapped, and
+TruncatedError for a file that shrank while it was read.
 """
 
 from __future__ import annotations
@@ -79,30 +82,19 @@ class _Mapping:
 
 
 def map_file(fd: int, length: int) -> NDArray[np.uint8]:
-    """Map the first ``length`` bytes of a file read-only; ``fd`` may be closed afterwards.
+    """Map the first ``length`` bytes of a file as a read-only ``u8[length]``; ``fd`` may be closed then.
 
-    Args:
-        fd: open for reading.
-        length: > 0, at most the file's (touching a page past its end is SIGBUS).
-
-    Returns:
-        ``u8[length]``, read-only, a view of the page cache.
-
-    Raises:
-        OSError: the file cannot be mapped.
+    ``length`` is > 0 and at most the file's: touching a page past its end is SIGBUS. Errors are OSErrors.
     """
     return np.asarray(_Mapping(fd, length))
 
 
 def populate(mapped: NDArray[Any]) -> None:
-    """Read a mapped file front to back into the page cache, and enter its pages in the page table.
+    """Read a mapped array front to back into the page cache, and enter its pages in the page table.
 
     Random rows then cost no page fault: of 1 GB in the cache, this takes 0.1 s, and the first 100,000 rows of
     256 bytes then a fifth of their time. It is advice: an old kernel ignores it, and a page that cannot be
     read fails when it is touched.
-
-    Args:
-        mapped: a contiguous view of an array of :func:`map_file`.
     """
     address = mapped.__array_interface__["data"][0]
     begin = address - address % mmap.PAGESIZE
@@ -110,21 +102,12 @@ def populate(mapped: NDArray[Any]) -> None:
 
 
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Map a regular file as a read-only ``u8[bytes]``; no descriptor stays open.
-
-    Raises:
-        StorageError: it cannot be opened or mapped, or is not a regular file.
-    """
+    """Map a regular file as a read-only ``u8[bytes]``; no descriptor stays open."""
     return _whole(path, read_below=0)
 
 
 def load_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a regular file if it is small, else map it: a read-only ``u8[bytes]``.
-
-    Raises:
-        StorageError: it cannot be opened, read or mapped, or is not a regular file.
-        TruncatedError: it shrank while it was read.
-    """
+    """Read a regular file if it is small, else map it: a read-only ``u8[bytes]``."""
     return _whole(path, read_below=_MAPPED_FROM_BYTES)
 
 
@@ -154,11 +137,7 @@ def _whole(path: str | os.PathLike[str], read_below: int) -> NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Open a regular file for reading, for the block.
-
-    Raises:
-        StorageError: it cannot be opened, or is not a regular file.
-    """
+    """Open a regular file for reading, for the block."""
     with reading(path):
         # Without O_NONBLOCK, opening a FIFO would wait for a writer that may never come.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -171,12 +150,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLike[str]) -> None:
-    """Fill a contiguous array with the file's bytes from ``offset`` on; ``path`` is for errors.
-
-    Raises:
-        TruncatedError: the file ends first (it shrank since its length was checked).
-        StorageError: the operating system could not read it.
-    """
+    """Fill a contiguous array with the file's bytes from ``offset`` on; ``path`` is for errors."""
     view = into.view(np.uint8).reshape(-1).data
     done = 0
     while done < len(view):
@@ -193,12 +167,7 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
 
 
 def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a regular file as a read-only ``u8[bytes]``.
-
-    Raises:
-        StorageError: it cannot be opened or read, or is not a regular file.
-        TruncatedError: it shrank while it was read.
-    """
+    """Read a regular file as a read-only ``u8[bytes]``."""
     return _whole(path, read_below=sys.maxsize)
 
 

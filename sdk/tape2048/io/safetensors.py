@@ -53,12 +53,7 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file in pieces, without copying the arrays.
-
-    Args:
-        arrays: by name, of the types ``f32``, ``i16`` and ``u64``.
-        texts: the table of text.
-    """
+    """Yield the bytes of a file of ``f32``, ``i16`` and ``u64`` arrays, without copying them."""
     header: dict[str, Any] = {"__metadata__": {**texts, _CHECKSUM: _checksum(arrays)}}
     end = 0
     for name, array in arrays.items():
@@ -82,16 +77,10 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     return f"{value:08x}"
 
 
-def mapped(path: Path, expected: str) -> memoryview:
-    """Map a file into memory.
+def map_file(path: Path, expected: str) -> memoryview:
+    """Map a file, or raise the OSError of the operating system; TruncatedError if it is empty.
 
-    Args:
-        path: the file.
-        expected: its content in words, for the error.
-
-    Raises:
-        TruncatedError: it is empty.
-        OSError: of the operating system.
+    ``expected`` is its proper content in words, for the error.
     """
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -100,11 +89,7 @@ def mapped(path: Path, expected: str) -> memoryview:
 
 
 def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """Decode a file's arrays (views of ``data``) and its table of text.
-
-    Args:
-        data: the file's bytes.
-        path: for errors.
+    """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
 
     Raises:
         FormatError: or one of its subclasses TruncatedError, TrailingBytesError and ChecksumError.

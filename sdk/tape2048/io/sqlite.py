@@ -75,7 +75,11 @@ def open_untrusted(
     """
     size, expected, wal = _inspect(path)
     with _read_errors(path), contextlib.closing(_open_to_read(path, wal=wal)) as database:
-        _restrict(database, limit.base + limit.per_byte * size)
+        limit_work(database, limit.base + limit.per_byte * size)
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA query_only = ON")
+        # One transaction: one state of the file, and one lock request instead of one for each query.
+        database.execute("BEGIN")
         if size < expected:
             _refuse_a_part(database, path)
         yield database, _tables(database, names, path)
@@ -95,8 +99,7 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
     Raises:
         NameTakenError: ``path`` exists.
         BookkeepingError: two rows have one key.
-        DiskFullError: no space left.
-        StorageError: SQLite or the operating system could not write.
+        StorageError: SQLite or the operating system could not write; DiskFullError for no space.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
@@ -120,13 +123,9 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
 def insert_rows(
     database: sqlite3.Connection, table: str, columns: Sequence[str], values: Iterable[object]
 ) -> None:
-    """Insert rows into a table.
+    """Insert rows into a table; all names are trusted.
 
-    Args:
-        database: open for writing.
-        table: a trusted name.
-        columns: trusted names.
-        values: of all rows, row by row, in the order of ``columns``.
+    ``values`` are those of all rows, row by row, in the order of ``columns``.
     """
     one_row = f"({', '.join('?' * len(columns))})"
     left = iter(values)
@@ -231,14 +230,6 @@ def limit_work(database: sqlite3.Connection, operations: int) -> None:
     database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
 
 
-def _restrict(database: sqlite3.Connection, operations: int) -> None:
-    limit_work(database, operations)
-    database.execute("PRAGMA trusted_schema = OFF")
-    database.execute("PRAGMA query_only = ON")
-    # One transaction: one state of the file, and one lock request instead of one for each query.
-    database.execute("BEGIN")
-
-
 def _tables(
     database: sqlite3.Connection, names: Collection[str], path: str | os.PathLike[str]
 ) -> dict[str, str]:
@@ -264,13 +255,6 @@ def columns_of(
     path: str | os.PathLike[str],
 ) -> set[str]:
     """Return the names of a table's columns, in lower case.
-
-    Args:
-        database: opened by :func:`open_untrusted`.
-        table: a real table.
-        required: columns that it must have.
-        optional: columns that it may have.
-        path: for errors.
 
     Raises:
         SchemaError: a required column is missing, or a required or optional one is generated.

@@ -23,11 +23,7 @@ _SUFFIX = ".partial"
 
 
 def lock_directory(path: Path) -> int | None:
-    """Open and lock a directory; return its descriptor, or None if another process holds the lock.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Open and lock a directory; return its descriptor, or None if another process holds the lock."""
     while True:
         with contextlib.ExitStack() as stack:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -43,14 +39,8 @@ def lock_directory(path: Path) -> int | None:
 class Staging:
     """A new, locked directory beside a target; removed at the end of the block, unless published.
 
-    Those that dead processes left for the same target are removed first.
-
-    Args:
-        target: the path to publish to.
-        suffix: the end of its name, by which :func:`sweep` finds it.
-
-    Attributes:
-        path: its path; the name begins with a dot.
+    Those that dead processes left for the same target are removed first. The name, of :attr:`path`, begins
+    with a dot and ends in ``suffix``, by which :func:`sweep` finds it.
     """
 
     def __init__(self, target: Path, suffix: str = _SUFFIX) -> None:
@@ -72,13 +62,8 @@ class Staging:
     def publish(self, *, exchange: bool = False) -> None:
         """Flush the directory, rename it to the target, and flush the parent directory.
 
-        Args:
-            exchange: replace an existing target, which is removed at the end of the block.
-
-        Raises:
-            NameTakenError: the target exists; nothing was replaced.
-            StorageError: the file system cannot exchange two names.
-            OSError: of the operating system.
+        With ``exchange``, it replaces a target, which is removed at the end of the block; without, an
+        existing target is a NameTakenError.
         """
         fsync_dir(self.path)
         if exchange:
@@ -95,13 +80,8 @@ class Staging:
             os.close(self._fd)
 
 
-def hold(path: Path, stack: contextlib.ExitStack) -> None:
-    """Lock a directory until the stack is closed.
-
-    Raises:
-        StorageError: another process holds the lock.
-        OSError: it cannot be opened.
-    """
+def hold_lock(path: Path, stack: contextlib.ExitStack) -> None:
+    """Lock a directory until the stack is closed; StorageError if another process holds the lock."""
     fd = lock_directory(path)
     if fd is None:
         raise StorageError("another process is rewriting it", path=path, hint="wait for it, then try again")

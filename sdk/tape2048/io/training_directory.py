@@ -51,17 +51,7 @@ class TrainingView(Protocol[P_contra]):
 
 
 class TrainingDirectory:
-    """The files of a training; see the module.
-
-    Args:
-        path: the directory; :meth:`locked` creates it.
-        counter: the key that counts steps in a line of metrics.
-
-    Attributes:
-        path: as given.
-        checkpoint: path of the checkpoint.
-        metrics: path of the metrics.
-    """
+    """The files of a training in ``path``; ``counter`` is the key that counts steps in a line of metrics."""
 
     def __init__(self, path: Path, counter: str) -> None:
         self.path = path
@@ -105,16 +95,13 @@ class TrainingDirectory:
             return path_exists(self.checkpoint)
 
     def cut_metrics(self, steps: int) -> float:
-        """Drop the lines of steps after a checkpoint, which will be repeated, and malformed ones.
+        """Drop malformed lines, and those of steps after a checkpoint, which will be repeated.
 
         Args:
             steps: counter at the checkpoint; 0 without one.
 
         Returns:
             The counter of the last remaining line; 0 without lines.
-
-        Raises:
-            StorageError: the file cannot be read or replaced.
         """
         with storage_errors(self.metrics, "reading metrics"):
             if not path_exists(self.metrics):
@@ -134,22 +121,17 @@ class TrainingDirectory:
             return math.inf
         return count if isinstance(count, int) else math.inf
 
-    def note(self, line: Mapping[str, Any], say: Callable[[str], None]) -> bool:
-        """Append a line of metrics, atomically; a failure does not end the training.
+    def append_metrics(self, line: Mapping[str, Any], report: Callable[[str], None]) -> bool:
+        """Append a line of metrics atomically; return whether it could be written.
 
-        Args:
-            line: numbers by name, the counter among them.
-            say: called with the first error of a series of failures.
-
-        Returns:
-            Whether the line was written.
+        A failure does not end the training: ``report`` gets the first error of a series.
         """
         try:
             _append(self.metrics, msgspec.json.encode(line) + b"\n")
         except OSError as error:
             if not self._fails:
                 refused = storage_error(error, self.metrics, "writing metrics")
-                say(f"{refused}: learning goes on, and the next lines are tried again")
+                report(f"{refused}: learning goes on, and the next lines are tried again")
             self._fails = True
         else:
             self._fails = False
@@ -172,11 +154,11 @@ def check_same(
     """Refuse the checkpoint of another training.
 
     Args:
-        found: settings of the checkpoint, by name.
+        found: settings of the checkpoint at ``path``, by name.
         expected: settings of this training.
-        path: of the checkpoint.
-        error: class of the error; its message names all differences.
-        hint: hint of the error.
+        path: for the error.
+        error: its class; the message names all differences.
+        hint: its hint.
     """
     differing = [
         f"{name} = {found.get(name)!r}, not {expected.get(name)!r}"

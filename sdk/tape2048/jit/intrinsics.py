@@ -31,7 +31,7 @@ _SLOW_PDEP = ("bdver4", "znver1", "znver2")
 
 
 def _has_pdep() -> bool:
-    """Whether the processor that numba compiles for has ``pdep`` as one instruction.
+    """Check whether the processor that numba compiles for has ``pdep`` as one instruction.
 
     That is this processor, unless ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` name another: LLVM aborts the
     process at an instruction that its target lacks. (Numba's cache separates them.)
@@ -180,12 +180,7 @@ def extract_nibbles_loop(board: Any, mask: Any) -> Any:
     return out
 
 
-@register_jitable
-def _extract_nibbles_pext(board: Any, mask: Any) -> Any:
-    return _pext(board, mask)
-
-
-extract_nibbles: Callable[[Any, Any], Any] = _extract_nibbles_pext if HAS_PDEP else extract_nibbles_loop
+extract_nibbles: Callable[[Any, Any], Any] = _pext if HAS_PDEP else extract_nibbles_loop
 
 
 def _store_bits(builder: Any, value: Any, pointer: Any, bits: int) -> None:

@@ -31,7 +31,7 @@ from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 S = TypeVar("S", bound="Settings")
@@ -39,6 +39,12 @@ S = TypeVar("S", bound="Settings")
 ENV_PREFIX = "TAPE2048_"
 
 Kind = Literal["int", "float", "str", "bool", "table"]
+_KINDS: dict[type[inspect.Type], Kind] = {
+    inspect.IntType: "int",
+    inspect.FloatType: "float",
+    inspect.StrType: "str",
+    inspect.BoolType: "bool",
+}
 
 #: Suffixes of numbers in text, by the unit of the setting, as factors of that unit.
 _SUFFIXES: dict[str, dict[str, Decimal]] = {
@@ -184,8 +190,7 @@ def about(
         none: the word for None, if the setting may be None.
         form: the pattern in words.
         choices: all allowed words, in place of a pattern and a form.
-        bounds: of ``msgspec.Meta``: ``ge``, ``gt``, ``le``, ``pattern``; an optional field has them in its
-            type (``Count | None``).
+        bounds: ``ge``, ``gt``, ``le``, ``pattern``; those of an optional field are in its type.
     """
     if choices:
         *some, last = choices
@@ -218,14 +223,14 @@ def load_settings(
 
     Args:
         kind: the configuration's class.
-        path: a TOML file, where a list of numbers is short for text of numbers separated by spaces; None: the
-            defaults.
+        path: a TOML file, where a list of numbers is short for text of numbers separated by spaces; or None.
         flags: values as text, by name; None: not given.
         listed_by: the command that lists all settings.
 
     Raises:
-        UnknownKeyError: an unknown setting; the message names the nearest one.
-        ConfigError: an invalid value, conflicting settings, or an unreadable file.
+        ConfigError: an invalid value, conflicting settings, or an unreadable file; UnknownKeyError for an
+        unknown
+            setting.
     """
     settings = settings_of(kind)
     given: list[tuple[str, object, Origin]] = []
@@ -264,45 +269,17 @@ def _setting(field: inspect.Field) -> Setting:
     inner = field.type.type
     if isinstance(inner, inspect.UnionType):
         inner = next(option for option in inner.types if not isinstance(option, inspect.NoneType))
-    kind: Kind
-    bounds: dict[str, Any]
-    match inner:
-        case inspect.IntType(gt=gt, ge=ge, le=le):
-            kind, bounds = "int", {"gt": gt, "ge": ge, "le": le}
-        case inspect.FloatType(gt=gt, ge=ge, le=le):
-            kind, bounds = "float", {"gt": gt, "ge": ge, "le": le}
-        case inspect.StrType(pattern=pattern):
-            kind, bounds = "str", {"pattern": pattern}
-        case inspect.BoolType():
-            kind, bounds = "bool", {}
-        case _:
-            kind, bounds = "table", {}
+    kind = _KINDS.get(type(inner), "table")
+    bounds = {name: getattr(inner, name, None) for name in ("gt", "ge", "le", "pattern")}
     default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     return Setting(name=field.name, kind=kind, default=default, text=text, **{**bounds, **extra})
 
 
 def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
-    """Parse and check the value of a setting.
-
-    Args:
-        setting: the setting.
-        raw: the value, as text from flags and the environment, native from a file.
-        origin: its source, for the error.
-
-    Raises:
-        ConfigError: an invalid value.
-    """
+    """Parse and check a value, ``raw``, which is text except from a file; ConfigError for an invalid one."""
     if setting.none is not None and (raw is None or raw == setting.none):
         return None
-    match setting.kind:
-        case "bool":
-            return _read_bool(setting, raw, origin)
-        case "int" | "float":
-            return _read_number(setting, raw, origin)
-        case "table":
-            return _read_table(setting, raw, origin)
-        case "str":
-            return _read_str(setting, raw, origin)
+    return _READERS[setting.kind](setting, raw, origin)
 
 
 def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
@@ -319,12 +296,8 @@ def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
     if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
         _refuse(setting, raw, origin)
     if not is_utf8(raw):
-        refuse(
-            f"found {raw!r}, expected UTF-8 text",
-            setting.name,
-            origin,
-            hint="it is recorded as text: choose a name in UTF-8",
-        )
+        hint = "it is recorded as text: choose a name in UTF-8"
+        refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
     return raw
 
 
@@ -367,6 +340,15 @@ def _read_table(setting: Setting, raw: object, origin: Origin) -> dict[str, Any]
         if not isinstance(value, int | float | str) or not is_finite:
             _refuse(setting, {key: value}, origin)
     return dict(raw)
+
+
+_READERS: dict[Kind, Callable[[Setting, object, Origin], Any]] = {
+    "bool": _read_bool,
+    "int": _read_number,
+    "float": _read_number,
+    "str": _read_str,
+    "table": _read_table,
+}
 
 
 def read_plain(text: str) -> int | float | str | bool:
@@ -417,14 +399,7 @@ def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
 
 
 def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
-    """Raise the error of a setting's value, with its source.
-
-    Args:
-        problem: what was found and what was expected.
-        name: of the setting.
-        origin: the value's source.
-        hint: hint of the error.
-    """
+    """Raise the ConfigError of a setting's value, with its source."""
     if origin.kind == "file":
         raise ConfigError(f"{name}: {problem}", path=origin.where, hint=hint)
     raise ConfigError(f"{origin.where or name}: {problem}", hint=hint)
@@ -433,14 +408,7 @@ def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
 def unknown_key(
     found: str, known: Iterable[str], origin: Origin, *, listed_by: str = "tape2048 config show"
 ) -> UnknownKeyError:
-    """Make the error of an unknown setting; the message names the nearest known one.
-
-    Args:
-        found: the name.
-        known: the names of all settings.
-        origin: its source.
-        listed_by: the command that lists all settings.
-    """
+    """Make the error of an unknown setting; the message names the nearest known one."""
     names = {name.lower(): name for name in known}
     (nearest,) = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
     message = f"found {found!r}, which is not a setting; the nearest is {names[nearest]!r}"

@@ -20,12 +20,8 @@ _SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config 
 def read_toml(path: Path, *, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
     """Read the values of a file, and the line of each top-level name.
 
-    Args:
-        path: the file.
-        sample_hint: hint of the error for a file that cannot be read.
-
     Raises:
-        ConfigError: the file cannot be read or is not TOML; with the parser's line and column.
+        ConfigError: the file cannot be read (with the given hint), or is not TOML (with line and column).
     """
     text = _read_text(path, sample_hint)
     try:

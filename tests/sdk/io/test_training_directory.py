@@ -100,7 +100,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
 ) -> None:
     """Said once, until a line is written again."""
     training, said, before = directory(tmp_path), [], open_files()
-    assert training.note({"step": 1}, said.append)
+    assert training.append_metrics({"step": 1}, said.append)
     write = training_directory.write_all
 
     def write_half(fd: int, line: bytes) -> None:
@@ -110,8 +110,8 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(training_directory, "write_all", write_half)
-            assert [training.note({"step": step}, said.append) for step in (2, 3)] == [False, False]
-        assert training.note({"step": 4}, said.append)
+            assert [training.append_metrics({"step": step}, said.append) for step in (2, 3)] == [False, False]
+        assert training.append_metrics({"step": 4}, said.append)
     assert training.metrics.read_bytes() == b'{"step":1}\n' + b'{"step":4}\n' * 2
     assert len(said) == 2
     assert all(os.strerror(number) in each and each.endswith("are tried again") for each in said)
