@@ -67,7 +67,7 @@ pytest_collect_file = SybilCollection(
         Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md"], fixtures=["examples_directory"]),
         Sybil(
             parsers=[DocTestParser()],
-            patterns=["sdk/**/*.py"],
+            patterns=["sdk/*/*.py", "sdk/*/*/*.py", "sdk/*/*/*/*.py"],
             fixtures=["examples_directory"],
             document_types={".py": PythonDocStringDocument},
         ),

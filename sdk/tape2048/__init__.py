@@ -3,8 +3,8 @@
 - `Session`: a finished session: rows, runs, labels.
 - `sessions`: paths of the sessions in a directory.
 - `Corpus`: many sessions as one sequence of rows.
-- `Capped`: a corpus with at most so many rows of each game an epoch.
-- `DEFAULT_THRESHOLDS`: the tiles of the default labels.
+- `Capped`: a corpus with a cap on the rows of each game in an epoch.
+- `DEFAULT_THRESHOLDS`: tiles of the default labels.
 - `validate_session`: checks a session completely.
 - `Report`: the result of a validation.
 - `Finding`: one defect in a report.

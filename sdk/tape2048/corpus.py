@@ -1,4 +1,4 @@
-"""Many sessions as one sequence of rows and one table of runs; filters make views of it."""
+"""``Corpus``: many sessions as one sequence of rows and one table of runs, with filtered views."""
 
 from __future__ import annotations
 
@@ -43,16 +43,14 @@ if TYPE_CHECKING:
 class Corpus(View):
     """Rows and runs of many sessions, or a part of them; see :meth:`open`.
 
-    A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views share the
-    rows. Pickling sends paths and the choice of runs, and opens them again there, held as they are here:
-    with ``"ram"`` and ``"packed"`` each process that unpickles one reads, and keeps, a copy of its own (as
-    spawned workers do; forked ones share). For many workers, ``load="mmap"``. A copy (of a loader,
-    too) shares the rows.
+    A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views and copies share
+    the rows. Unpickling opens the sessions again: with ``"ram"`` and ``"packed"``, each spawned worker reads
+    a copy of its own (forked ones share); for many workers, use ``load="mmap"``.
 
     Attributes:
-        store: what all views of these sessions share.
-        game_phase: which part of each game counts.
-        skipped: sessions that :meth:`open` left out with ``damaged="skip"``.
+        store: shared by all views of these sessions.
+        game_phase: the part of each game that counts.
+        skipped: sessions that :meth:`open` skipped with ``damaged="skip"``.
 
     Example:
         >>> corpus = Corpus.open("selfplay")
@@ -70,7 +68,6 @@ class Corpus(View):
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),
     ) -> None:
-        """Make a view of a store: the runs with these ordinals (None: all), and these parts of them."""
         super().__init__(store, chosen, phase)
         self.skipped = skipped
 
@@ -86,31 +83,34 @@ class Corpus(View):
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
-        """Open sessions: time and memory grow with their runs, unless their rows are read into memory.
+        """Open sessions; time and memory grow with their runs, or with rows that are read into memory.
 
         Args:
             root: a directory of sessions, one session, or several of either.
             where: as for :meth:`where`; with ``load="ram"`` only rows of the chosen runs are read.
             load: ``"ram"`` reads rows into one array; ``"packed"`` maps them, and reads their boards into
-                memory at 8 bytes a row, from which boards, labels and legal masks are served; ``"mmap"``
-                leaves rows in the page cache. ``"auto"`` takes the first of these that fits ``ram_budget``.
-            ram_budget: bytes that ``"auto"`` may take; by default half of what the machine or its
-                cgroup has free, over ``$LOCAL_WORLD_SIZE`` where ``torchrun`` started that many processes.
-            damaged: what to do with a session that cannot be opened: raise its error, or leave it out and
-                name it in :attr:`skipped`.
-            progress: called with the bytes read and all bytes; True for a bar, None for a bar on a
+                memory at 8 bytes a row, for boards, labels and legal masks; ``"mmap"`` leaves rows in the
+                page cache; ``"auto"`` takes the first of these that fits ``ram_budget``.
+            ram_budget: bytes for ``"auto"``; by default half of the free memory of the machine or its cgroup,
+                divided by ``$LOCAL_WORLD_SIZE`` (processes started by ``torchrun``).
+            damaged: ``"raise"`` the error of a session that cannot be opened, or ``"skip"`` it (see
+                :attr:`skipped`).
+            progress: called with the bytes read and all bytes; True for a progress bar, None for one on a
                 terminal.
             **filters: as for :meth:`where`.
 
         Raises:
             EmptyCorpusError: no session, or a filter leaves nothing.
-            MixedRowsError: rows with the action in some sessions, and without it in others.
+            MixedRowsError: only some sessions record the action.
             FilterError: see :meth:`where`.
-            CorpusError: one session is named twice.
-            FormatError: one of the classes below it, for a damaged session.
+            CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15.
+            FormatError: one of its subclasses, for a damaged session.
             StorageError: the operating system could not read something.
-            CorpusError: with ``"packed"``, a board with an exponent above 15.
             ValueError: a wrong argument.
+
+        Example:
+            >>> Corpus.open("selfplay", load="mmap", min_score=1).load
+            'mmap'
         """
         check_corpus_load(load)
         named = named_filters(filters)
@@ -127,16 +127,14 @@ class Corpus(View):
             store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
         return cls(store, skipped=tuple(damage))
 
-    # -------------------------------------------------------------------------------- what is in it
-
     @cached_property
     def gatherer(self) -> Gatherer:
-        """The gatherer of whole rows; for the kernels."""
+        """The gatherer of whole rows, for the kernels."""
         from tape2048.batches.gatherer import record_gatherer
 
         return record_gatherer(self)
 
-    # Nothing of it changes; by pickling, a copy of a loader would read all rows into memory again.
+    # It is immutable; copied by pickling, it would read all rows into memory again.
     def __copy__(self) -> Corpus:
         return self
 
@@ -148,24 +146,27 @@ class Corpus(View):
         ids = self.runs[["session", "id"]]
         return _reopen, (paths, self.load, ids, self.game_phase, self.identity)
 
-    # ------------------------------------------------------------------------------------- filters
-
     def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Unpack[Filters]) -> Corpus:
-        """The view of those runs for which a condition and all named filters hold.
+        """Make the view of the runs that meet a condition and all named filters.
 
         Args:
             where: SQL, such as ``"max_score >= 50000 AND highest_tile >= 8192"``, over the run's ``id``,
                 ``seed`` (signed, as in ``metadata.db``), ``steps``, ``max_score``, ``highest_tile`` and
                 ``rows``, and its session's ``session`` (name), ``model`` and ``started`` (such as
                 ``2026-11-21T06:00:00Z``); or a mask ``bool[R]``.
-            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
-                (bounds that are in), ``model`` (a tag, or several), ``since`` and ``until`` (the session's
-                start, ISO 8601, UTC; ``until`` itself is out).
+            **filters: inclusive bounds ``min_score``, ``max_score``, ``min_steps``, ``max_steps``,
+                ``min_tile``, ``max_tile``; ``model`` (a tag, or several); ``since`` and ``until`` (exclusive)
+                of the session's start, ISO 8601, UTC.
 
         Raises:
-            EmptyCorpusError: no row is left; says how many runs and rows there were.
+            EmptyCorpusError: no row is left; the message has the numbers of runs and rows before.
             FilterError: SQL that SQLite refuses, or that would do more than read the run table.
-            ValueError: an unknown filter, a date that is none, a mask of another length.
+            ValueError: an unknown filter, an invalid date, a mask of another length.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay")
+            >>> len(corpus.where("steps < 100 AND highest_tile >= 32", max_score=10_000).runs) < 200
+            True
         """
         chosen = choose_runs(where, named_filters(filters), self.runs, self.sessions)
         return self._of_runs(chosen, "the filter")
@@ -177,19 +178,23 @@ class Corpus(View):
         fraction: tuple[float | None, float | None] | None = None,
         empties: tuple[int | None, int | None] | None = None,
     ) -> Corpus:
-        """The view of a part of each game. Ranges are half open, ``(first, end)``; None leaves a side open.
+        """Make the view of a part of each game. Ranges are half open, ``(first, end)``; None is no bound.
+
+        A range replaces the same one of an earlier call.
 
         Args:
             steps: range of ``step_idx``.
             fraction: range of ``step_idx / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
             empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once.
 
-        Given again, a range replaces the one before.
-
         Raises:
             EmptyCorpusError: no row is left.
             RowsGoneError: with ``empties``, mapped rows were truncated since the corpus was opened.
-            ValueError: a range that is none.
+            ValueError: an invalid range.
+
+        Example:
+            >>> len(corpus.phase(steps=(0, 10)))  # ten rows of each of 200 games
+            2000
         """
         phase = make_phase(self.game_phase, steps, fraction, empties)
         view = Corpus(self.store, self._chosen, phase, self.skipped)
@@ -200,27 +205,38 @@ class Corpus(View):
         return view
 
     def capped(self, per_run: int, spread: Literal["stratified", "even"] = "stratified") -> Capped:
-        """At most ``per_run`` rows of each run in each epoch, others each time; see :class:`Capped`."""
+        """Cap the rows of each run in an epoch; see :class:`Capped`.
+
+        Args:
+            per_run: rows of a run, at most.
+            spread: ``"stratified"`` or ``"even"``.
+
+        Raises:
+            ValueError: ``per_run`` below 1, or another spread.
+        """
         return Capped(self, per_run, spread)
 
     def split(self, *, salt: str = "", **parts: float) -> dict[str, Corpus]:
-        """Parts by a hash of the run's identity: ``split(train=0.9, val=0.1)``.
+        """Split the runs by a hash of their identity.
 
-        A run's identity is (``player_sha256`` of its session, ``seed``): the same game stands in the same
-        part wherever it was recorded or merged to, and whatever sessions are added later. A session of
-        others that does not name its player counts as one of a player without a name.
+        A run's identity is (``player_sha256`` of its session, ``seed``): a game stays in its part when
+        sessions are merged or added. A foreign session without a player counts as one of a nameless player.
 
         Args:
-            salt: another one makes another split.
-            **parts: name and share of each; together 1.
+            salt: another salt makes another split.
+            **parts: share of each part by name; their sum is 1.
 
         Returns:
-            The views by name, in the order given.
+            The views by name, in the given order.
 
         Raises:
             EmptyCorpusError: a part has no row.
-            TypeError: a share that is no number, or a salt that is no text.
-            ValueError: no parts, a share that is not positive, or shares that are not 1 together.
+            TypeError: a share that is not a number, or a salt that is not text.
+            ValueError: no parts, a share that is not positive, or shares whose sum is not 1.
+
+        Example:
+            >>> list(corpus.split(train=0.9, val=0.1))
+            ['train', 'val']
         """
         check_parts(parts)
         owner = assign(self.runs, self.sessions, list(parts.values()), salt)
@@ -240,8 +256,6 @@ class Corpus(View):
             ordinals = self._chosen[ordinals]
         return Corpus(self.store, ordinals, self.game_phase, self.skipped)
 
-    # ---------------------------------------------------------------------------------------- rows
-
     @overload
     def __getitem__(self, row: int | np.integer[Any]) -> np.void: ...
 
@@ -249,12 +263,7 @@ class Corpus(View):
     def __getitem__(self, row: slice) -> NDArray[np.void]: ...
 
     def __getitem__(self, row: SupportsIndex | slice) -> np.void | NDArray[np.void]:
-        """A row, or the rows of a slice: a read-only view where they stand together, else a copy.
-
-        Raises:
-            IndexError: no such row.
-            TypeError: neither a row number nor a slice.
-        """
+        """Return a row, or the rows of a slice: a read-only view where they are contiguous, else a copy."""
         if isinstance(row, slice):
             first, end, step = row.indices(len(self))
             if step == 1 and first < end:
@@ -270,10 +279,10 @@ class Corpus(View):
         return found
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
-        """Whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
+        """Read whole rows by number, in any order, with repeats: a new array ``dtype[n]``.
 
         Raises:
-            IndexError: a number outside [0, N); a negative one is no position to count back from.
+            IndexError: a number outside [0, N), negative ones included.
             TypeError: not integers of one dimension.
         """
         return corpus_rows.records(self, self.gatherer, corpus_rows.row_numbers(self, indices))
@@ -286,7 +295,7 @@ class Corpus(View):
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> dict[str, NDArray[Any]]:
-        """Fields of any rows, as :meth:`batches` has them.
+        """Gather fields of any rows, as :meth:`batches` does.
 
         Args:
             rows: a slice, row numbers, or a mask ``bool[N]``.
@@ -299,85 +308,92 @@ class Corpus(View):
 
         Raises:
             IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: neither of these.
-            ValueError: an unknown field, or thresholds that are no tiles.
+            TypeError: neither a slice, row numbers nor a mask.
+            ValueError: an unknown field, or thresholds that are not tiles.
             CorpusError: a field that these sessions do not have.
+
+        Example:
+            >>> {name: values.shape for name, values in corpus.fetch(slice(0, 5)).items()}
+            {'tokens': (5, 16), 'labels': (5, 3)}
         """
         names = check_fields(fields)
         numbers = corpus_rows.row_numbers(self, rows)
         return corpus_rows.fetch(self, numbers, names, check_thresholds(thresholds), label_dtype)
 
     def tokens(self, rows: Rows) -> NDArray[np.uint8]:
-        """Boards of any rows as exponents, ``u8[n, 16]``; arguments and errors as for :meth:`fetch`."""
+        """Gather boards of any rows as exponents, ``u8[n, 16]``; errors as for :meth:`fetch`."""
         return self.fetch(rows, ("tokens",))["tokens"]
 
     def rows_of(self, run: int) -> NDArray[np.void]:
-        """The view's rows of one run, in step order; without a copy where they stand together.
+        """Return the view's rows of one run, in step order; without a copy where they are contiguous.
 
         Raises:
             IndexError: no such run.
-            TypeError: no integer.
+            TypeError: not an integer.
         """
         run = run_ordinal(run, len(self.runs))
         return self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
 
     def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
-        """All rows in order, as read-only arrays of at most ``rows_max``; without copies where they can.
+        """Iterate over all rows in order, as read-only arrays of at most ``rows_max``, mostly without copies.
 
-        Rows that stand together in memory come together, whichever runs they belong to.
+        Contiguous rows come together, across runs.
+
+        Example:
+            >>> sum(len(rows) for rows in corpus.pieces()) == len(corpus)
+            True
         """
         return (self[rows] for rows in corpus_rows.pieces(self, rows_max))
 
-    # ------------------------------------------------------------------------------------- batches
-
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""
+        """Make batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`.
+
+        Example:
+            >>> next(iter(corpus.batches(256)))["tokens"].shape
+            (256, 16)
+        """
         from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)
 
 
 class Capped(CappedView):
-    """A corpus of which each epoch has at most so many rows of each run.
+    """A corpus with at most ``per_run`` rows of each run in an epoch, drawn anew for each.
 
-    Positions of one game are alike, and long games have many: practitioners take some hundreds of each.
-    A run of at most ``per_run`` rows is served whole. Of a longer one, of m rows, each epoch draws K =
-    ``per_run`` different ones, by arithmetic from (seed, epoch, run) alone:
+    Positions of one game are alike, and long games have many: practitioners take some hundreds of each. A
+    shorter run is served whole. Of a longer one, of m rows, each epoch draws K = ``per_run`` different ones,
+    determined by (seed, epoch, run):
 
-    - ``"stratified"``: the run, as a ring turned by a random offset, is cut into K stretches of m / K
-      rows, and one row of each is drawn;
+    - ``"stratified"``: the run, as a ring turned by a random offset, is cut into K stretches of m / K rows,
+      and one row of each is drawn;
     - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
 
-    Either way each row of the run comes up with probability K / m in each epoch (in the second because
-    the K m numbers ``i m + u`` hit each row K times; in the first because the ring's offset is uniform).
+    Either way each row has probability K / m in each epoch: the ring's offset is uniform, and the K m numbers
+    ``i m + u`` hit each row K times.
 
-    Which rows a number stands for depends on the epoch, so there is no access by number; that is for
-    :attr:`corpus`.
+    Row numbers depend on the epoch, so there is no access by number, except by :attr:`corpus`.
 
     Attributes:
-        corpus: all the rows.
+        corpus: all rows.
         per_run: K.
         spread: ``"stratified"`` or ``"even"``.
 
-    Raises:
-        ValueError: ``per_run`` below 1, or another spread.
+    Example:
+        >>> len(corpus.capped(10))  # of 200 games
+        2000
     """
 
     corpus: Corpus
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """As :meth:`Corpus.batches`."""
+        """Make batches, as :meth:`Corpus.batches`."""
         from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)
 
 
 def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str) -> Corpus:
-    """A corpus that was pickled: the same runs of the same sessions, opened here.
-
-    Raises:
-        CorpusError: the sessions at these paths are not the same any more.
-    """
+    """Open a pickled corpus; CorpusError if its sessions have changed."""
     opened = tuple(map(Session.open, paths))
     runs = gather_runs(opened)
     chosen = None
@@ -392,9 +408,9 @@ def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phas
 
 @contextlib.contextmanager
 def _progress_bar(
-    progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001  (it is passed on as it came)
+    progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001  (passed on)
 ) -> Iterator[Callable[[int, int], object] | None]:
-    """What to call with bytes done and bytes in all: the caller's function, a bar, or nothing."""
+    """Choose the callback of bytes done and all bytes: the caller's, a bar's, or none."""
     if callable(progress) or progress is False or (progress is None and not sys.stderr.isatty()):
         yield progress if callable(progress) else None
         return

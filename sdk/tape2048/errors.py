@@ -1,9 +1,9 @@
 """The error classes of this project, all below :class:`TapeError`.
 
-A message says what was found and what was expected; ``path`` and ``offset`` say where; ``hint`` says what to
-do. ``exit_code`` is what ``tape2048`` ends with when the error reaches the command line (0 is success, 1
-findings, 2 wrong usage): a class without a code of its own has that of the class above it. The README's table
-of exit codes is made from these classes.
+A message states what was found and what was expected; ``path`` and ``offset`` state where, ``hint`` what to
+do. ``tape2048`` exits with ``exit_code`` when the error reaches the command line (0 is success, 1 findings, 2
+wrong usage); a class without a code of its own inherits one. The README's table of exit codes is made from
+these classes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 
 
 class TapeError(Exception):
-    """Root of all errors that this project raises on purpose.
+    """Base class of all errors that this project raises.
 
     Args:
         message: what was found, and what was expected.
-        path: the file or directory it was found in.
-        offset: the byte in that file, where one makes sense.
-        hint: what the reader can do about it; in a traceback, it stands below the message.
+        path: the file or directory that the error is about.
+        offset: byte offset in that file, where there is one.
+        hint: what the user can do about it; a traceback prints it below the message.
     """
 
     exit_code: ClassVar[int] = 1
+
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        if exit_code is not None:
+            cls.exit_code = exit_code
 
     def __init__(
         self,
@@ -49,396 +53,270 @@ class TapeError(Exception):
         return f"{where}{self.message}{at}"
 
 
-class ConfigError(TapeError):
+class ConfigError(TapeError, exit_code=78):  # EX_CONFIG; the service's RestartPreventExitStatus names it
     """A setting is wrong: its value, its type, or a combination of settings."""
-
-    exit_code = 78  # EX_CONFIG; the service's RestartPreventExitStatus names it
 
 
 class UnknownKeyError(ConfigError):
-    """A setting that does not exist; the message names the nearest one that does."""
+    """A setting does not exist; the message names the nearest one that does."""
 
 
-class FormatError(TapeError):
-    """A file is not what its format says."""
-
-    exit_code = 10
+class FormatError(TapeError, exit_code=10):
+    """A file violates its format."""
 
 
-class NotASessionError(FormatError):
-    """No session stands at this path: no directory, or one without ``steps.npy`` or ``metadata.db``."""
-
-    exit_code = 11
+class NotASessionError(FormatError, exit_code=11):
+    """No session at this path: no directory, or one without ``steps.npy`` or ``metadata.db``."""
 
 
-class NpyHeaderError(FormatError):
-    """Not a ``.npy`` file, or one whose header is malformed, not C-ordered or not one-dimensional."""
-
-    exit_code = 12
+class NpyHeaderError(FormatError, exit_code=12):
+    """Not a ``.npy`` file, or its header is malformed, not C-ordered or not one-dimensional."""
 
 
-class NpyDtypeError(FormatError):
-    """A ``.npy`` file whose row type is not the one expected."""
-
-    exit_code = 13
+class NpyDtypeError(FormatError, exit_code=13):
+    """A ``.npy`` file has rows of an unexpected type."""
 
 
-class ObjectDtypeError(NpyDtypeError):
-    """A ``.npy`` file of pickled objects, which are never loaded."""
-
-    exit_code = 14
+class ObjectDtypeError(NpyDtypeError, exit_code=14):
+    """A ``.npy`` file holds pickled objects, which are never loaded."""
 
 
-class TruncatedError(FormatError):
-    """A file with fewer bytes than it claims to have."""
-
-    exit_code = 15
+class TruncatedError(FormatError, exit_code=15):
+    """A file is shorter than it claims."""
 
 
-class TrailingBytesError(FormatError):
-    """A file with more bytes than it claims to have."""
-
-    exit_code = 16
+class TrailingBytesError(FormatError, exit_code=16):
+    """A file is longer than it claims."""
 
 
-class NotSqliteError(FormatError):
-    """``metadata.db`` is not a SQLite file, or SQLite cannot read it as it stands."""
-
-    exit_code = 17
+class NotSqliteError(FormatError, exit_code=17):
+    """``metadata.db`` is not an SQLite file, or SQLite cannot read it in its present state."""
 
 
-class SchemaError(FormatError):
+class SchemaError(FormatError, exit_code=18):
     """``metadata.db`` lacks a table or a column, or has a view or a wrong type in its place."""
 
-    exit_code = 18
 
-
-class ManifestError(FormatError):
+class ManifestError(FormatError, exit_code=19):
     """``manifest.json`` is malformed, or disagrees with the files beside it."""
 
-    exit_code = 19
+
+class ChecksumError(FormatError, exit_code=20):
+    """A checksum does not match: bytes have changed since they were written."""
 
 
-class ChecksumError(FormatError):
-    """Bytes are not the ones that were written."""
-
-    exit_code = 20
+class BookkeepingError(FormatError, exit_code=21):
+    """The numbers of runs, blocks and rows are inconsistent."""
 
 
-class BookkeepingError(FormatError):
-    """Runs, blocks and rows do not add up."""
-
-    exit_code = 21
+class ReplayError(FormatError, exit_code=22):
+    """A run cannot be replayed from its seed, or the replay differs."""
 
 
-class ReplayError(FormatError):
-    """A run cannot be played again from its seed, or comes out differently."""
-
-    exit_code = 22
+class MagicError(FormatError, exit_code=23):
+    """The first bytes are not the magic of this format."""
 
 
-class MagicError(FormatError):
-    """The first bytes are not those of this format."""
-
-    exit_code = 23
-
-
-class VersionError(FormatError):
+class VersionError(FormatError, exit_code=24):
     """A version, byte order or flag that this release cannot read."""
 
-    exit_code = 24
+
+class FieldError(FormatError, exit_code=25):
+    """A field has an impossible value (a move of 7, a name that is not UTF-8), or two fields disagree."""
 
 
-class FieldError(FormatError):
-    """A field's value is impossible (a move of 7, a name that is not UTF-8), or two fields disagree."""
-
-    exit_code = 25
-
-
-class EncodingError(FormatError):
+class EncodingError(FormatError, exit_code=26):
     """Bytes that no encoder of the format writes: an over-long varint, an unknown variant."""
 
-    exit_code = 26
 
-
-class LayoutError(FormatError):
+class LayoutError(FormatError, exit_code=27):
     """Parts of a file overlap, are out of order, or lie outside the region that holds them."""
 
-    exit_code = 27
+
+class CompressionError(FormatError, exit_code=28):
+    """A compressed entry cannot be decompressed, or has another length than it claims."""
 
 
-class CompressionError(FormatError):
-    """A compressed entry cannot be unpacked, or unpacks to another length than it claims."""
-
-    exit_code = 28
+class RecoveryError(FormatError, exit_code=29):
+    """Two boards are not consecutive: no single move and spawn leads from one to the next."""
 
 
-class RecoveryError(FormatError):
-    """Two boards that no single move and spawn explain: they are not consecutive."""
-
-    exit_code = 29
+class NetworkError(FormatError, exit_code=70):
+    """A file of weights is intact, but holds no network that a player can use."""
 
 
-class NetworkError(FormatError):
-    """A file of weights that is whole and is not a network that a player can use."""
-
-    exit_code = 70
+class EmbeddingsError(FormatError, exit_code=71):
+    """Embeddings are missing or malformed, or belong to other rows."""
 
 
-class EmbeddingsError(FormatError):
-    """Embeddings are missing, malformed, or not those of the rows they lie beside."""
-
-    exit_code = 71
+class CriticError(FormatError, exit_code=66):
+    """A directory holds no critic (or tower), a damaged one, or one that does not fit its use."""
 
 
-class CriticError(FormatError):
-    """A directory that holds no critic (or tower), a damaged one, or one that does not fit what it is for."""
-
-    exit_code = 66
+class ScoresError(FormatError, exit_code=68):
+    """A file of a critic's probabilities is damaged, lacks its sidecar, or belongs to other rows."""
 
 
-class ScoresError(FormatError):
-    """A file of a critic's probabilities that is damaged, has no sidecar, or is of other rows."""
-
-    exit_code = 68
+class NoRunsError(FormatError, exit_code=72):
+    """A directory contains no run file."""
 
 
-class NoRunsError(FormatError):
-    """A directory in which no file of a run stands."""
-
-    exit_code = 72
+class NotADatasetError(FormatError, exit_code=73):
+    """No data set at this path: no directory, or one without rows or ``metadata.db``."""
 
 
-class NotADatasetError(FormatError):
-    """No data set stands at this path: no directory, or one without rows or ``metadata.db``."""
-
-    exit_code = 73
+class StorageError(TapeError, exit_code=30):
+    """The operating system refused an operation that has to work."""
 
 
-class StorageError(TapeError):
-    """The operating system refused something that has to work."""
-
-    exit_code = 30
+class OutDirError(StorageError, exit_code=31):
+    """A directory is missing, is not a directory, or is not writable."""
 
 
-class OutDirError(StorageError):
-    """A directory is missing, is not a directory, or cannot be written."""
-
-    exit_code = 31
+class DiskFullError(StorageError, exit_code=32):
+    """No space or no quota left."""
 
 
-class DiskFullError(StorageError):
-    """No room or no quota left."""
-
-    exit_code = 32
-
-
-class NameTakenError(StorageError):
+class NameTakenError(StorageError, exit_code=33):
     """The target of a publishing rename exists already; nothing was replaced."""
 
-    exit_code = 33
 
+class UpkeepError(TapeError, exit_code=34):
+    """Sessions cannot be removed, merged or recovered as requested; nothing has changed."""
 
-class UpkeepError(TapeError):
-    """Sessions cannot be removed, merged or recovered as asked; nothing has changed."""
 
-    exit_code = 34
+class HeldError(UpkeepError, exit_code=35):
+    """Another process is reading or changing what was to be changed."""
 
 
-class HeldError(UpkeepError):
-    """Somebody else reads or changes what was to be changed, at this moment."""
+class RemoveAllError(UpkeepError, exit_code=36):
+    """Retention would leave no session, and this was not confirmed."""
 
-    exit_code = 35
 
+class MergeError(UpkeepError, exit_code=37):
+    """Sessions cannot be merged: two players or sampling rates, foreign sessions, or a duplicate game."""
 
-class RemoveAllError(UpkeepError):
-    """Retention that would leave no session, and nobody has said that this is meant."""
 
-    exit_code = 36
+class RecorderError(TapeError, exit_code=40):
+    """The recorder cannot continue."""
 
 
-class MergeError(UpkeepError):
-    """Sessions that cannot become one: of two players or sampling rates, of others, or with a game twice."""
+class AlreadyRunningError(RecorderError, exit_code=41):
+    """Another recorder has locked this directory under the same instance name."""
 
-    exit_code = 37
 
+class WorkerStartError(RecorderError, exit_code=42):
+    """A worker could not start (a bad player, a failed compilation), and a retry would not help."""
 
-class RecorderError(TapeError):
-    """The recorder cannot go on."""
 
-    exit_code = 40
+class WorkersDiedError(RecorderError, exit_code=43):
+    """Workers died repeatedly; the message has the last one's error."""
 
 
-class AlreadyRunningError(RecorderError):
-    """Another recorder holds this directory under the same instance name."""
+class NotRunningError(RecorderError, exit_code=44):
+    """No recorder is running in this directory under this instance name."""
 
-    exit_code = 41
 
+class ControlError(RecorderError, exit_code=45):
+    """A recorder belongs to another user and cannot be controlled, or did not obey in time."""
 
-class WorkerStartError(RecorderError):
-    """A worker could not start (a bad player, a failed compilation): trying again would not help."""
 
-    exit_code = 42
+class UnitsError(RecorderError, exit_code=46):
+    """The service's unit files cannot be written, or would replace files that this project did not write."""
 
 
-class WorkersDiedError(RecorderError):
-    """Workers died again and again; the last one's error is in the message."""
+class PlayerError(RecorderError, exit_code=80):
+    """A user-defined player cannot be used, or breaks its contract."""
 
-    exit_code = 43
 
+class PlayerImportError(PlayerError, exit_code=81):
+    """A player's module or factory does not exist, or fails to import."""
 
-class NotRunningError(RecorderError):
-    """No recorder is at work in this directory under this instance name."""
 
-    exit_code = 44
+class PlayerRaisedError(PlayerError, exit_code=82):
+    """A player or its factory raised an exception; the message has the exception and its place."""
 
 
-class ControlError(RecorderError):
-    """A recorder may not be told what to do (it belongs to another user), or has not done it in time."""
+class PlayerAnswerError(PlayerError, exit_code=83):
+    """A player's answer has the wrong shape or type, a score that is not a number, or an illegal move."""
 
-    exit_code = 45
 
+class WeightsError(PlayerError, exit_code=84):
+    """A file of a model's weights is incomplete, or its player cannot load it."""
 
-class UnitsError(RecorderError):
-    """The units of the service cannot be written where they belong, or a file there is not one of ours."""
 
-    exit_code = 46
+class ModelDirError(PlayerError, exit_code=85):
+    """The directory of checkpoints does not exist, or holds none."""
 
 
-class PlayerError(RecorderError):
-    """A player of the user's own cannot be used, or does not keep to its contract."""
+class InferenceError(PlayerError, exit_code=86):
+    """The inference process has ended, or cannot be reached."""
 
-    exit_code = 80
 
+class CorpusError(TapeError, exit_code=50):
+    """Sessions cannot be served together, or not in the requested way."""
 
-class PlayerImportError(PlayerError):
-    """The module or the factory that a player's name names is not there, or fails to import."""
 
-    exit_code = 81
+class EmptyCorpusError(CorpusError, exit_code=51):
+    """No session, no run or no row is left; after a filter, the message has the numbers before it."""
 
 
-class PlayerRaisedError(PlayerError):
-    """A player, or its factory, raised; the message has what and where."""
+class MixedRowsError(CorpusError, exit_code=52):
+    """Sessions have rows (or embeddings) of different types, which cannot share a batch."""
 
-    exit_code = 82
 
+class FilterError(CorpusError, exit_code=53):
+    """SQLite rejects a condition on runs, or the condition would do more than read them."""
 
-class PlayerAnswerError(PlayerError):
-    """An answer of the wrong shape or type, a score that is no number, or an illegal move."""
 
-    exit_code = 83
+class RankError(CorpusError, exit_code=54):
+    """A rank outside its world, or more ranks than the rows suffice for."""
 
 
-class WeightsError(PlayerError):
-    """A file of a model's weights that is not whole, or not one that its player can load."""
+class LoaderStateError(CorpusError, exit_code=55):
+    """A loader's state is malformed, or belongs to another corpus or other settings."""
 
-    exit_code = 84
 
-
-class ModelDirError(PlayerError):
-    """The directory that checkpoints come from is not there, or holds none."""
-
-    exit_code = 85
-
-
-class InferenceError(PlayerError):
-    """The process that computes for all workers has ended, or cannot be reached."""
-
-    exit_code = 86
-
-
-class CorpusError(TapeError):
-    """Sessions cannot be served together, or not in the way that was asked for."""
-
-    exit_code = 50
-
-
-class EmptyCorpusError(CorpusError):
-    """There is no session, no run or no row; where a filter took them all, how many there were before."""
-
-    exit_code = 51
-
-
-class MixedRowsError(CorpusError):
-    """Sessions whose rows (or embeddings) are of different types, which no one batch can hold."""
-
-    exit_code = 52
-
-
-class FilterError(CorpusError):
-    """A condition on runs that SQLite does not take, or that wants more than to read them."""
-
-    exit_code = 53
-
-
-class RankError(CorpusError):
-    """A rank outside its world, or more ranks than there are rows for."""
-
-    exit_code = 54
-
-
-class LoaderStateError(CorpusError):
-    """A loader's state is malformed, or was taken from another corpus or with other settings."""
-
-    exit_code = 55
-
-
-class RowsGoneError(CorpusError):
+class RowsGoneError(CorpusError, exit_code=56):
     """A session's rows were truncated, replaced or deleted while the corpus was open."""
 
-    exit_code = 56
+
+class MissingPackageError(TapeError, exit_code=60):
+    """A required package is not installed; the hint names the extra that provides it."""
 
 
-class MissingPackageError(TapeError):
-    """What was asked for needs a package that is not installed; the hint names the extra that has it."""
-
-    exit_code = 60
+class TrainingError(TapeError, exit_code=62):
+    """The training of a critic cannot continue."""
 
 
-class TrainingError(TapeError):
-    """A training of a critic cannot go on."""
-
-    exit_code = 62
+class DivergedError(TrainingError, exit_code=63):
+    """The loss or its gradient is no longer finite; the last checkpoint is from before."""
 
 
-class DivergedError(TrainingError):
-    """The loss, or its gradient, is no longer a finite number; the last checkpoint is from before."""
-
-    exit_code = 63
+class CheckpointError(TrainingError, exit_code=64):
+    """A training checkpoint is damaged, or belongs to other settings, rows or ranks."""
 
 
-class CheckpointError(TrainingError):
-    """A training's checkpoint is damaged, or was made with other settings, rows or ranks."""
-
-    exit_code = 64
+class EvaluationError(TapeError, exit_code=67):
+    """A critic cannot be evaluated as requested: its split has no such part."""
 
 
-class EvaluationError(TapeError):
-    """A critic cannot be examined in the way that was asked for: its split has no such part."""
-
-    exit_code = 67
-
-
-class DeviceError(TapeError):
+class DeviceError(TapeError, exit_code=65):
     """A device that this machine, or this build of PyTorch, does not have."""
 
-    exit_code = 65
 
-
-class LossError(TapeError):
-    """A conversion would lose something that the target cannot hold, and nobody has said that it may."""
-
-    exit_code = 61
+class LossError(TapeError, exit_code=61):
+    """A conversion would lose information that the target cannot hold, and this was not confirmed."""
 
 
 class Skipped(NamedTuple):
-    """An input that was left out, and why."""
+    """An input that was left out, and the reason."""
 
     path: Path
     error: TapeError
 
 
 def error_class(name: str) -> type[TapeError]:
-    """The class that a message of another process, or a report, names; TapeError for a name of none."""
+    """Return the class of a name in a message or a report; TapeError for an unknown name."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, TapeError) else TapeError

@@ -133,5 +133,5 @@ class _Metrics:
         if self._trainer.moves == self._noted:
             return
         progress = self._trainer.progress()
-        if self._files.note(progress._asdict(), self._view.event):
+        if self._files.append_metrics(progress._asdict(), self._view.event):
             self._noted = progress.moves

@@ -30,7 +30,7 @@ from tape2048.base import resources
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, NetworkError
 from tape2048.io.durable import publishing_file, storage_error
-from tape2048.io.safetensors import decode, encode, mapped
+from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.io.training_directory import check_same
 from tape2048.ntuple.network import Network
 from tape2048.ntuple.placing import places_of, stage_reaches
@@ -375,7 +375,7 @@ class Trainer:
             StorageError: it cannot be read.
         """
         try:
-            data = mapped(path, "a checkpoint")
+            data = map_file(path, "a checkpoint")
         except OSError as error:
             raise storage_error(error, path, "reading a checkpoint") from error
         arrays, texts = decode(data, str(path))

@@ -33,8 +33,8 @@ from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
     open_fd,
+    path_exists,
     rename_numbered,
-    stands,
     storage_errors,
     write_all,
 )
@@ -106,7 +106,7 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
     """
     with storage_errors(partial, "recovering a session"):
         stage = stage_of(partial)
-        if not stands(stage / STAGED):  # published, and killed before the shell was removed; or just begun
+        if not path_exists(stage / STAGED):  # published and then killed, or just begun
             _remove(partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
         try:
@@ -183,7 +183,7 @@ def _has_holes(blocks: list[Block]) -> bool:
 def _in_doubt(partial: Path, stage: Path, flush: Callable[[], bool]) -> bool:
     """Whether rows may be missing on the disk, whatever is read now."""
     if flush() or stage != partial:
-        return stands(stage / _DOUBTED)
+        return path_exists(stage / _DOUBTED)
     with contextlib.suppress(OSError):
         (stage / _DOUBTED).touch()  # for the next start, should this one be killed
     return True
@@ -293,7 +293,7 @@ def _remove(partial: Path, out_dir: Path) -> None:
     stage is left that would be published (again).
     """
     for stage in (partial, *compactions(partial)):
-        if stands(stage / STAGED):
+        if path_exists(stage / STAGED):
             shutil.rmtree(stage / STAGED)
     shutil.rmtree(partial)
     fsync_dir(out_dir)

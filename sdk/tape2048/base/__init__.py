@@ -1,1 +1,1 @@
-"""Threads, machine resources, text and findings: what every room may use, with no knowledge of 2048."""
+"""Helpers of all rooms, without knowledge of 2048: threads, machine resources, text, findings."""

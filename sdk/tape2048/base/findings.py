@@ -1,4 +1,4 @@
-"""Findings: what a validation reports of a session or a data set."""
+"""Findings: the defects that a validation reports of a session or a data set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ if TYPE_CHECKING:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong.
+    """One defect.
 
     Attributes:
         error: name of the class in :mod:`tape2048.errors` that opening or reading would raise.
         message: what was found, and what was expected.
-        path: the file or directory it was found in.
-        offset: the byte in that file, where one makes sense.
+        path: the file or directory with the defect.
+        offset: byte offset in that file, where there is one.
         hint: what to do about it.
+
+    Example:
+        >>> from tape2048 import Finding
+        >>> Finding("TruncatedError", "the file has 7 bytes; expected 192", offset=7).error
+        'TruncatedError'
     """
 
     error: str
@@ -29,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: TapeError) -> Self:
-        """The finding that says what an error says."""
+        """Make the finding of an error."""
         return cls(type(error).__name__, error.message, error.path, error.offset, error.hint)
 
 
@@ -40,9 +45,15 @@ class Report(msgspec.Struct, frozen=True):
         path: the directory.
         rows: number of rows that were checked.
         runs: number of runs in the run table.
-        checksums: number of checksums that were recomputed; 0 means that the directory (one of
-            others) has none, and that changed bytes can only show where they break a rule.
-        findings: everything that is wrong, in the order it was found.
+        checksums: number of checksums that were recomputed; 0: the (foreign) directory has none, and changed
+            bytes show only where they break a rule.
+        findings: all defects, in the order of their discovery.
+
+    Example:
+        >>> from tape2048 import sessions, validate_session
+        >>> report = validate_session(sessions("selfplay")[0])
+        >>> report.runs, report.findings, report.ok
+        (200, (), True)
     """
 
     path: str
@@ -53,5 +64,5 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.findings

@@ -1,10 +1,10 @@
-"""Guides: which of many adjacent ranges a number lies in, by one look-up.
+"""Guides: constant-time look-up of the one of many adjacent ranges that a number lies in.
 
 A binary search takes 0.36 ms for 4,096 numbers and a few thousand ranges. A guide cuts the numbers into
 buckets of a power of two, about a quarter of a mean range, and has one ``u64`` for each bucket:
 
-    bits 0..31   the range that the bucket's first number belongs to
-    bits 32..62  where in the bucket the next range begins (the bucket's size: not in it)
+    bits 0..31   range of the bucket's first number
+    bits 32..62  offset in the bucket where the next range begins (the bucket's size: beyond it)
     bit 63       whether a third range begins in the bucket, so that a walk has to follow
 
 Compiled code looks numbers up with ``intrinsics.find``.
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 _U64 = np.uint64
 
-#: A guide has at least so many buckets for each range, and at most twice as many. 20M rows in runs of 2,500
-#: have 312 KB of them; most have no boundary inside, few have two, and only those need the walk.
+#: Least buckets for each range (at most twice as many). 20M rows in runs of 2,500 have 312 KB of them; most
+#: have no boundary inside, few have two, and only those need the walk.
 BUCKETS_PER_RANGE = 4
-#: The most rows of a bucket that an entry's 31 bits can count.
+#: An entry's 31 bits can count a bucket of so many bits.
 _SHIFT_MAX = 30
 
 
 class Guide(NamedTuple):
-    """Which of many adjacent ranges a number lies in.
+    """The tables of a guide.
 
     Attributes:
-        starts: first number of each range and the end of the last, ``u64[S + 1]``, ascending; a range may
-            be empty.
-        entries: one for each bucket, ``u64[G]``, see the module.
+        starts: ``u64[S + 1]``, first number of each range and the end of the last, ascending; ranges may be
+            empty.
+        entries: ``u64[G]``, one for each bucket, see the module.
         shift: a bucket has ``2**shift`` numbers.
     """
 
@@ -43,17 +43,12 @@ class Guide(NamedTuple):
     shift: np.uint64
 
 
-#: No ranges at all.
+#: The guide of no ranges.
 NO_GUIDE = Guide(np.empty(0, _U64), np.empty(0, _U64), _U64(0))
 
 
 def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
-    """The guide of adjacent ranges.
-
-    Args:
-        starts: first number of each range, the first one 0, and the end of the last: ``[S + 1]``, ascending,
-            S < 2**32.
-    """
+    """Make the guide of adjacent ranges from :attr:`Guide.starts`; the first is 0, and S < 2**32."""
     starts = starts.astype(np.int64)
     total, count = int(starts[-1]), len(starts) - 1
     shift = min(_SHIFT_MAX, max(0, (total // max(1, count * BUCKETS_PER_RANGE)).bit_length() - 1))
@@ -64,6 +59,5 @@ def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
     padded = np.append(starts, [total + size, total + size])
     boundary = np.minimum(padded[place + 1] - begins, size)
     walks = padded[place + 2] < begins + size
-    entries = place.astype(np.uint64) | (boundary.astype(np.uint64) << _U64(32))
-    entries |= walks.astype(np.uint64) << _U64(63)
-    return Guide(starts.astype(np.uint64), entries, _U64(shift))
+    entries = place.astype(_U64) | (boundary.astype(_U64) << _U64(32)) | (walks.astype(_U64) << _U64(63))
+    return Guide(starts.astype(_U64), entries, _U64(shift))

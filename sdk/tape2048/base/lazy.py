@@ -1,4 +1,4 @@
-"""Public names of a room, imported when they are first used (PEP 562)."""
+"""Lazy import of a room's public names (PEP 562)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def lazy(package: str, **names: str) -> tuple[Callable[[str], Any], Callable[[],
 
     Args:
         package: its ``__name__``.
-        **names: for each module of it, the names that it exports, separated by spaces.
+        **names: by module of the package, its public names, separated by spaces.
     """
     module_of = {name: module for module, text in names.items() for name in text.split()}
 

@@ -1,4 +1,4 @@
-"""Cores and memory that this process may use, cut by the limits of its control groups (version 1 or 2)."""
+"""Cores and memory available to this process, within the limits of its control groups (version 1 or 2)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
-    """The folders of this process's groups and of the groups that these stand in: each may have a limit.
+    """List the folders of this process's groups and of their parents; each may have a limit.
 
     Args:
         controller: ``cpu`` or ``memory``.
-        mounts: where the control groups are mounted, ``/sys/fs/cgroup``.
+        mounts: mount point of the control groups, ``/sys/fs/cgroup``.
         own: the list of this process's control groups, ``/proc/self/cgroup``.
     """
     try:
@@ -31,23 +31,17 @@ def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
 
 
 def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Cores that this process may keep busy, at least 1.
+    """Count the cores that this process may keep busy, at least 1; arguments as for :func:`own_groups`.
 
     A quota of 1.5 cores counts as 1: a second worker would spend half of each period waiting.
-
-    Args:
-        cgroup_root: where the control groups are mounted.
-        own: the list of this process's control groups.
     """
-    cores = len(os.sched_getaffinity(0))
-    quotas = [
-        quota for folder in own_groups("cpu", cgroup_root, own) if (quota := _quota(folder)) is not None
-    ]
-    return max(1, int(min([cores, *quotas])))
+    quotas = (_quota(folder) for folder in own_groups("cpu", cgroup_root, own))
+    cores = [len(os.sched_getaffinity(0)), *(quota for quota in quotas if quota is not None)]
+    return max(1, int(min(cores)))
 
 
 def _quota(folder: Path) -> float | None:
-    """The quota of one group in cores, or None where it has none (or cannot be read)."""
+    """Return the quota of one group in cores; None without a (readable) one."""
     try:
         if (version_2 := folder / "cpu.max").exists():
             quota, period = version_2.read_text().split()
@@ -61,20 +55,14 @@ def _quota(folder: Path) -> float | None:
 
 
 def ram_available(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process can fill before something has to give way.
+    """Return the bytes of memory that this process can fill before anything is swapped or killed.
 
-    The machine's ``MemAvailable``, or less where a control group (version 1 or 2; this process's or one
-    that it stands in) leaves less: its limit without what it uses, file cache that can be dropped aside.
-
-    Args:
-        root: where ``/proc`` and ``/sys`` are looked for.
+    The machine's ``MemAvailable``, or less where one of the process's control groups leaves less: its limit
+    without its usage, where droppable file cache does not count. ``root`` contains ``proc`` and ``sys``.
     """
-    found = [_meminfo(root / "proc/meminfo")]
-    for group in own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup"):
-        left = _left_in(group)
-        if left is not None:
-            found.append(left)
-    return max(0, min(found))
+    groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
+    left = [_meminfo(root / "proc/meminfo"), *(bytes_ for group in groups for bytes_ in _left_in(group))]
+    return max(0, min(left))
 
 
 def _meminfo(path: Path) -> int:
@@ -84,28 +72,20 @@ def _meminfo(path: Path) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # a kernel before 3.14
 
 
-def _left_in(group: Path) -> int | None:
-    """Bytes that a group has left; None where it has no limit (or none that can be read)."""
-    version_2 = (group / "memory.current").exists()
-    limits, used, cache = (
-        (("memory.max", "memory.high"), "memory.current", "inactive_file")
-        if version_2
-        else (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
-    )
-    left = None
+def _left_in(group: Path) -> list[int]:
+    """List the bytes that each (readable) limit of a group leaves."""
+    if (group / "memory.current").exists():  # version 2
+        limits, used, cache = ["memory.max", "memory.high"], "memory.current", "inactive_file"
+    else:
+        limits, used, cache = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file"
+    left = []
     for name in limits:
         try:
             limit = int((group / name).read_text())  # "max": no limit
-            now = int((group / used).read_text()) - _statistic(group / "memory.stat", cache)
+            statistics = dict(
+                line.partition(" ")[::2] for line in (group / "memory.stat").read_text().splitlines()
+            )
+            left.append(limit - int((group / used).read_text()) + int(statistics.get(cache, 0)))
         except (OSError, ValueError):
             continue
-        left = limit - now if left is None else min(left, limit - now)
     return left
-
-
-def _statistic(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0

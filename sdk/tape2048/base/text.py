@@ -1,7 +1,7 @@
-r"""Text and numbers for people and files: counts in words, JSON of file names, integers from callers.
+r"""Text and numbers for people and files: counts, JSON with file names, integer arguments.
 
-A file's name is bytes. Where those are not UTF-8, Python's text for them is nothing that JSON (or Arrow) can
-hold, and is written with escapes instead: byte 0xff as ``\udcff``, as all that is printed says it.
+A file's name is bytes. Python's text for bytes that are not UTF-8 fits neither JSON nor Arrow, and is written
+with escapes instead: byte 0xff as ``\udcff``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count and its noun: ``1 game``, ``2,346 games``."""
+    """Format a count and its noun: ``1 game``, ``2,346 games``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def as_int(name: str, value: SupportsIndex) -> int:
-    """An integer argument (NumPy's and PyTorch's too) as a Python int, which fits JSON and does not overflow.
-
-    Args:
-        name: of the argument, for the message.
-        value: as it was given.
-
-    Raises:
-        ValueError: it is no integer.
-    """
+    """Convert an integer argument (NumPy's and PyTorch's too) to a Python int, or raise a ValueError."""
     try:
         return operator.index(value)
     except TypeError:
@@ -37,19 +29,20 @@ def as_int(name: str, value: SupportsIndex) -> int:
 
 
 def json_bytes(value: object) -> bytes:
-    """A value as JSON, in UTF-8; text that is not valid Unicode is escaped.
-
-    Raises:
-        TypeError: JSON cannot hold it.
-    """
+    """Encode a value as JSON; text that is not valid Unicode is escaped. TypeError if JSON cannot hold it."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
         return msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
 
 
+def pretty_json(value: object) -> bytes:
+    """Encode a value as :func:`json_bytes` does, indented and ended by a newline, for a file."""
+    return msgspec.json.format(json_bytes(value)) + b"\n"
+
+
 def _escaped(value: Any) -> Any:
-    """The same dictionaries and lists, with all text valid Unicode."""
+    """Escape invalid Unicode in all text of dictionaries and lists."""
     if isinstance(value, dict):
         return {_escaped(key): _escaped(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -58,10 +51,10 @@ def _escaped(value: Any) -> Any:
 
 
 def valid_text(text: str) -> str:
-    """The text, with what is not valid Unicode escaped."""
+    """Escape what is not valid Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text (a file's name) is valid Unicode, and JSON holds it as it is."""
+    """Check whether a text (a file's name) is valid Unicode."""
     return valid_text(text) == text

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048.base.text import json_bytes
+from tape2048.base.text import pretty_json
 from tape2048.conversion.rows_writer import RowsWriter
 from tape2048.conversion.sources import Source, open_source
 from tape2048.datasets.dataset import RUN_STEPS_MAX
@@ -48,7 +48,7 @@ from tape2048.formats.manifest import flush_entry
 from tape2048.formats.session import FileEntry
 from tape2048.io.crc import crc32c_combine, crc32c_file
 from tape2048.io.durable import storage_errors, write_file
-from tape2048.io.staging import Staging, hold
+from tape2048.io.staging import Staging, hold_lock
 from tape2048.runs.engine_text import split_seed
 from tape2048.runs.run import RunMeta, check_meta
 
@@ -372,7 +372,7 @@ class _Added:
 def _hold_dataset(target: Path, stack: ExitStack) -> None:
     with storage_errors(target, "locking it"):
         try:
-            hold(target, stack)
+            hold_lock(target, stack)
         except (FileNotFoundError, NotADirectoryError):
             raise NotADatasetError("no directory stands at this path", path=target) from None
 
@@ -442,4 +442,4 @@ def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras
         files={**writer.files, METADATA_DB: flush_entry(database)},
         **history._asdict(),
     )
-    write_file(directory / MANIFEST, msgspec.json.format(json_bytes(manifest), indent=1) + b"\n")
+    write_file(directory / MANIFEST, pretty_json(manifest))

@@ -47,7 +47,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
         session: recorded with ``record_action`` and every step kept.
         ordinal: of the run in ``session.runs``.
         final_board: the board after its last move, of which a session has no row; None: the candidate of
-            :func:`tape2048.game.final_boards.last_boards`.
+            :func:`tape2048.game.moves.last_boards`.
 
     Returns:
         The run, and whether its final board is known for sure. Its start is the session's, its elapsed
@@ -56,7 +56,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
     Raises:
         RecoveryError: moves were not recorded, or not every step was kept.
     """
-    from tape2048.game.final_boards import last_boards
+    from tape2048.game.moves import last_boards
 
     row = session.runs[ordinal]
     name = f"run {row['id']}"

@@ -236,7 +236,7 @@ def _pack(path: Path, kind: str) -> Source:
 
 
 def _packdat(path: Path, kind: str) -> Source:
-    from tape2048.game.final_boards import last_boards
+    from tape2048.game.moves import last_boards
 
     pack = packdat.DataPack.load(path)
     runs = pack.runs

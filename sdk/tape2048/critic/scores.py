@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.base.text import json_bytes
+from tape2048.base.text import pretty_json
 from tape2048.errors import NameTakenError, ScoresError
 from tape2048.io.durable import new_file, replace_file, write_all
 from tape2048.io.reading import map_path, read_path
@@ -190,7 +190,7 @@ def write_scores(
         crc32c=checksum,
         runs=boards.runs,
     )
-    replace_file(sidecar, msgspec.json.format(json_bytes(info), indent=1) + b"\n")
+    replace_file(sidecar, pretty_json(info))
     return info
 
 

@@ -227,7 +227,7 @@ class Dataset(TableRows):
         Args:
             ordinal: of the run.
             final_board: the board after its last move; None: the one that was kept when the run came
-                here, or the candidate of :func:`tape2048.game.final_boards.last_boards`.
+                here, or the candidate of :func:`tape2048.game.moves.last_boards`.
 
         Raises:
             IndexError: no such run.
@@ -243,7 +243,7 @@ class Dataset(TableRows):
             value is lost (see :func:`tape2048.datasets.records.restore_values`).
         """
         from tape2048.datasets.records import restore_values
-        from tape2048.game.final_boards import last_boards
+        from tape2048.game.moves import last_boards
 
         rows = self.get_batch(np.arange(len(self))[self.rows_of(ordinal)])
         moves = np.ascontiguousarray(rows["move"])

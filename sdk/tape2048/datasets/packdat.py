@@ -339,7 +339,7 @@ class DataPack(TableRows):
         Args:
             ordinal: of the run.
             final_board: the board after its last move, which this format does not hold;
-                :func:`tape2048.game.final_boards.last_boards` names the candidates.
+                :func:`tape2048.game.moves.last_boards` names the candidates.
 
         Raises:
             IndexError: no such run.

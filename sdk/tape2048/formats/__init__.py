@@ -1,8 +1,8 @@
-"""Layouts that rooms share: `.npy` headers, `metadata.db`, manifests, rows of a session and of a data set.
+"""Layouts shared by several rooms: `.npy` headers, `metadata.db`, manifests, rows of sessions and data sets.
 
-- `RowView`: indexing shared by all sources of rows.
+- `RowView`: indexing of all row sources.
 - `read_header`: reads and checks the header of an open `.npy` file.
-- `open_rows`: opens the rows of one `.npy` file.
+- `open_rows`: opens the rows of a `.npy` file.
 - `read_metadata`: reads a session's `metadata.db`.
 - `write_metadata`: writes a session's `metadata.db`.
 - `step_dtype`: the row type of `steps.npy`.

@@ -1,4 +1,4 @@
-"""Names, row type and manifest of a data set directory; :mod:`tape2048.datasets.dataset` describes it."""
+"""File names, row type and manifest of a data set directory, see :mod:`tape2048.datasets.dataset`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUN_ID_MAX = 2**32 - 1
 
 
 class SourceCount(msgspec.Struct, frozen=True):
-    """What came from one source: its path and kind, runs and steps taken, runs skipped."""
+    """The contribution of one source: its path and kind, runs and steps taken, runs skipped."""
 
     path: str
     kind: str
@@ -43,7 +43,7 @@ class SourceCount(msgspec.Struct, frozen=True):
 
 
 class SkippedRun(msgspec.Struct, frozen=True):
-    """A run that was left out: its name, the class of the error, and what is wrong with it."""
+    """A skipped run: its name, and class and message of the error."""
 
     run: str
     error: str
@@ -51,7 +51,7 @@ class SkippedRun(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """``manifest.json``. Others write the first four alone."""
+    """``manifest.json``; foreign ones have the first four keys only."""
 
     version: int
     num_steps: int

@@ -1,4 +1,4 @@
-"""``manifest.json`` of sessions and data sets: read without trusting it, and written as the last file."""
+"""Reader, writer and checks of ``manifest.json``, the last file of a session or data set to be written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from tape2048.base.text import pretty_json
 from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.metadata import write_metadata
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, FileEntry, Manifest
@@ -31,18 +32,17 @@ M = TypeVar("M", bound=_Versioned)
 
 
 def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
-    """The manifest at ``path``, or None where nothing stands there.
+    """Read a manifest; None if there is none.
 
     Args:
-        path: of the file.
-        kind: the Struct that it holds.
-        version: the one that this package knows.
-        what: whose version that is, for the error.
-        bytes_max: no manifest is longer.
+        path: the file.
+        kind: its Struct.
+        version: the supported version.
+        what: the directory's kind, for the error.
+        bytes_max: limit of the file's size.
 
     Raises:
-        ManifestError: it is malformed, or of another version.
-        StorageError: the operating system could not read it.
+        ManifestError: it is malformed, too long, or of another version.
     """
     if not os.path.lexists(path):
         return None
@@ -58,11 +58,7 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
 def parse_manifest(
     content: bytes, path: str | os.PathLike[str], kind: type[M], *, version: int, what: str
 ) -> M:
-    """The manifest in a file's bytes; as :func:`read_manifest_file`.
-
-    Raises:
-        ManifestError: it is malformed, or of another version.
-    """
+    """Parse a manifest; arguments and errors as for :func:`read_manifest_file`."""
     try:
         manifest = msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -71,7 +67,7 @@ def parse_manifest(
         raise ManifestError(
             f"{what} version {manifest.version}; expected {version}",
             path=path,
-            hint="a newer tape2048 may read it",
+            hint="try a newer tape2048",
         )
     return manifest
 
@@ -79,21 +75,16 @@ def parse_manifest(
 def file_defects(
     files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare the names and sizes of a manifest's list with its directory.
-
-    Args:
-        files: the list.
-        directory: where the manifest stands.
-        is_name: whether a name can only mean a file of that directory.
+    """Compare a manifest's files with its directory by name (those that ``is_name`` allows) and size.
 
     Yields:
-        ManifestError where a file is missing or too long, or has a name that it cannot have; TruncatedError
-        where one is too short; StorageError where the operating system would not say.
+        ManifestError for a missing or too long file, or an illegal name; TruncatedError for a file that is
+        too short; StorageError if the operating system cannot tell.
     """
     manifest = directory / MANIFEST
     for name, entry in files.items():
         if not is_name(name):
-            yield ManifestError(f"{name!r} is listed, which is no file's name", path=manifest)
+            yield ManifestError(f"{name!r} is listed, which is not a valid file name", path=manifest)
             continue
         path = directory / name
         try:
@@ -115,38 +106,29 @@ def file_defects(
 def finish_session(
     directory: Path, steps: FileEntry, runs: NDArray[np.void], blocks: NDArray[np.void], facts: dict[str, Any]
 ) -> int:
-    """Write what stands beside a session's rows, which are written and flushed; flush it, and the directory.
+    """Write ``metadata.db`` and the manifest of an unpublished session, and flush them and the directory.
 
     Args:
-        directory: the session's, which nobody reads yet.
-        steps: of ``steps.npy``.
+        directory: the session's; its rows are written and flushed.
+        steps: entry of ``steps.npy``.
         runs: ``RUN_DTYPE[R]``.
         blocks: ``BLOCK_DTYPE[B]``.
-        facts: of the table ``session``; ``rows`` is among them.
+        facts: content of the table ``session``, with ``rows``.
 
     Returns:
-        The bytes of all three files.
-
-    Raises:
-        OSError: as the operating system gave it.
-        StorageError: SQLite could not write ``metadata.db``.
+        The size of all three files. Errors are OSError, and StorageError of ``metadata.db``.
     """
     database = directory / METADATA_DB
     write_metadata(database, runs=runs, blocks=blocks, session=facts)
     files = {STEPS_NPY: steps, METADATA_DB: flush_entry(database)}
-    manifest = msgspec.json.encode(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files))
-    text = msgspec.json.format(manifest) + b"\n"
+    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files))
     write_file(directory / MANIFEST, text)
     fsync_dir(directory)
     return sum(entry.bytes for entry in files.values()) + len(text)
 
 
 def flush_entry(path: Path) -> FileEntry:
-    """Flush a file, and read its size and checksum.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """Flush a file, and return its size and checksum; OSError of the operating system."""
     with open_regular(path) as fd:
         os.fsync(fd)
         size = os.fstat(fd).st_size

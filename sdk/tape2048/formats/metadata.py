@@ -1,12 +1,11 @@
-"""``metadata.db``: the run table, the session's facts and the block checksums, in one SQLite file.
+"""Reader and writer of ``metadata.db``: run table, session facts and block checksums in one SQLite file.
 
-The tables are those of :data:`tape2048.formats.session.SCHEMA`. What NumPy holds unsigned, SQLite
-holds in signed 64 bits: ``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in
-SQLite), all else is a count that has to be >= 0.
+The tables are those of :data:`tape2048.formats.session.SCHEMA`. SQLite's integers are signed, of 64 bits:
+``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite); all other columns are
+counts >= 0.
 
-Files written by others may have the original design's columns alone (no ``first_row``, no ``rows``), no
-``blocks`` and no ``session``. They are read without trusting them: read-only, the schema first, only
-real tables and real columns, no locks waited for, and an end to the work they can cause.
+Foreign files may have the original design's columns only (no ``first_row``, no ``rows``), no ``blocks`` and
+no ``session``. They are untrusted: see :mod:`tape2048.io.sqlite`.
 """
 
 from __future__ import annotations
@@ -29,54 +28,52 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: SQLite's virtual machine may take this many operations to read a file, and so many more for each of
-#: its bytes. A run takes about 30 operations and at least 12 bytes, so a sound file stays below 3 a
-#: byte; a damaged tree of pages can otherwise be walked for ever.
+#: Operations of SQLite's virtual machine to read a file: a base, and more for each byte. A run takes about 30
+#: operations and at least 12 bytes, so an intact file stays below 3 a byte; a damaged tree of pages could
+#: otherwise be walked for ever.
 READ_OPERATIONS_BASE = 1_000_000
 READ_OPERATIONS_PER_BYTE = 16
 
 _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
+_RUN_COLUMNS = (*_SEED_COLUMNS, *_ROW_COLUMNS)
 _BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
 _FACT_COLUMNS = ("meta_key", "meta_value")
-# Tables in the order of the schema: columns that they need, and those that they may have.
+# Tables in the order of the schema: required and optional columns.
 _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "runs": (_SEED_COLUMNS, _ROW_COLUMNS),
     "session": (_FACT_COLUMNS, ()),
     "blocks": (_BLOCK_COLUMNS, ()),
 }
-# The columns of our own tables, by the statements that make them.
+# The columns of this package's tables, by their CREATE statements.
 _OWN_COLUMNS = {
     statement.strip(): {*required, *optional}
     for statement, (required, optional) in zip(SCHEMA.split(";")[:-1], _TABLES.values(), strict=True)
 }
 _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
+# Kept as bit patterns; every other column is a count.
+_BIT_PATTERNS = frozenset({"id", "seed"})
 
-#: SQLite holds no value above 10**9 bytes, and takes one in memory as a whole.
+#: SQLite limits a value to 10**9 bytes, and holds it in memory.
 PACKED_BYTES_MAX = 1 << 28
 
 
 def _packed_hint(path: str | os.PathLike[str]) -> str:
-    by_the_table = f"sqlite3 {os.fspath(path)} 'DELETE FROM runs_packed'"  # noqa: S608  (for a person's shell)
+    by_the_table = f"sqlite3 {os.fspath(path)} 'DELETE FROM runs_packed'"  # noqa: S608  (for a user's shell)
     return (
-        "put a whole copy of the file in its place; or, if the table runs is right, have readers go by it "
-        f"(a manifest's checksum will not hold then): {by_the_table}"
+        "restore the file from a copy; or, if the table runs is right, drop its packed copy "
+        f"(which breaks a manifest's checksum): {by_the_table}"
     )
 
 
-# Kept as bit patterns; every other column is a count.
-_BIT_PATTERNS = frozenset({"id", "seed"})
-
-
 class Metadata(NamedTuple):
-    """What a ``metadata.db`` holds.
+    """The content of a ``metadata.db``.
 
     Attributes:
-        runs: ``RUN_DTYPE[R]`` in the file's own order; ``first_row`` and ``rows`` are 0 where the file
-            has no such columns.
-        blocks: ``BLOCK_DTYPE[B]`` by ``first_row``; None where the file has no such table.
-        session: the decoded JSON values of the table ``session``.
-        has_rows: whether ``runs`` says where each run's rows lie.
+        runs: ``RUN_DTYPE[R]`` in the file's order; ``first_row`` and ``rows`` are 0 if the file lacks them.
+        blocks: ``BLOCK_DTYPE[B]`` by ``first_row``; None without the table.
+        session: decoded JSON values of the table ``session``.
+        has_rows: whether ``runs`` has ``first_row`` and ``rows``.
     """
 
     runs: NDArray[np.void]
@@ -92,44 +89,57 @@ def write_metadata(
     blocks: NDArray[np.void],
     session: Mapping[str, object],
 ) -> None:
-    """Write a fresh ``metadata.db``, as :func:`tape2048.io.sqlite.fresh_database`.
+    """Write a new ``metadata.db``, as :func:`tape2048.io.sqlite.fresh_database`.
 
     Args:
-        path: where nothing exists yet.
+        path: the file, which must not exist.
         runs: ``RUN_DTYPE[R]``, in any order.
         blocks: ``BLOCK_DTYPE[B]``, in any order.
         session: JSON-serialisable values by key.
 
     Raises:
-        NameTakenError: something stands at ``path``.
-        DiskFullError: no room left.
+        NameTakenError: ``path`` exists.
+        DiskFullError: no space left.
         StorageError: SQLite or the operating system could not write.
-        BookkeepingError: two runs have one id, two blocks one first row, or a count exceeds 2**63 - 1.
+        BookkeepingError: a duplicate run id or first row, or a count above 2**63 - 1.
         ValueError: an array of another dtype.
         TypeError: a value that JSON cannot hold.
+
+    Example:
+        >>> from pathlib import Path
+        >>> found = read_metadata(next(Path("selfplay").glob("2*/metadata.db")))
+        >>> write_metadata("copy.db", runs=found.runs, blocks=found.blocks, session=found.session)
+        >>> (read_metadata("copy.db").runs == found.runs).all().item()
+        True
     """
-    run_table = _signed_table(runs, RUN_DTYPE, (*_SEED_COLUMNS, *_ROW_COLUMNS), path)
+    run_table = _signed_table(runs, RUN_DTYPE, _RUN_COLUMNS, path)
     block_table = _signed_table(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS, path)
     facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
     with fresh_database(path) as database:
         for statement in SCHEMA.split(";"):
             database.execute(statement)
-        insert_rows(database, "runs", (*_SEED_COLUMNS, *_ROW_COLUMNS), run_table.reshape(-1).tolist())
+        insert_rows(database, "runs", _RUN_COLUMNS, run_table.reshape(-1).tolist())
         _insert_packed(database, runs)
         insert_rows(database, "blocks", _BLOCK_COLUMNS, block_table.reshape(-1).tolist())
         database.executemany("INSERT INTO session(meta_key, meta_value) VALUES (?, ?)", facts)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:
-    """Read a whole ``metadata.db``; nothing on the disk is changed, and no lock is waited for.
+    """Read a ``metadata.db``, without changing the disk or waiting for locks.
 
     Raises:
-        NotSqliteError: not SQLite, damaged, being written, or with a journal that is not yet merged.
-        SchemaError: no table ``runs``, a column missing, a view or virtual table in a table's place,
-            or a value of the wrong type.
-        BookkeepingError: a count out of range, or an id that stands there twice.
-        ChecksumError: the copy of the run table is damaged.
+        NotSqliteError: not SQLite, damaged, being written, or with an unmerged journal.
+        SchemaError: no table ``runs``, a missing column, a view or virtual table instead of a table, or a
+            value of the wrong type.
+        BookkeepingError: a count out of range, or a duplicate id.
+        ChecksumError: the packed copy of the run table is damaged.
         StorageError: the operating system could not read it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> found = read_metadata(next(Path("selfplay").glob("2*/metadata.db")))
+        >>> len(found.runs), found.has_rows
+        (200, True)
     """
     limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
     with open_untrusted(path, _TABLES, limit) as (database, tables):
@@ -154,13 +164,9 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
 
 
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
-    """What is wrong with the copy of the run table in a ``metadata.db`` that :func:`read_metadata` reads.
+    """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
 
-    Returns:
-        An error where the copy is one that readers go by, and is not what the table ``runs`` says.
-
-    Raises:
-        FormatError, StorageError: as :func:`read_metadata`.
+    Errors are those of :func:`read_metadata`; None: no difference, or no valid copy.
     """
     limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
     with open_untrusted(path, _TABLES, limit) as (database, tables):
@@ -180,15 +186,12 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
     return BookkeepingError(what, path=path, hint=_packed_hint(path))
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def _signed_table(
     rows: NDArray[np.void], dtype: np.dtype[Any], columns: tuple[str, ...], path: str | os.PathLike[str]
 ) -> NDArray[np.int64]:
-    """The columns as one ``i8[n, columns]``, sorted by the first, which is the table's key.
+    """Convert columns to one ``i64[n, columns]``, sorted by the first, the table's key.
 
-    In the key's order SQLite only appends to the last page, and leaves every page full.
+    In the key's order SQLite only appends to the last page, and fills every page.
     """
     if rows.dtype != dtype or rows.ndim != 1:
         raise ValueError(
@@ -199,12 +202,12 @@ def _signed_table(
         column = rows[name]
         if name not in _BIT_PATTERNS and column.size and int(column.max()) >= 2**63:
             raise BookkeepingError(f"{name} is {column.max()}; SQLite holds at most 2**63 - 1", path=path)
-        table[:, index] = column.astype(np.int64)  # modulo 2**64: the bit pattern stays
+        table[:, index] = column.astype(np.int64)  # modulo 2**64, which keeps the bit pattern
     return table[np.argsort(table[:, 0], kind="stable")]
 
 
 def _insert_packed(database: sqlite3.Connection, runs: NDArray[np.void]) -> None:
-    """Add the copy of the run table, whose triggers guard it from here on."""
+    """Add the packed copy of the run table, and its triggers."""
     if runs.nbytes > PACKED_BYTES_MAX:
         return
     for statement in PACKED_SCHEMA:
@@ -213,30 +216,25 @@ def _insert_packed(database: sqlite3.Connection, runs: NDArray[np.void]) -> None
     data = ordered.tobytes()
     crc = zlib.crc32(data)
     database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
-    # A dump that is edited and read in again has tables before triggers, and so a copy of another table: but
-    # not this number of the file.
+    # An edited dump creates tables before triggers, and so keeps a stale copy; but it lacks this number.
     database.execute(f"PRAGMA user_version = {_signed32(crc)}")
 
 
 def _signed32(number: int) -> int:
-    """What SQLite makes of an unsigned ``user_version``."""
+    """Convert an unsigned ``user_version`` to SQLite's signed one."""
     return number - ((number & 1 << 31) << 1)
-
-
-# ---------------------------------------------------------------------------------------- reading
 
 
 def _read_runs(
     database: sqlite3.Connection, path: str | os.PathLike[str], *, has_rows: bool
 ) -> NDArray[np.void]:
-    columns = (*_SEED_COLUMNS, *_ROW_COLUMNS) if has_rows else _SEED_COLUMNS
-    return _read_table(database, "runs", columns, RUN_DTYPE, path)
+    return _read_table(database, "runs", _RUN_COLUMNS if has_rows else _SEED_COLUMNS, RUN_DTYPE, path)
 
 
 def _read_packed(
     database: sqlite3.Connection, tables: Mapping[str, str], path: str | os.PathLike[str]
 ) -> NDArray[np.void] | None:
-    """The run table from its copy, or None where nothing says that it is one."""
+    """Read the run table from its packed copy; None without a valid one."""
     if tables.get("runs_packed") != _PACKED_TABLE or tables["runs"] not in _OWN_COLUMNS:
         return None
     triggers = database.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'runs'")
@@ -262,7 +260,7 @@ def _read_packed(
 def _columns(
     database: sqlite3.Connection, tables: Mapping[str, str], table: str, path: str | os.PathLike[str]
 ) -> set[str]:
-    """As :func:`columns_of`, without asking where the table was made by our own statement."""
+    """Return a table's columns, as :func:`columns_of`, which a table of this package's own needs not."""
     return _OWN_COLUMNS.get(tables[table]) or columns_of(database, table, *_TABLES[table], path)
 
 
@@ -273,8 +271,8 @@ def _read_table(
     dtype: np.dtype[Any],
     path: str | os.PathLike[str],
 ) -> NDArray[np.void]:
-    # One step of one statement that yields the table as a JSON array: 1.1 ms for 800 runs, and 119 for
-    # 85,000, against 1.9 and 230 for fetchall and an array of its tuples. The GIL is let go once, not once
+    # One step of one statement that returns the table as a JSON array: 1.1 ms for 800 runs, and 119 for
+    # 85,000, against 1.9 and 230 for fetchall and an array of its tuples. The GIL is released once, not once
     # a row.
     try:
         query = f"SELECT json_group_array(json_array({', '.join(columns)})) FROM {table}"  # noqa: S608  (our own names)
@@ -282,11 +280,11 @@ def _read_table(
     except sqlite3.OperationalError:
         _raise_for_type(database, table, columns, path)
         raise
-    # SQLite's columns are not strict about types: what is no integer shows in its text.
+    # SQLite's columns hold any type; a value that is not an integer shows in the text.
     content = text.encode()
     if content.translate(None, b"[,-0123456789]"):
         _raise_for_type(database, table, columns, path)
-        raise SchemaError(f"table {table}: a value is no integer", path=path)
+        raise SchemaError(f"table {table}: a value is not an integer", path=path)
     numbers = content.translate(None, b"[]")
     values = np.fromstring(numbers, np.int64, sep=",") if numbers else np.empty(0, np.int64)
     values = values.reshape(-1, len(columns))
@@ -311,7 +309,7 @@ def _read_table(
 def _raise_for_type(
     database: sqlite3.Connection, table: str, columns: tuple[str, ...], path: str | os.PathLike[str]
 ) -> None:
-    """Raise SchemaError for the first value that is not an integer; return where all are."""
+    """Raise SchemaError for the first value that is not an integer."""
     for name in columns:
         query = f"SELECT {columns[0]}, typeof({name}) FROM {table} WHERE typeof({name}) <> 'integer' LIMIT 1"  # noqa: S608
         found = database.execute(query).fetchone()
@@ -325,7 +323,7 @@ def _raise_for_type(
 def _read_facts(
     database: sqlite3.Connection, path: str | os.PathLike[str], *, lenient: bool
 ) -> dict[str, Any]:
-    """The table ``session``. With ``lenient`` (a file of others) text that is not JSON stays text."""
+    """Read the table ``session``; with ``lenient`` (a foreign file), text that is not JSON stays text."""
     facts: dict[str, Any] = {}
     for key, value in database.execute("SELECT meta_key, meta_value FROM session").fetchall():
         if not isinstance(key, str) or not isinstance(value, str):
@@ -347,12 +345,12 @@ def _read_facts(
 
 
 def _check_ids(ids: NDArray[np.uint64], path: str | os.PathLike[str]) -> None:
-    """Raise BookkeepingError where an id stands twice: a foreign table need not have a primary key."""
+    """Raise BookkeepingError for a duplicate id: a foreign table may lack a primary key."""
     if (ids[1:] > ids[:-1]).all():  # a primary key, in its order
         return
     ordered = np.sort(ids)
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if twice.size:
         raise BookkeepingError(
-            f"run id {ordered[twice[0]]} stands more than once in the table runs", path=path
+            f"run id {ordered[twice[0]]} occurs more than once in the table runs", path=path
         )

@@ -1,9 +1,9 @@
-r"""Strict ``.npy`` files: one-dimensional, C order, structured rows of a type known beforehand.
+r"""Strict reader and writer of ``.npy`` files: one-dimensional, C order, structured rows of expected types.
 
-A file is taken only when its rows are of a type that the caller named, and its length is exactly what the
-header claims. One regular expression reads the headers that this package and NumPy write of such rows;
-NumPy's own reader reads all others. Nothing is evaluated but literals, nothing is unpickled, and nothing is
-allocated from a count that the file's length does not bear out.
+A file is accepted only if its rows have an expected type, and its length is exactly what the header claims. A
+regular expression parses the headers that this package and NumPy write of such rows; NumPy's reader parses
+all others. Only literals are evaluated, nothing is unpickled, and the file's length is checked before memory
+is allocated.
 
 ::
 
@@ -13,7 +13,7 @@ allocated from a count that the file's length does not bear out.
     8       2 | 4  length L of the text, <u2 in version 1.0, <u4 in 2.0 and 3.0
     10 | 12 L      text: a dict literal, padded with spaces, ended by a newline
                    (Latin-1; UTF-8 in version 3.0)
-    then           rows x itemsize bytes
+    after it       rows x itemsize bytes
 
 Specification: NEP 1 and ``numpy.lib.format``.
 """
@@ -46,33 +46,31 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: How the rows come into memory: mapped from the page cache as they are touched, or read at once.
+#: Whether rows are mapped from the page cache, or read into memory at once.
 Load: TypeAlias = Literal["mmap", "ram"]
 
-#: Longest header text that is parsed. A session's has about 130 bytes; the same bound as NumPy's own
-#: guard, because the time and memory that ``ast`` takes grow with the text.
+#: Longest header text that is parsed (a session's has about 130 bytes): NumPy's own bound, since the time and
+#: memory of ``ast`` grow with the text.
 HEADER_TEXT_BYTES_MAX = 10_000
 
 _MAGIC = b"\x93NUMPY"
 # The width of the length field, by format version.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
-# No name and no number in a header is this long. Python refuses to print an integer of thousands of
-# digits, and an error message has to print what it found.
+# Longer than any name or number in a header. Python refuses to print an integer of thousands of digits, which
+# error messages would have to.
 _LONG_WORD = re.compile(rb"\w{65}")
-# Numbers that run into words, and escapes: Python's parser prints warnings of them, and no header has them.
+# Numbers that run into words, and escapes, of which Python's parser prints warnings; no header has them.
 _STRING = re.compile(rb"'[^']*'|\"[^\"]*\"")
 _WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]")
-
-
-# The text as NumPy and this package write it. Parsing it as a literal takes 0.2 ms, which counts where a
-# thousand files are opened.
+# The text as NumPy and this package write it. Parsing it as a literal takes 0.2 ms, too much for a thousand
+# files.
 _USUAL_TEXT = re.compile(
     rb"\{'descr': (\[[ -\\^-~]*\]), 'fortran_order': False, 'shape': \((0|[1-9]\d{0,17}),\), \} *\n"
 )
 
 
 class NpyHeader(msgspec.Struct, frozen=True):
-    """What a header says: the type of a row, how many there are, and the byte where the first begins."""
+    """A parsed header: the type and number of rows, and the offset of the first one."""
 
     dtype: np.dtype[Any]
     rows: int
@@ -80,24 +78,19 @@ class NpyHeader(msgspec.Struct, frozen=True):
 
     @property
     def end_offset(self) -> int:
-        """Length in bytes that a whole file with this header has."""
+        """Length in bytes of a complete file."""
         return self.data_offset + self.rows * self.dtype.itemsize
 
 
 def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
-    """A header of format 1.0 whose length does not depend on the number of rows.
-
-    Args:
-        dtype: the row type, packed.
-        rows: number of rows, 0 <= rows < 2**63.
-        header_bytes: length of the whole header; a multiple of 64 aligns the rows.
+    """Make a header of format 1.0, ``header_bytes`` long (a multiple of 64 aligns the rows).
 
     Raises:
-        ValueError: the count is out of range, or the row type's description does not fit.
+        ValueError: ``rows`` is not in [0, 2**63), or the row type's description does not fit.
     """
     if not 0 <= rows < 2**63:
         raise ValueError(f"a .npy file cannot hold {rows} rows; expected 0 <= rows < 2**63")
-    # The text NumPy itself would write, key for key, so that other strict readers take it as well.
+    # Exactly NumPy's text, for other strict readers.
     text = f"{{'descr': {dtype.descr!r}, 'fortran_order': False, 'shape': ({rows},), }}".encode("ascii")
     prefix = _MAGIC + b"\x01\x00"
     room = header_bytes - len(prefix) - 2
@@ -107,16 +100,15 @@ def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
 
 
 def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
-    """Parse a file's first bytes.
+    """Parse a header.
 
     Args:
-        head: the file's beginning. ``12 + HEADER_TEXT_BYTES_MAX`` bytes are always enough; fewer mean
-            that the file ends there.
-        path: named in errors.
+        head: the first ``12 + HEADER_TEXT_BYTES_MAX`` bytes of the file, or all of a shorter one.
+        path: for errors.
 
     Raises:
-        NpyHeaderError: not a ``.npy`` file, or a header that is malformed, in Fortran order, or not of
-            one dimension.
+        NpyHeaderError: not a ``.npy`` file, or its header is malformed, in Fortran order, or not
+        one-dimensional.
         ObjectDtypeError: the rows hold pickled objects.
         TruncatedError: the file ends within the header.
     """
@@ -148,13 +140,13 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             shape, fortran_order, dtype = (int(usual[2]),), False, _usual_type(usual[1])
         else:
             shape, fortran_order, dtype = _read_text(text)
-    except Exception as error:  # NumPy names no classes of what a bad text raises
+    except Exception as error:  # NumPy documents no classes
         raise NpyHeaderError(
-            f"header text {text[:200]!r} is none that a writer of .npy files makes: {type(error).__name__}",
+            f"header text {text[:200]!r} is not one of a .npy file: {type(error).__name__}",
             path=path,
             offset=begin,
         ) from error
-    # bool is an int to isinstance, and no count.
+    # Not isinstance, which takes a bool for an int.
     if fortran_order or len(shape) != 1 or type(shape[0]) is not int or shape[0] < 0:
         raise NpyHeaderError(
             f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and one dimension",
@@ -166,29 +158,37 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             f"rows of type {dtype.descr} hold pickled Python objects",
             path=path,
             offset=begin,
-            hint="pickles are never loaded, here or elsewhere",
+            hint="pickles are never loaded",
         )
     return NpyHeader(dtype, shape[0], begin + length)
 
 
 def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]) -> NpyHeader:
-    """Read the header of an open file, and check its row type and the file's length against it.
+    """Read the header of an open file, and check its row type and the file's length.
 
     Args:
         fd: a regular file, open for reading; its position is neither used nor moved.
-        path: named in errors.
-        dtypes: the row types that are taken.
+        path: for errors.
+        dtypes: the accepted row types.
 
     Returns:
-        The header; ``dtype`` is the member of ``dtypes`` that it equals.
+        The header; ``dtype`` is the equal member of ``dtypes``.
 
     Raises:
         NpyHeaderError: see :func:`parse_header`.
         ObjectDtypeError: the rows hold pickled objects.
         NpyDtypeError: the rows are of another type.
-        TruncatedError: the file is shorter than its header claims; ``offset`` is where it ends.
-        TrailingBytesError: the file is longer than its header claims; ``offset`` is where it should end.
+        TruncatedError: the file is shorter than its header claims; ``offset`` is its end.
+        TrailingBytesError: the file is longer than its header claims; ``offset`` is its proper end.
         StorageError: the operating system could not read it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tape2048.formats.session import STEP_DTYPES
+        >>> path = next(Path("selfplay").glob("2*/steps.npy"))
+        >>> with path.open("rb") as file:
+        ...     read_header(file.fileno(), path, STEP_DTYPES).data_offset
+        192
     """
     with reading(path):
         bytes_found = os.fstat(fd).st_size
@@ -199,32 +199,20 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
 def check_header(
     head: bytes, bytes_found: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]]
 ) -> NpyHeader:
-    """Parse a file's first bytes, as :func:`parse_header`, and check what they say as :func:`read_header`.
-
-    Args:
-        head: the file's beginning.
-        bytes_found: the file's length.
-        path: named in errors.
-        dtypes: the row types that are taken.
-    """
+    """Parse a header as :func:`parse_header`, and check it as :func:`read_header`; ``path`` is for errors."""
     header = parse_header(head, path)
     known = next((dtype for dtype in dtypes if dtype == header.dtype), None)
     if known is None:
         expected = " or ".join(str(dtype.descr) for dtype in dtypes)
         raise NpyDtypeError(f"rows of type {header.dtype.descr}; expected {expected}", path=path, offset=0)
     header = NpyHeader(known, header.rows, header.data_offset)
+    claim = f"the header claims {header.rows} rows ({header.end_offset} bytes); the file"
     if bytes_found < header.end_offset:
         whole = max(0, bytes_found - header.data_offset) // known.itemsize
-        msg = (
-            f"the header claims {header.rows} rows ({header.end_offset} bytes); "
-            f"the file ends after {whole} whole rows ({bytes_found} bytes)"
-        )
+        msg = f"{claim} ends after {whole} whole rows ({bytes_found} bytes)"
         raise TruncatedError(msg, path=path, offset=bytes_found, hint="restore the file from a copy")
     if bytes_found > header.end_offset:
-        msg = (
-            f"the header claims {header.rows} rows ({header.end_offset} bytes); "
-            f"the file has {counted(bytes_found - header.end_offset, 'byte')} more"
-        )
+        msg = f"{claim} has {counted(bytes_found - header.end_offset, 'byte')} more"
         raise TrailingBytesError(msg, path=path, offset=header.end_offset)
     return header
 
@@ -236,18 +224,22 @@ def open_rows(
 
     Args:
         path: a ``.npy`` file.
-        dtypes: the row types that are taken.
-        load: ``"mmap"`` maps the file (no memory of its own, and no file stays open); ``"ram"`` reads
-            all of it at once.
+        dtypes: the accepted row types.
+        load: ``"mmap"`` maps the file (no memory, no open descriptor); ``"ram"`` reads it at once.
 
     Returns:
-        A read-only array of shape ``[rows]``. A mapped file that is truncated while the array lives
-        ends the process with SIGBUS when the lost part is touched; published files are never written.
+        A read-only array ``[rows]``. If a mapped file is truncated while the array lives, touching the lost
+        part ends the process with SIGBUS; published files are never written.
 
     Raises:
-        FormatError: one of the classes that :func:`read_header` names.
+        FormatError: one of its subclasses, see :func:`read_header`.
         StorageError: the operating system could not open, map or read it.
-        ValueError: ``load`` is something else.
+        ValueError: another ``load``.
+
+    Example:
+        >>> rows = open_rows(path, STEP_DTYPES)
+        >>> rows["step_idx"][:3]
+        array([0, 1, 2], dtype=uint32)
     """
     check_load(load)
     with open_regular(path) as fd:
@@ -263,21 +255,9 @@ def open_rows(
 
 
 def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]]) -> NDArray[np.void]:
-    """Read several files as one array, in the order given.
+    """Read at least one file into one read-only array, in the given order, after a check of all headers.
 
-    All headers are checked before the array is allocated. The rows are always read into memory: an
-    array has one address range, and shards have one each.
-
-    Args:
-        paths: at least one ``.npy`` file.
-        dtypes: the row types that are taken; the shards must agree on one.
-
-    Returns:
-        A read-only array of shape ``[rows of all shards]``.
-
-    Raises:
-        FormatError: as for :func:`open_rows`; NpyDtypeError also where two shards differ.
-        StorageError: the operating system could not open or read one.
+    Errors are those of :func:`open_rows`; two shards of different types are an NpyDtypeError.
     """
     accepted = list(dtypes)
     headers = []
@@ -298,21 +278,21 @@ def open_shards(paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dty
 
 
 def check_load(load: str) -> None:
-    """Raise ValueError unless ``load`` is one of :data:`Load`."""
+    """Raise ValueError for anything but :data:`Load`."""
     if load not in get_args(Load):
         raise ValueError(f"load={load!r}; expected one of {get_args(Load)}")
 
 
 @functools.lru_cache
 def _usual_type(descr: bytes) -> np.dtype[Any]:
-    """The row type that the text of ``descr`` describes."""
+    """Return the row type of a ``descr`` text."""
     return _read_text(b"{'descr': %b, 'fortran_order': False, 'shape': ()}" % descr)[2]
 
 
 def _read_text(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and row type by NumPy's reader, which evaluates literals alone.
+    """Read shape, order and row type with NumPy's reader, which evaluates only literals.
 
-    Version 2.0 stands for all: 3.0 differs in the names of fields that are not ASCII, which no row type has.
+    The reader of version 2.0 serves for all: 3.0 differs in field names that are not ASCII.
     """
     if b"\\" in text or _LONG_WORD.search(text) or _WARNED_OF.search(_STRING.sub(b"''", text)):
         raise ValueError("not parsed")

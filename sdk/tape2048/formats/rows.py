@@ -1,8 +1,7 @@
-"""One view of the rows of every run format: a length, rows by number, batches of rows.
+"""The row type and the indexing of all run formats: a length, rows by number, batches of rows.
 
-A **row** is one step: the board before the move, the move, and what the file says about the four
-branches. Its field names are those of the data set directory, so that code that reads one format reads
-the others:
+A **row** is one step: the board before the move, the move, and the file's values of the four branches. Its
+fields are those of the data set directory, so that code for one format reads the others:
 
 ===========  =======  ==================================================================
 field        type     meaning
@@ -10,12 +9,12 @@ field        type     meaning
 board        ``<u8``  the board before the move, packed
 move         ``u1``   0 up, 1 down, 2 left, 3 right
 ev_legal     ``u1``   bit ``m`` set where the source calls move ``m`` legal; 0: no values
-ev_values    ``<f4``  [4] branch values as the source has them, 0 where it has none
+ev_values    ``<f4``  [4] branch values of the source, 0 where it has none
 run_id       ``<u4``  the run's ordinal in its source
 step_index   ``<u4``  0-based move number within the run
 ===========  =======  ==================================================================
 
-``step_index`` is wider here than in the data set directory, since a run file may hold more steps.
+``step_index`` is wider than in the data set directory, since a run file may hold more steps.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ from tape2048.base.text import counted
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ROW_DTYPE", "RowView", "row_numbers", "run_ordinal", "unchecked_numbers"]
-
-#: One row, packed. ``board`` is at the front, so that a batch's boards are a plain strided view.
+#: One row, packed. ``board`` is the first field, so that a batch's boards are a plain strided view.
 ROW_DTYPE = np.dtype(
     [
         ("board", "<u8"),
@@ -48,7 +45,14 @@ assert ROW_DTYPE.itemsize == 34
 
 
 class RowView(ABC):
-    """The shared part of every source of rows: indexing in terms of ``get_batch``."""
+    """Base class of all row sources: indexing by ``get_batch``.
+
+    Example:
+        >>> from tape2048 import Session, sessions
+        >>> session = Session.open(sessions("selfplay")[0])
+        >>> isinstance(session, RowView), len(session[10:20]), session.get_batch([7, 7]).shape
+        (True, 10, (2,))
+    """
 
     @abstractmethod
     def __len__(self) -> int:
@@ -56,11 +60,11 @@ class RowView(ABC):
 
     @abstractmethod
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
-        """The rows with these numbers, in this order.
+        """Read rows by number, in the given order.
 
         Args:
             indices: row numbers (integers of one dimension, repeats allowed) or a mask ``bool[N]``.
-                A row number is a name: a negative one is refused, not counted from the end.
+                Negative numbers are refused, not counted from the end.
 
         Returns:
             A new structured array ``[len(indices)]``.
@@ -77,7 +81,7 @@ class RowView(ABC):
     def __getitem__(self, rows: slice | ArrayLike) -> NDArray[np.void]: ...
 
     def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> np.void | NDArray[np.void]:
-        """One row as a record, or several as an array; see :meth:`get_batch`. Slices are Python's."""
+        """Return one row as a record, or several as an array; see :meth:`get_batch`."""
         if isinstance(rows, slice):
             return self.get_batch(np.arange(*rows.indices(len(self)), dtype=np.int64))
         try:
@@ -89,12 +93,7 @@ class RowView(ABC):
 
 
 def run_ordinal(run: SupportsIndex, count: int) -> int:
-    """The ordinal of a run as Python's own, checked against the number of runs.
-
-    Raises:
-        IndexError: no such run.
-        TypeError: no integer.
-    """
+    """Check the ordinal of a run; IndexError for an unknown run, TypeError if it is not an integer."""
     try:
         ordinal = operator.index(run)
     except TypeError:
@@ -105,19 +104,7 @@ def run_ordinal(run: SupportsIndex, count: int) -> int:
 
 
 def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Row numbers, checked against the number of rows.
-
-    Args:
-        rows: integers of one dimension, or a mask of ``count`` booleans.
-        count: number of rows in the source.
-
-    Returns:
-        ``i8[n]``, each in [0, count).
-
-    Raises:
-        IndexError: a number outside [0, count), or a mask of another length.
-        TypeError: not integers of one dimension.
-    """
+    """Convert row numbers, or a mask ``bool[count]``, to ``i64[n]``; errors: :meth:`RowView.get_batch`."""
     numbers = unchecked_numbers(rows, count)
     if len(numbers):
         lowest, highest = int(numbers.min()), int(numbers.max())
@@ -127,7 +114,7 @@ def row_numbers(rows: ArrayLike, count: int) -> NDArray[np.int64]:
 
 
 def unchecked_numbers(rows: ArrayLike, count: int) -> NDArray[np.integer[Any]]:
-    """As :func:`row_numbers`, of any integer type, and not compared with the number of rows."""
+    """Convert as :func:`row_numbers`, of any integer type, without the check against ``count``."""
     numbers = np.asarray(rows)
     if numbers.ndim == 1 and numbers.size == 0 and numbers.dtype != np.bool_:
         return np.empty(0, np.int64)  # NumPy takes [] for floats

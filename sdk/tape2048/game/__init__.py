@@ -7,12 +7,12 @@
 - `legal_mask`: the legal moves of one board.
 - `legal_masks`: the legal moves of many boards.
 - `max_exponent`: the exponent of the highest tile.
-- `merge_score`: the points that a move makes.
+- `merge_score`: the score of a move.
 - `slide`: the afterstate of a move.
 - `symmetry`: one of the square's 8 symmetries.
 - `transpose`: rows and columns exchanged.
-- `AMBIGUOUS`: the answer where several moves explain two boards.
-- `UNKNOWN`: the answer where the next board was not recorded.
+- `AMBIGUOUS`: in place of a move, if two moves explain two boards.
+- `UNKNOWN`: in place of a move, if no move explains two boards.
 - `Recovered`: moves and spawns between consecutive boards.
 - `recover`: moves and spawns of a sequence of boards.
 - `recover_move`: the move between two boards, for compiled code.
@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from tape2048.game.final_boards import last_boards as last_boards
     from tape2048.game.moves import AMBIGUOUS as AMBIGUOUS
     from tape2048.game.moves import UNKNOWN as UNKNOWN
     from tape2048.game.moves import Recovered as Recovered
+    from tape2048.game.moves import last_boards as last_boards
     from tape2048.game.moves import recover as recover
     from tape2048.game.moves import recover_move as recover_move
     from tape2048.game.rules import board_score as board_score
@@ -48,6 +48,5 @@ else:
         __name__,
         rules="board_score boards_to_exps count_empty exps_to_boards legal_mask legal_masks max_exponent "
         "merge_score slide symmetry transpose",
-        moves="AMBIGUOUS UNKNOWN Recovered recover recover_move",
-        final_boards="last_boards",
+        moves="AMBIGUOUS UNKNOWN Recovered last_boards recover recover_move",
     )

@@ -1,8 +1,12 @@
-"""Moves and spawns, found again from the boards of a run.
+"""Moves, spawns and final boards, recovered from the boards of a run.
 
 A board and the next one are explained by one legal move and one spawn: an empty cell of the afterstate that
 gets a 2 or a 4. Mostly exactly one move explains a pair. On few tiles two can: a lone 2 slid to either end of
-its row, where the spawn took the other end. Where none does, the boards are not consecutive.
+its row, where the spawn took the other end. If none does, the boards are not consecutive.
+
+Some formats keep only the boards before each move. A game ends when no move is left, and an empty cell always
+leaves one. So the afterstate of a finished game's last move has one empty cell, and only the last spawn, a 2
+or a 4, is unknown. Often only one of them ends the game.
 """
 
 from __future__ import annotations
@@ -12,18 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.game.rules import as_packed, slide, slide_rows, transpose
+from tape2048.game.rules import as_packed, empty_mask, legal_mask, slide, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["AMBIGUOUS", "UNKNOWN", "Recovered", "recover", "recover_move"]
-
-#: In the place of a move: two moves explain the pair.
+#: Instead of a move: two moves explain the pair.
 AMBIGUOUS = 254
-#: In the place of a move, a cell or an exponent: nothing explains the pair.
+#: Instead of a move, a cell or an exponent: nothing explains the pair.
 UNKNOWN = 255
 
 U8 = np.uint8
@@ -34,12 +36,12 @@ _SPAWNS = U64(0x3333333333333333)
 
 
 class Recovered(NamedTuple):
-    """What happened between consecutive boards.
+    """Moves and spawns between consecutive boards, of :func:`recover`.
 
     Attributes:
-        moves: ``u8[n]``: 0 to 3, AMBIGUOUS or UNKNOWN.
-        cells: ``u8[n]``: the cell of the spawn, 0 (top left) to 15; UNKNOWN where the move is not one move.
-        exponents: ``u8[n]``: the spawned tile: 1 (a 2) or 2 (a 4); UNKNOWN as above.
+        moves: ``u8[n]``, 0 to 3, AMBIGUOUS or UNKNOWN.
+        cells: ``u8[n]``, cell of the spawn, 0 (top left) to 15; UNKNOWN without a single move.
+        exponents: ``u8[n]``, the spawned tile, 1 (a 2) or 2 (a 4); UNKNOWN as above.
     """
 
     moves: NDArray[np.uint8]
@@ -49,7 +51,7 @@ class Recovered(NamedTuple):
 
 @register_jitable
 def _spawn_between(board: Any, move: Any, following: Any) -> Any:
-    """The spawn after a move, as ``cell * 16 + exponent``; 0 where nothing explains the pair."""
+    """Return the spawn after a move, as ``cell * 16 + exponent``; 0 where nothing explains the pair."""
     after = slide(board, move)
     spawn = after ^ following
     if after == board or spawn == U64(0):
@@ -64,7 +66,7 @@ def _spawn_between(board: Any, move: Any, following: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _explains(after: Any, before: Any, following: Any) -> Any:
-    """1 where one spawn leads from an afterstate, other than the board before, to the next board; else 0."""
+    """Return 1 if one spawn leads from an afterstate (not the board before) to the next board; else 0."""
     spawn = after ^ following
     # A 2 or a 4 in an empty cell is one bit, the lowest or the second of a nibble that was 0.
     cell = ((spawn | spawn >> U64(1)) & _LOWEST) * U64(15)
@@ -74,7 +76,19 @@ def _explains(after: Any, before: Any, following: Any) -> Any:
 
 @register_jitable
 def recover_move(board: Any, following: Any) -> Any:
-    """The move (a ``u64``) that leads from a packed board to the next one, AMBIGUOUS, or UNKNOWN."""
+    """Recover the move from a packed board to the next one, for compiled code.
+
+    Args:
+        board: a packed board.
+        following: the next one.
+
+    Returns:
+        ``u64``: 0 to 3, AMBIGUOUS or UNKNOWN.
+
+    Example:
+        >>> int(recover_move(np.uint64(0x1100000000000000), np.uint64(0x2010000000000000)))
+        2
+    """
     columns, next_columns = transpose(board), transpose(following)
     up = _explains(slide_rows(columns, U64(0)), columns, next_columns)
     down = _explains(slide_rows(columns, U64(1)), columns, next_columns)
@@ -103,15 +117,20 @@ def _recover(states: Any, known: Any, moves: Any, cells: Any, exponents: Any) ->
 
 
 def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) -> Recovered:
-    """Moves and spawns between consecutive boards.
+    """Recover the moves and spawns between consecutive boards.
 
     Args:
         states: ``u64[n + 1]``, packed boards.
-        moves: ``u8[n]``, the moves where they are known: then only the spawns are looked for, and no pair is
-            ambiguous. A move that does not explain its pair comes back as UNKNOWN.
+        moves: ``u8[n]``, known moves: only the spawns are recovered, and no pair is ambiguous. A move that
+            does not explain its pair becomes UNKNOWN.
 
     Raises:
-        ValueError: lengths that do not fit each other, no board at all, or what is no integer.
+        ValueError: lengths that do not match, no board, or boards or moves that are not integers.
+
+    Example:
+        >>> found = recover(np.array([0x1100000000000000, 0x2010000000000000], np.uint64))
+        >>> [column.item() for column in found]
+        [2, 2, 1]
     """
     steps = len(states) - 1
     if steps < 0 or (moves is not None and len(moves) != steps):
@@ -123,8 +142,46 @@ def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) 
 
 
 def _as_moves(moves: ArrayLike) -> NDArray[np.uint8]:
-    """Moves as ``u8``, UNKNOWN for what is none: 256 is not to become 0."""
+    """Convert moves to ``u8``; UNKNOWN for invalid ones (256 must not become 0)."""
     given = np.asarray(moves)
     if given.size and given.dtype.kind not in "iu":
         raise ValueError(f"moves have dtype {given.dtype}; expected integers")
     return np.where((given < 0) | (given > 3), UNKNOWN, given).astype(np.uint8)
+
+
+@kernel
+def _last_boards(boards: Any, moves: Any, finals: Any, certain: Any) -> None:
+    for i in range(len(boards)):
+        after = slide(boards[i], moves[i])
+        empty = empty_mask(after)
+        two = empty & (~empty + U64(1))  # the last empty cell
+        ends_two = empty == two and empty != U64(0) and legal_mask(after | two) == U64(0)
+        ends_four = empty == two and empty != U64(0) and legal_mask(after | two << U64(1)) == U64(0)
+        finals[i] = after | (two << U64(1) if ends_four and not ends_two else two)
+        certain[i] = ends_two != ends_four
+
+
+def last_boards(
+    boards: NDArray[np.uint64], moves: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Derive the final boards of runs from the last recorded boards and their moves.
+
+    Args:
+        boards: ``u64[n]``, the board before the last move of each run.
+        moves: ``u8[n]``, that move.
+
+    Returns:
+        ``finals`` and ``certain``. ``finals`` is ``u64[n]``; of two candidates, the one with a 2 (nine times
+        as likely). ``certain`` is ``bool[n]``: whether there is a single candidate. A truncated run (whose
+        last board cannot end a game) is never certain; its final board is the afterstate with a 2 in its last
+        empty cell.
+
+    Example:
+        >>> finals, certain = last_boards(np.array([0x2343343223433411], np.uint64), np.array([2], np.uint8))
+        >>> hex(finals[0]), certain.tolist()
+        ('0x2343343223433421', [True])
+    """
+    finals = np.empty(len(boards), np.uint64)
+    certain = np.empty(len(boards), np.bool_)
+    _last_boards(np.ascontiguousarray(boards), np.ascontiguousarray(moves), finals, certain)
+    return finals, certain

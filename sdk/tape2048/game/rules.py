@@ -1,16 +1,16 @@
-"""The rules of 2048 over packed boards, compiled.
+"""Compiled rules of 2048 on packed boards.
 
-A **board** is a ``u64`` of 16 nibbles, cell 0 (top left) in the most significant one, row-major; a
-nibble is a tile's exponent (0 empty, 1 = 2, ..., 15 = 32768). Moves are 0 up, 1 down, 2 left, 3
-right. Rows are looked up in tables; columns are rows of the transposed board (bit tricks after
-nneonneo's and Szubert and Jaskowski's engines). The table of left moves is generated from the rule
-when this module is imported, and so are the others from it.
+A **board** is a ``u64`` of 16 nibbles, cell 0 (top left) in the most significant one, row-major; a nibble is
+a tile's exponent (0 empty, 1 = 2, ..., 15 = 32768). Moves are 0 up, 1 down, 2 left, 3 right. Rows are looked
+up in tables; columns are rows of the transposed board (bit tricks after nneonneo's and Szubert and
+Jaskowski's engines). The table of left moves is generated from the rule at import, and the other tables from
+it.
 
-The ceiling: 32768 + 32768 does not merge, since a nibble holds no 65536.
+Two tiles of 32768 do not merge, since a nibble cannot hold 65536.
 
-Every kernel here takes ``np.uint64`` boards and may be called from Python (slowly, and a board comes
-back as an ``int``, to be wrapped before it is passed on) and from other kernels (inlined). Functions
-named in the plural take arrays.
+The kernels take ``np.uint64`` boards. They can be called from Python (slowly; a returned board is an ``int``,
+to be wrapped before it is passed on) and from other kernels (inlined). Functions with plural names take
+arrays.
 """
 
 from __future__ import annotations
@@ -23,27 +23,6 @@ from numba.extending import register_jitable
 
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import bswap64, popcount
-
-__all__ = [
-    "DOWN",
-    "EXPONENT_MAX",
-    "LEFT",
-    "RIGHT",
-    "SYMMETRY_MOVES",
-    "UP",
-    "board_score",
-    "boards_to_exps",
-    "count_empty",
-    "empty_mask",
-    "exps_to_boards",
-    "legal_mask",
-    "legal_masks",
-    "max_exponent",
-    "merge_score",
-    "slide",
-    "symmetry",
-    "transpose",
-]
 
 U64 = np.uint64
 
@@ -67,7 +46,7 @@ SYMMETRY_MOVES = np.array(
 
 
 def _slide_row_left(row: int) -> tuple[int, int]:
-    """One row (cell 0 in the highest nibble) moved left, and the score of its merges."""
+    """Move one row (cell 0 in the highest nibble) left; return it and the score of its merges."""
     tiles = [e for e in (row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15) if e]
     out: list[int] = []
     score = 0
@@ -83,10 +62,9 @@ def _slide_row_left(row: int) -> tuple[int, int]:
 
 
 def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
-    """``SLIDE`` (left moves, then right moves, 65,536 each) and the score of each row's merges.
+    """Make ``SLIDE`` (left moves, then right moves, 65,536 each) and the score of each row's merges.
 
-    A row's merges score the same to the left and to the right: of equal neighbours, a run of two
-    merges once, of three once, of four twice, whichever wall they start from.
+    Both directions score the same: of a run of equal tiles, two merge once, three once, four twice.
     """
     pairs = [_slide_row_left(row) for row in range(1 << 16)]
     left = np.array([pair[0] for pair in pairs], dtype=np.uint16)
@@ -99,8 +77,7 @@ def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
 
 
 SLIDE, MERGE_SCORE = _make_tables()
-SLIDE.flags.writeable = False
-MERGE_SCORE.flags.writeable = False
+SLIDE.flags.writeable = MERGE_SCORE.flags.writeable = False
 
 _ROW = U64(0xFFFF)
 _ONES = U64(0x1111111111111111)
@@ -108,13 +85,18 @@ _ONES = U64(0x1111111111111111)
 
 @register_jitable
 def row(board: Any, i: int) -> Any:
-    """Row ``i`` of the board, as an index for the row tables."""
+    """Return row ``i`` of the board, as an index of the row tables."""
     return (board >> U64(48 - 16 * i)) & _ROW
 
 
 @kernel
 def transpose(board: Any) -> Any:
-    """Swap rows and columns."""
+    """Exchange rows and columns.
+
+    Example:
+        >>> hex(transpose(np.uint64(0x1234000000000000)))
+        '0x1000200030004000'
+    """
     swap = (board ^ (board >> U64(12))) & U64(0x0000F0F00000F0F0)
     board = board ^ swap ^ (swap << U64(12))
     swap = (board ^ (board >> U64(24))) & U64(0x00000000FF00FF00)
@@ -123,7 +105,7 @@ def transpose(board: Any) -> Any:
 
 @register_jitable
 def slide_rows(board: Any, right: Any) -> Any:
-    """All four rows moved left (``right`` = 0) or right (1)."""
+    """Move all four rows left (``right`` = 0) or right (1)."""
     table = right << U64(16)
     return (
         (U64(SLIDE[table + row(board, 0)]) << U64(48))
@@ -135,7 +117,16 @@ def slide_rows(board: Any, right: Any) -> Any:
 
 @kernel
 def slide(board: Any, move: Any) -> Any:
-    """The afterstate of ``move``: tiles slid and merged, nothing spawned. Equal to ``board`` if illegal."""
+    """Return the afterstate of ``move``: tiles slid and merged, no spawn. An illegal move changes nothing.
+
+    Args:
+        board: a packed board.
+        move: 0 up, 1 down, 2 left, 3 right.
+
+    Example:
+        >>> hex(slide(np.uint64(0x1120000000000000), LEFT))
+        '0x2200000000000000'
+    """
     move = U64(move)
     if move >= U64(LEFT):
         return slide_rows(board, move & U64(1))
@@ -144,7 +135,7 @@ def slide(board: Any, move: Any) -> Any:
 
 @register_jitable
 def rows_merge_score(board: Any) -> Any:
-    """The score of the merges that a move along the rows makes, in either direction."""
+    """Return the score of a move along the rows, in either direction."""
     return (
         U64(MERGE_SCORE[row(board, 0)])
         + U64(MERGE_SCORE[row(board, 1)])
@@ -155,7 +146,16 @@ def rows_merge_score(board: Any) -> Any:
 
 @kernel
 def merge_score(board: Any, move: Any) -> Any:
-    """The sum of the tiles that ``move`` creates by merging."""
+    """Return the score of ``move``: the sum of the merged tiles.
+
+    Args:
+        board: a packed board.
+        move: 0 up, 1 down, 2 left, 3 right.
+
+    Example:
+        >>> merge_score(np.uint64(0x1122000000000000), LEFT)
+        12
+    """
     if U64(move) >= U64(LEFT):
         return rows_merge_score(board)
     return rows_merge_score(transpose(board))
@@ -163,7 +163,12 @@ def merge_score(board: Any, move: Any) -> Any:
 
 @kernel
 def legal_mask(board: Any) -> Any:
-    """Bit ``m`` set where move ``m`` changes the board (a ``u64`` below 16)."""
+    """Return the legal moves, bit ``m`` set where move ``m`` changes the board.
+
+    Example:
+        >>> bin(legal_mask(np.uint64(0x1000000000000000)))  # down and right
+        '0b1010'
+    """
     columns = transpose(board)
     one = U64(1)
     return (
@@ -176,7 +181,7 @@ def legal_mask(board: Any) -> Any:
 
 @kernel
 def empty_mask(board: Any) -> Any:
-    """The lowest bit of each empty cell's nibble."""
+    """Set the lowest bit of each empty cell's nibble."""
     board |= board >> U64(1)
     board |= board >> U64(2)
     return ~board & _ONES
@@ -184,13 +189,23 @@ def empty_mask(board: Any) -> Any:
 
 @kernel
 def count_empty(board: Any) -> Any:
-    """The number of empty cells."""
+    """Count the empty cells.
+
+    Example:
+        >>> count_empty(np.uint64(0x1200000000000000))
+        14
+    """
     return popcount(empty_mask(board))
 
 
 @kernel
 def max_exponent(board: Any) -> Any:
-    """The exponent of the highest tile."""
+    """Return the exponent of the highest tile.
+
+    Example:
+        >>> max_exponent(np.uint64(0x1B00000000000000))  # 2048
+        11
+    """
     highest = U64(0)
     for i in range(16):
         highest = max(highest, (board >> U64(4 * i)) & U64(15))
@@ -199,10 +214,13 @@ def max_exponent(board: Any) -> Any:
 
 @kernel
 def board_score(board: Any) -> Any:
-    """The sum over tiles of ``(e - 1) * 2**e``.
+    """Return the sum over tiles of ``(e - 1) * 2**e``.
 
-    This is what the merges that built the tiles scored, had every tile started as a 2; each spawned 4
-    makes it 4 more than the game's score.
+    It is the score of the merges if every spawn had been a 2; each spawned 4 makes it 4 more than the score.
+
+    Example:
+        >>> board_score(np.uint64(0x3100000000000000))
+        16
     """
     total = U64(0)
     for i in range(16):
@@ -214,23 +232,29 @@ def board_score(board: Any) -> Any:
 
 @register_jitable
 def mirror(board: Any) -> Any:
-    """Left and right swapped."""
+    """Exchange left and right."""
     board = (board & U64(0xF0F0F0F0F0F0F0F0)) >> U64(4) | (board & U64(0x0F0F0F0F0F0F0F0F)) << U64(4)
     return (board & U64(0xFF00FF00FF00FF00)) >> U64(8) | (board & U64(0x00FF00FF00FF00FF)) << U64(8)
 
 
 @register_jitable
 def flip(board: Any) -> Any:
-    """Top and bottom swapped."""
+    """Exchange top and bottom."""
     board = (board >> U64(32)) | (board << U64(32))
     return (board & U64(0xFFFF0000FFFF0000)) >> U64(16) | (board & U64(0x0000FFFF0000FFFF)) << U64(16)
 
 
 @kernel
 def symmetry(board: Any, k: Any) -> Any:
-    """One of the 8 symmetries of the square, ``k`` in 0..7; 0 is the board itself.
+    """Apply one of the square's 8 symmetries.
 
-    Bit 0 of ``k`` swaps left and right, bit 1 top and bottom, bit 2 then transposes.
+    Args:
+        board: a packed board.
+        k: 0 to 7: bit 0 exchanges left and right, bit 1 top and bottom, bit 2 then transposes.
+
+    Example:
+        >>> hex(symmetry(np.uint64(0x1200000000000000), 1))
+        '0x21000000000000'
     """
     k = U64(k)
     if k & U64(1):
@@ -244,7 +268,7 @@ def symmetry(board: Any, k: Any) -> Any:
 
 @register_jitable
 def spread_exps(half: Any) -> Any:
-    """Eight nibbles (in the low 32 bits) to eight bytes in memory order, the highest nibble first."""
+    """Spread eight nibbles (the low 32 bits) to eight bytes in memory order, the highest nibble first."""
     half = (half | half << U64(16)) & U64(0x0000FFFF0000FFFF)
     half = (half | half << U64(8)) & U64(0x00FF00FF00FF00FF)
     half = (half | half << U64(4)) & U64(0x0F0F0F0F0F0F0F0F)
@@ -275,37 +299,32 @@ def _fill_legal(boards: Any, out: Any) -> None:
 
 
 def as_packed(boards: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Packed boards as ``u64`` of their shape; ValueError where they are no integers of 64 bits.
+    """Convert packed boards to ``u64``; ValueError if they are not integers of 64 bits.
 
-    Signed integers are taken by their bits, since SQLite has no others. A float64 holds 53 of a board's 64
-    bits: whoever has boards in one has lost the last cells already.
+    Signed integers keep their bits, since SQLite has no others. Floats are refused: they hold 53 bits.
     """
     if isinstance(boards, int | list | tuple):
-        # Left alone, NumPy makes floats of a list with boards on both sides of 2**63.
+        # NumPy would convert a list with boards on both sides of 2**63 to floats.
         each = np.asarray(boards, dtype=object)
         for board in each.flat:
             if not isinstance(board, int | np.integer) or not -(2**63) <= board < 2**64:
-                message = f"found the board {board!r}; expected integers of 64 bits"
-                raise ValueError(message)
+                raise ValueError(f"found the board {board!r}; expected integers of 64 bits")
         return np.array([int(board) % 2**64 for board in each.flat], np.uint64).reshape(each.shape)
     packed = np.asarray(boards)
     if packed.dtype.kind not in "iu":
-        message = f"boards have dtype {packed.dtype}; expected integers"
-        raise ValueError(message)
+        raise ValueError(f"boards have dtype {packed.dtype}; expected integers")
     return packed.astype(np.uint64, copy=False)
 
 
 def boards_to_exps(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """Exponents of packed boards.
-
-    Args:
-        boards: ``u64[n]`` (or one board).
-
-    Returns:
-        ``u8[n, 16]`` (or ``u8[16]``), row-major, cell 0 first.
+    """Unpack boards: ``u64[n]`` (or one board) to exponents ``u8[n, 16]`` (or ``u8[16]``), cell 0 first.
 
     Raises:
-        ValueError: the boards are something else than integers of 64 bits.
+        ValueError: the boards are not integers of 64 bits.
+
+    Example:
+        >>> boards_to_exps(0x1B00000000000000)[:4]
+        array([ 1, 11,  0,  0], dtype=uint8)
     """
     packed = as_packed(boards)
     out = np.empty((packed.size, 16), dtype=np.uint8)
@@ -314,37 +333,36 @@ def boards_to_exps(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
 
 
 def exps_to_boards(exps: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Packed boards of exponents.
-
-    Args:
-        exps: ``u8[n, 16]`` (or ``u8[16]``), row-major, each at most 15.
-
-    Returns:
-        ``u64[n]`` (or a 0-dimensional array).
+    """Pack exponents: ``u8[n, 16]`` (or ``u8[16]``), each at most 15, to ``u64[n]`` (or 0-dimensional).
 
     Raises:
         ValueError: the last axis is not 16 long, or an exponent is not an integer or above 15.
+
+    Example:
+        >>> hex(exps_to_boards([1, 11] + [0] * 14))
+        '0x1b00000000000000'
     """
     cells = np.asarray(exps)
     if cells.ndim < 1 or cells.shape[-1] != 16:
-        message = f"exponents have shape {cells.shape}; expected (..., 16)"
-        raise ValueError(message)
+        raise ValueError(f"exponents have shape {cells.shape}; expected (..., 16)")
     if cells.dtype.kind not in "iub":
-        message = f"exponents have dtype {cells.dtype}; expected integers"
-        raise ValueError(message)
+        raise ValueError(f"exponents have dtype {cells.dtype}; expected integers")
     if cells.size and (cells.min() < 0 or cells.max() > EXPONENT_MAX):
-        message = f"exponents range from {cells.min()} to {cells.max()}; expected 0..{EXPONENT_MAX}"
-        raise ValueError(message)
+        raise ValueError(f"exponents range from {cells.min()} to {cells.max()}; expected 0..{EXPONENT_MAX}")
     out = np.empty(cells.size // 16, dtype=np.uint64)
     _fill_boards(np.ascontiguousarray(cells, dtype=np.uint8).reshape(-1, 16), out)
     return out.reshape(cells.shape[:-1])
 
 
 def legal_masks(boards: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """Legal masks (bit ``m`` = move ``m``) of packed boards: ``u64[n]`` to ``u8[n]``.
+    """Compute :func:`legal_mask` of packed boards: ``u64[n]`` to ``u8[n]``.
 
     Raises:
-        ValueError: as :func:`boards_to_exps`.
+        ValueError: the boards are not integers of 64 bits.
+
+    Example:
+        >>> legal_masks([0x1000000000000000, 0x1200000000000000])
+        array([10, 10], dtype=uint8)
     """
     packed = as_packed(boards)
     out = np.empty(packed.size, dtype=np.uint8)

@@ -1,14 +1,14 @@
-"""Bulk reads: rows of many files into one array in memory.
+"""Bulk reads of rows of many files into one array in memory.
 
 The array is anonymous memory on a boundary of 2 MiB with huge pages advised: random rows of a large array
-miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times as fast. Files are read
-straight into it, several at a time. Nothing is mapped: a file that is cut or removed while it is read is an
-error here, where a mapping would end the process with SIGBUS.
+miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times as fast. Files are read, not
+mapped: a file that shrinks while it is read is an error here, where a mapping would end the process with
+SIGBUS.
 
 All bytes are cut into equal shares, one for each thread, which reads its share front to back through
 descriptors of its own: the system sees a few sequential readers, and reads ahead of each in large folios.
-Asking it for the next bytes (``POSIX_FADV_WILLNEED``), or reading pieces of one file by turns, makes it fill
-its cache page by page, at three times the CPU time and two thirds of the speed.
+Prefetch advice (``POSIX_FADV_WILLNEED``), or several threads in one file, make it fill its cache page by
+page, at three times the CPU time and two thirds of the speed.
 """
 
 from __future__ import annotations
@@ -35,26 +35,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Bytes of a huge page, on every processor that has transparent ones of this kind.
+#: Bytes of a transparent huge page, on every processor that has them.
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
-#: Bytes of one read: long enough that its overhead does not show, short enough that the system reads ahead
-#: while it is copied.
+#: Bytes of one read: long enough to hide its overhead, short enough that the system reads ahead meanwhile.
 READ_BYTES = 512 * 1024
 
-#: Bytes after which a thread says how far it is, and sees that it is to stop.
+#: Bytes after which a thread reports progress and checks whether to stop.
 STEP_BYTES = 4 * 1024 * 1024
 
-#: Reads at a time. One thread copies from the page cache at about the speed of the memory; what more of
-#: them bring is that a disk always has a read waiting, which four do.
+#: Concurrent reads. One thread copies from the page cache at about memory speed; four always keep a read
+#: queued at a disk.
 THREADS = 4
 
-#: The least that a thread is begun for.
+#: The smallest share that is worth a thread.
 _LANE_BYTES_MIN = 8 * 1024 * 1024
 
 
 class Stretch(NamedTuple):
-    """A stretch of one file. ``fd``: where the file is held open, else it is opened by its path."""
+    """A byte range of one file, which ``fd`` holds open, or else is opened by its path."""
 
     path: str | os.PathLike[str]
     offset: int
@@ -68,22 +67,19 @@ def read_rows(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint8]:
-    """Read stretches of files into one new array, in the order given.
-
-    All files are looked at before anything is allocated.
+    """Read byte ranges of files into one new array, in the given order.
 
     Args:
-        parts: path, first byte and number of bytes of each stretch.
-        threads: reads at a time, >= 1.
-        progress: called with the number of bytes of each step that is done, by the calling thread.
+        parts: path, first byte and number of bytes of each range; all are checked before memory is allocated.
+        threads: concurrent reads, >= 1.
+        progress: called with the number of bytes of each finished step, by the calling thread.
 
     Returns:
         ``u8[sum of bytes]``, contiguous, read-only, from :func:`allocate`.
 
     Raises:
-        TruncatedError: a file is shorter than its stretch, or became so while it was read.
-        StorageError: a file is missing or cannot be read, or there is no memory for all of it.
-        ValueError: ``threads`` below 1.
+        TruncatedError: a file is shorter than its range, or became so while it was read.
+        StorageError: a file is missing or cannot be read, or memory does not suffice.
     """
     stretches = [Stretch(*part) for part in parts]
     check_lengths(stretches)
@@ -100,48 +96,38 @@ def read_into(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Fill an array with stretches of files, in the order given.
+    """Fill ``u8[sum of bytes]``, contiguous, with byte ranges of files, in the given order.
 
-    Args:
-        into: ``u8[sum of bytes]``, contiguous.
-        parts: where the bytes are.
-        threads: reads at a time, >= 1.
-        progress: as of :func:`read_rows`.
-
-    Raises:
-        TruncatedError: a file is shorter than its stretch.
-        StorageError: a file cannot be opened or read.
-        ValueError: ``threads`` below 1.
+    Arguments and errors are those of :func:`read_rows`.
     """
     with Reading(into, parts, threads=threads) as under_way:
         under_way.finish(progress)
 
 
 class Reader(abc.ABC):
-    """Stretches of files that threads read from now on.
+    """A read of byte ranges by threads, which start at once; :meth:`finish` waits for all of them.
 
-    As a context: leaving it gives up what has not been read yet, and waits for the reads under way. All is
-    done once :meth:`finish` has returned.
+    Leaving its context cancels what is left, and waits for the reads in flight.
 
     Args:
-        parts: where the bytes are.
-        threads: reads at a time, >= 1.
-        unit: bytes that stay together in one step; each part has a multiple.
+        parts: the ranges.
+        threads: concurrent reads, >= 1.
+        unit: bytes that one step must not split; each range is a multiple.
     """
 
     def __init__(self, parts: Sequence[Stretch], *, threads: int = THREADS, unit: int = 1) -> None:
-        """Begin; what :meth:`_read_step` needs is there before."""
+        """Start; a subclass sets what :meth:`_read_step` needs before."""
         if threads < 1:
             raise ValueError(f"threads={threads}; expected at least 1")
         self._step_bytes = STEP_BYTES // unit * unit
         lanes = max(1, min(threads, sum(part.bytes for part in parts) // _LANE_BYTES_MIN))
         self._stop = threading.Event()
-        self._steps: SimpleQueue[int | None] = SimpleQueue()  # bytes done; None: a lane has ended
+        self._steps: SimpleQueue[int | None] = SimpleQueue()  # bytes done; None: a lane is done
         self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="tape2048-read")
         self._lanes = [self._pool.submit(self._read_lane, lane) for lane in _lanes(parts, lanes, unit)]
 
     def finish(self, progress: Callable[[int], object] | None = None) -> None:
-        """Wait for all bytes; arguments and errors as of :func:`read_into`."""
+        """Wait for all bytes; arguments and errors as for :func:`read_into`."""
         left = len(self._lanes)
         while left:
             done = self._steps.get()
@@ -152,21 +138,21 @@ class Reader(abc.ABC):
         for lane in self._lanes:
             lane.result()
 
-    def _read_lane(self, lane: list[_Piece]) -> None:
+    def _read_lane(self, lane: list[tuple[Stretch, int]]) -> None:
         try:
-            for piece in lane:
-                self._read_piece(piece.part, piece.begin)
+            for part, begin in lane:
+                self._read_piece(part, begin)
         except BaseException:
-            self._stop.set()  # the others need not go on
+            self._stop.set()  # the other lanes are useless now
             raise
         finally:
             self._steps.put(None)
 
     def _read_piece(self, part: Stretch, begin: int) -> None:
-        # The file again where it is open already: the system keeps where it reads ahead with the descriptor.
+        # An open file is opened again, since read-ahead belongs to the descriptor.
         opened = part.path if part.fd is None else f"/proc/self/fd/{part.fd}"
         with open_regular(opened) as fd:
-            with contextlib.suppress(OSError):  # a file system that takes no advice
+            with contextlib.suppress(OSError):  # a file system without advice
                 os.posix_fadvise(fd, part.offset, part.bytes, os.POSIX_FADV_SEQUENTIAL)
             for done in range(0, part.bytes, self._step_bytes):
                 if self._stop.is_set():
@@ -177,7 +163,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def _read_step(self, fd: int, part: Stretch, begin: int) -> None:
-        """Read a part of one file, whose first byte is number ``begin`` of all; in any of the threads."""
+        """Read a part of one file, whose first byte is number ``begin`` of all; called in any thread."""
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +174,7 @@ class Reader(abc.ABC):
 
 
 class Reading(Reader):
-    """Stretches of files on their way into an array; arguments as of :func:`read_into`."""
+    """A read into an array; arguments as for :func:`read_into`."""
 
     def __init__(self, into: NDArray[np.uint8], parts: Sequence[Stretch], *, threads: int = THREADS) -> None:
         self._into = into
@@ -201,17 +187,11 @@ class Reading(Reader):
 
 
 def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:
-    """Zeroed memory that begins at a huge page, with huge pages advised where the system has them.
+    """Allocate ``u8[count]`` of zeros that begins at a huge page; pages are taken at their first write.
 
     Args:
         count: bytes, >= 0.
-        hint: what to do where there is not so much.
-
-    Returns:
-        ``u8[count]``, writable; pages are taken when they are first written.
-
-    Raises:
-        StorageError: the system will not promise so much memory.
+        hint: hint of the StorageError for too little memory.
     """
     if count == 0:
         return np.empty(0, np.uint8)
@@ -227,7 +207,7 @@ def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk
 
 
 def check_lengths(parts: Sequence[Stretch]) -> None:
-    """Raise TruncatedError for a file that is shorter than its stretch, StorageError where there is none."""
+    """Raise TruncatedError for a file that is shorter than its range, StorageError for a missing one."""
     for part in parts:
         with reading(part.path):
             found = Path(part.path).stat().st_size
@@ -240,13 +220,8 @@ def check_lengths(parts: Sequence[Stretch]) -> None:
             )
 
 
-class _Piece(NamedTuple):
-    part: Stretch
-    begin: int
-
-
-def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[_Piece]]:
-    """What each thread reads: an equal share of the bytes, as stretches of files."""
+def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[tuple[Stretch, int]]]:
+    """Yield the ranges of each thread, an equal share of the bytes, with their first byte's number."""
     ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
     units = (ends[-1] if ends else 0) // unit
     bounds = [units * i // count * unit for i in range(count + 1)]
@@ -259,6 +234,6 @@ def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[_Pi
             part, high = parts[index], min(last, ends[index])
             offset = part.offset + part.bytes - (ends[index] - low)
             if low < high:
-                lane.append(_Piece(part._replace(offset=offset, bytes=high - low), low))
+                lane.append((part._replace(offset=offset, bytes=high - low), low))
             low = high
         yield lane

@@ -1,9 +1,8 @@
-"""CRC-32C of files, and of bytes that were summed in pieces.
+"""CRC-32C of files, and of concatenated pieces.
 
-A session's rows are checksummed block by block, as they are written; the checksum of the whole file
-follows from those without reading a byte again. The arithmetic is that of polynomials over GF(2)
-modulo the Castagnoli polynomial, bits reflected: appending ``n`` bytes multiplies by ``x**(8 n)``
-(as in zlib's ``crc32_combine``).
+A session's rows are checksummed block by block as they are written; the checksum of the whole file follows
+without reading a byte again. The arithmetic is that of polynomials over GF(2) modulo the Castagnoli
+polynomial, bits reflected: appending ``n`` bytes multiplies by ``x**(8 n)`` (as in zlib's ``crc32_combine``).
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def _multiply(a: int, b: int) -> int:
 
 @functools.cache
 def _power_of_two(n: int) -> int:
-    """``x**(2**n)``."""
+    """Return ``x**(2**n)``."""
     return _ONE >> 1 if n == 0 else _multiply(_power_of_two(n - 1), _power_of_two(n - 1))
 
 
 @functools.lru_cache(maxsize=1024)
 def _shift(length: int) -> int:
-    """``x**(8 * length)``."""
+    """Return ``x**(8 * length)``."""
     result, n = _ONE, 3
     while length:
         if length & 1:
@@ -58,7 +57,7 @@ def _shift(length: int) -> int:
 
 
 def crc32c_combine(first: int, second: int, second_length: int) -> int:
-    """The CRC-32C of two pieces joined, from that of each and the second one's length in bytes."""
+    """Return the CRC-32C of two concatenated pieces, from their CRCs and the second one's length in bytes."""
     return _multiply(_shift(second_length), first) ^ second
 
 
@@ -70,18 +69,9 @@ def crc32c_file(
     offset: int = 0,
     on_chunk: Callable[[NDArray[np.uint8]], object] = lambda _: None,
 ) -> int:
-    """The CRC-32C of a stretch of an open file, read a chunk at a time.
+    """Compute the CRC-32C of a byte range of an open file, without moving its position.
 
-    Args:
-        fd: open for reading; its position is neither used nor moved.
-        size: bytes to read.
-        path: named in errors.
-        offset: the first byte.
-        on_chunk: called with each chunk, which is overwritten by the next one.
-
-    Raises:
-        TruncatedError: the file ended first.
-        StorageError: the operating system could not read it.
+    ``on_chunk`` is called with each chunk, which the next one overwrites; ``path`` is for errors.
     """
     # Not at the top: importing it takes 30 ms.
     from crc32c import crc32c

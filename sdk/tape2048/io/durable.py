@@ -1,9 +1,9 @@
-"""Writing files so that they are whole, or not there.
+"""Durable, atomic writes: a file appears complete, or not at all.
 
-The order is always: write under a name that nobody reads, fsync the file, rename, fsync the
-directory. Renames refuse to replace (a plain ``rename`` silently replaces an empty directory), and a
-failed fsync is never tried again on the same file (the second one reports success for pages that the
-kernel has dropped).
+The order is always: write under a draft name, fsync the file, rename, fsync the directory. Renames refuse to
+replace (a plain ``rename`` silently replaces an empty directory), and a failed fsync is never retried on the
+same file (the second one reports success for pages that the kernel has dropped). Unless they name another
+class, functions raise the OSError of the operating system.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-#: Where the operating system says no, and neither room nor rights are the reason.
+#: Hint where the operating system refuses, and neither space nor permissions are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
 _FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
@@ -36,12 +36,14 @@ _DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
+#: Codes of a file system (some network ones) or a C library without renameat2's flags.
+_NO_SUCH_RENAME = (errno.ENOSYS, errno.EINVAL)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
 def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> StorageError:
-    """The error class of this project for what the operating system said."""
+    """Translate an error of the operating system into the error class of this project."""
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
         return DiskFullError(f"no room: {doing} failed ({reason})", path=path, hint="free some space")
@@ -54,21 +56,17 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
 
 @contextlib.contextmanager
 def storage_errors(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
-    """Turn the operating system's refusals, within the block, into :func:`storage_error`'s."""
+    """Translate the OSErrors of the block by :func:`storage_error`."""
     try:
         yield
     except OSError as error:
         raise storage_error(error, path, doing) from error
 
 
-def stands(path: str | os.PathLike[str]) -> bool:
-    """Whether something stands at a path, where a false no would delete or overwrite.
+def path_exists(path: str | os.PathLike[str]) -> bool:
+    """Check whether a path exists, where a false no would delete or overwrite data.
 
-    ``Path.exists`` and its like take whatever the operating system refuses for a no (all of it since Python
-    3.14).
-
-    Raises:
-        OSError: the operating system would not say.
+    ``Path.exists`` and the like answer no to some errors (since Python 3.14, to all).
     """
     try:
         os.stat(path)  # noqa: PTH116 - a path of any kind
@@ -79,11 +77,7 @@ def stands(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
-    """Open a file (a new one gets mode 0o644); the descriptor is closed when the block is left.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """Open a file (a new one with mode 0o644) for the block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield fd
@@ -92,12 +86,9 @@ def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Lock an open file or directory without waiting (``flock``); False where another process has it locked.
+    """Lock an open file or directory without waiting (``flock``); return False if another process holds it.
 
-    The lock belongs to the open file, and goes with its last descriptor, however the process ends.
-
-    Raises:
-        OSError: the file system has no locks, or refuses this one.
+    The lock belongs to the open file, and ends with its last descriptor, however the process ends.
     """
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -107,11 +98,7 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
-    """Write every byte, at the file's position or at ``offset``; a short write is continued.
-
-    Raises:
-        OSError: as the operating system gave it; some of the bytes may have been written.
-    """
+    """Write all bytes, at the file's position or at ``offset``, across short writes."""
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
@@ -131,18 +118,14 @@ fsync_dir = fsync_path
 
 
 def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
-    """Make a new file with these bytes and flush it. The directory is not flushed.
-
-    Raises:
-        OSError: the file exists, or as the operating system gave it.
-    """
+    """Write a new file (FileExistsError if there is one) and flush it, but not the directory."""
     with open_fd(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, data)
         os.fsync(fd)
 
 
 def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
-    """Put these bytes in the place of a small file: the old content or the new is seen, never a half."""
+    """Replace a small file atomically: readers see the old content or the new."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
@@ -157,31 +140,27 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[int]:
-    """A file that appears at ``path`` whole when the block is left, or not at all.
-
-    Args:
-        path: the name to be.
-        replace: whether a file that has this name gives way.
+    """Write a file that appears complete at ``path`` at the end of the block, or not at all.
 
     Yields:
-        A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a
-        dot. At the end it is flushed and renamed, and the directory is flushed. After an error the
-        draft is removed.
+        A descriptor, open for reading and writing, of a draft beside ``path`` whose name begins with a dot.
+        At the end the draft is flushed and renamed, and the directory flushed. After an error it is removed.
 
     Raises:
-        NameTakenError: something stands at ``path`` (looked up before and after the block); with
-            ``replace``, where that is no file (a directory, a device, a pipe).
+        NameTakenError: ``path`` exists (checked before and after the block); with ``replace``, it is not a
+        file
+            (a directory, a device, a pipe).
         StorageError: the operating system refused something, within the block too.
     """
     target = Path(path)
-    if not replace and os.path.lexists(target):  # said before gigabytes are written, and again by the rename
+    if not replace and os.path.lexists(target):  # before gigabytes are written; the rename checks again
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
     if replace:
         refuse_special(target)
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open_fd(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
-            with contextlib.suppress(OSError):  # a file system without locks: only sweep_drafts() asks for it
+            with contextlib.suppress(OSError):  # a file system without locks: only sweep_drafts() needs it
                 try_lock(fd)
             yield fd
             os.fsync(fd)
@@ -199,7 +178,7 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator
 
 
 def refuse_special(path: Path) -> None:
-    """Raise NameTakenError where something stands that is no file: a rename would replace /dev/null, too."""
+    """Raise NameTakenError if the path is not a regular file: a rename would replace /dev/null, too."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -213,22 +192,22 @@ def refuse_special(path: Path) -> None:
 
 
 def sweep_drafts(directory: Path) -> list[Path]:
-    """Remove the drafts of :func:`new_file` that killed processes left in a directory; returns their paths.
+    """Remove the drafts of :func:`new_file` that killed processes left in a directory; return their paths.
 
-    A draft that is being written has a lock, which goes with its process. What cannot be removed stays.
+    A live draft has a lock, which ends with its process. Drafts that cannot be removed stay.
     """
     removed = []
     with contextlib.suppress(OSError):
         for path in directory.iterdir():
             if _DRAFT.fullmatch(path.name) and _is_dead(path):
-                with contextlib.suppress(OSError):  # one that stays does not keep the others
+                with contextlib.suppress(OSError):  # the others can still go
                     path.unlink(missing_ok=True)
                     removed.append(path)
     return removed
 
 
 def _is_dead(draft: Path) -> bool:
-    """Whether it is a file that nobody has locked."""
+    """Check that a draft is a file without a lock."""
     try:
         with open_fd(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd:
             return try_lock(fd) and stat.S_ISREG(os.fstat(fd).st_mode)
@@ -238,7 +217,7 @@ def _is_dead(draft: Path) -> bool:
 
 @contextlib.contextmanager
 def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[BinaryIO]:
-    """As :func:`new_file`, for a command with ``--force``: yields a file object open for writing."""
+    """Write as :func:`new_file` does, for a command with ``--force``; yield a file object."""
     try:
         with new_file(path, replace=replace) as fd, os.fdopen(fd, "wb", closefd=False) as file:
             yield file
@@ -252,50 +231,45 @@ def _libc() -> ctypes.CDLL:
 
 
 def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], flags: int) -> int:
-    """Rename; returns 0, or the refusal's ``errno`` (``ENOSYS`` where the C library has no such call)."""
+    """Rename; return 0, EEXIST or one of _NO_SUCH_RENAME, and raise other errors."""
     names = os.fsencode(source), os.fsencode(target)
     for name in names:
-        if b"\0" in name:  # where C would end the name: another file would get it
+        if b"\0" in name:  # where C would end the name
             raise ValueError(f"embedded null byte in the name {os.fsdecode(name)!r}")
     renameat2 = getattr(_libc(), "renameat2", None)
     if renameat2 is None:
         return errno.ENOSYS
     if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flags)) == 0:
         return 0
-    return ctypes.get_errno()
+    code = ctypes.get_errno()
+    if code not in (errno.EEXIST, *_NO_SUCH_RENAME):
+        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
+    return code
 
 
 def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Rename, refusing to replace whatever stands at ``target``. The directory is not flushed.
-
-    Raises:
-        NameTakenError: ``target`` exists.
-        OSError: as the operating system gave it.
-        ValueError: a name with a null byte.
-    """
+    """Rename without flushing the directory; NameTakenError if ``target`` exists."""
     code = _renameat2(source, target, _RENAME_NOREPLACE)
-    if code == 0:
-        return
+    if code in _NO_SUCH_RENAME:
+        # Publishing happens under a lock and a session directory is never empty, so that checking first
+        # leaves no window that matters.
+        if not os.path.lexists(target):
+            Path(source).rename(target)
+            return
+        code = errno.EEXIST
     if code == errno.EEXIST:
         raise NameTakenError("the name is taken; nothing was replaced", path=target)
-    if code not in (errno.ENOSYS, errno.EINVAL):
-        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
-    # A file system without RENAME_NOREPLACE (some network ones). Publishing happens under a lock and
-    # a session directory is never empty, so that looking first leaves no window that matters.
-    if os.path.lexists(target):
-        raise NameTakenError("the name is taken; nothing was replaced", path=target)
-    Path(source).rename(target)
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """The path, and then for ever those with a counter behind its name: ``name``, ``name-2``, ``name-3``."""
+    """Yield the path, and then without end those with a counter: ``name``, ``name-2``, ``name-3``."""
     yield path
     for count in itertools.count(2):
         yield path.with_name(f"{path.name}-{count}")
 
 
 def rename_numbered(source: Path, target: Path) -> Path:
-    """Rename to the first name of :func:`numbered` that is free; errors as :func:`rename_noreplace`."""
+    """Rename to the first free name of :func:`numbered`, and return it; errors: :func:`rename_noreplace`."""
     for path in numbered(target):
         with contextlib.suppress(NameTakenError):
             rename_noreplace(source, path)
@@ -304,20 +278,14 @@ def rename_numbered(source: Path, target: Path) -> Path:
 
 
 def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:
-    """Swap two names in one step: at each moment both stand for something. Nothing is flushed.
+    """Exchange two names atomically. Nothing is flushed.
 
     Raises:
-        StorageError: the file system cannot do it (some network ones), and nothing has changed.
-        OSError: as the operating system gave it.
-        ValueError: a name with a null byte.
+        StorageError: the file system does not support it (some network ones); nothing has changed.
     """
-    code = _renameat2(one, other, _RENAME_EXCHANGE)
-    if code == 0:
-        return
-    if code in (errno.ENOSYS, errno.EINVAL):
+    if _renameat2(one, other, _RENAME_EXCHANGE):
         raise StorageError(
-            "this file system cannot exchange two names, so that nothing can be replaced in one step",
+            "this file system cannot exchange two names, so nothing can be replaced atomically",
             path=other,
             hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or build another one beside it",
         )
-    raise OSError(code, os.strerror(code), os.fspath(one), None, os.fspath(other))

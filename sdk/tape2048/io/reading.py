@@ -1,9 +1,11 @@
-"""Open, read and map files that somebody else may have written, or be writing.
+"""Opening, reading and mapping of untrusted files, which may change meanwhile.
 
-Mapping: ``mmap.mmap`` (and so ``np.memmap``) holds a duplicate of the descriptor for as long as the mapping
-lives: a corpus of a thousand sessions would use up the usual limit of 1,024 open files. The kernel
-needs no descriptor once the pages are mapped, so this asks the C library directly. (Python 3.13 has
-``mmap(trackfd=False)``, which would do.)
+``mmap.mmap`` (and so ``np.memmap``) holds a duplicate of the descriptor while the mapping lives: a corpus of
+a thousand sessions would exhaust the usual limit of 1,024 open files. The kernel needs no descriptor for a
+mapping, so this module calls the C library directly. (Python 3.13 has ``mmap(trackfd=False)``.)
+
+Functions raise StorageError for a path that is not a regular file or cannot be opened, read or mapped, and
+TruncatedError for a file that shrank while it was read.
 """
 
 from __future__ import annotations
@@ -27,24 +29,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "load_path",
-    "map_file",
-    "map_path",
-    "open_regular",
-    "populate",
-    "read_exactly",
-    "read_path",
-    "reading",
-]
-
-#: Most bytes asked for in one read, so that a signal is seen between two of them. Linux would stop at
-#: 2 GiB anyhow.
+#: Most bytes of one read, so that signals are handled in between. Linux stops at 2 GiB.
 READ_BYTES_MAX = 256 * 1024 * 1024
 
-# Mapping has a price for each page and each file, copying for each byte: a file of 180 KB is read in two
-# thirds of the time that it is mapped in, one of 1.8 MB is mapped a fifth faster. And a process has 65,530
-# maps at most (vm.max_map_count), so many runs may be held.
+# Mapping costs by page and by file, copying by byte: reading a file of 180 KB takes two thirds of the time
+# of mapping it, and one of 1.8 MB is mapped a fifth faster. A process has at most 65,530 maps
+# (vm.max_map_count).
 _MAPPED_FROM_BYTES = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -66,7 +56,7 @@ _MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14; the mmap modu
 
 
 class _Mapping:
-    """One mapped range. The arrays made from it hold it as their base, and it goes with the last one."""
+    """A mapped range, the base of the arrays made from it; unmapped with the last one."""
 
     __slots__ = ("__array_interface__", "_address", "_length")
 
@@ -82,40 +72,29 @@ class _Mapping:
             "version": 3,
             "typestr": "|u1",
             "shape": (length,),
-            "data": (address, True),  # True: read-only, which no flag of an array can undo
+            "data": (address, True),  # True: read-only, beyond any flag of an array
         }
 
-    # Not weakref.finalize: that also runs at exit, while other threads may still read the rows.
+    # Not weakref.finalize, which also runs at exit, while other threads may still read the rows.
     def __del__(self, munmap: Any = _libc.munmap) -> None:
         if self._length:
             munmap(self._address, self._length)
 
 
 def map_file(fd: int, length: int) -> NDArray[np.uint8]:
-    """Map the first ``length`` bytes of a file; ``fd`` may be closed afterwards.
+    """Map the first ``length`` bytes of a file as a read-only ``u8[length]``; ``fd`` may be closed then.
 
-    Args:
-        fd: open for reading.
-        length: > 0, and no more than the file holds (a page past its end is SIGBUS when touched).
-
-    Returns:
-        A read-only ``u8[length]`` that views the page cache.
-
-    Raises:
-        OSError: the file cannot be mapped.
+    ``length`` is > 0 and at most the file's: touching a page past its end is SIGBUS. Errors are OSErrors.
     """
     return np.asarray(_Mapping(fd, length))
 
 
 def populate(mapped: NDArray[Any]) -> None:
-    """Read a mapped file front to back into the page cache, and enter its pages in the page table.
+    """Read a mapped array front to back into the page cache, and enter its pages in the page table.
 
-    Rows at random then cost no page fault: of 1 GB in the cache, this takes 0.1 s, and the first 100,000
-    rows of 256 bytes a fifth of what they did. It is advice: an old kernel does not know it, and a page that
-    cannot be read is an error of whoever touches it.
-
-    Args:
-        mapped: a contiguous array that views :func:`map_file`'s.
+    Random rows then cost no page fault: of 1 GB in the cache, this takes 0.1 s, and the first 100,000 rows of
+    256 bytes then a fifth of their time. It is advice: an old kernel ignores it, and a page that cannot be
+    read fails when it is touched.
     """
     address = mapped.__array_interface__["data"][0]
     begin = address - address % mmap.PAGESIZE
@@ -123,26 +102,17 @@ def populate(mapped: NDArray[Any]) -> None:
 
 
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Map a whole regular file: a read-only ``u8[bytes]``; no file stays open.
-
-    Raises:
-        StorageError: it cannot be opened or mapped, or is not a regular file.
-    """
+    """Map a regular file as a read-only ``u8[bytes]``; no descriptor stays open."""
     return _whole(path, read_below=0)
 
 
 def load_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a whole regular file where it is small, and map it otherwise: a read-only ``u8[bytes]``.
-
-    Raises:
-        StorageError: it cannot be opened, read or mapped, or is not a regular file.
-        TruncatedError: it was cut while it was read.
-    """
+    """Read a regular file if it is small, else map it: a read-only ``u8[bytes]``."""
     return _whole(path, read_below=_MAPPED_FROM_BYTES)
 
 
 def _whole(path: str | os.PathLike[str], read_below: int) -> NDArray[np.uint8]:
-    # Not by open_regular and reading: their frames cost as much as mapping a small run does.
+    # Without open_regular and reading, whose frames cost as much as mapping a small run.
     fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -167,11 +137,7 @@ def _whole(path: str | os.PathLike[str], read_below: int) -> NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Open a regular file for reading; the descriptor is closed when the block is left.
-
-    Raises:
-        StorageError: it cannot be opened, or is not a regular file.
-    """
+    """Open a regular file for reading, for the block."""
     with reading(path):
         # Without O_NONBLOCK, opening a FIFO would wait for a writer that may never come.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -184,12 +150,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLike[str]) -> None:
-    """Fill a contiguous array with the file's bytes from ``offset`` on.
-
-    Raises:
-        TruncatedError: the file ended first (it was cut since its length was checked).
-        StorageError: the operating system could not read it.
-    """
+    """Fill a contiguous array with the file's bytes from ``offset`` on; ``path`` is for errors."""
     view = into.view(np.uint8).reshape(-1).data
     done = 0
     while done < len(view):
@@ -206,18 +167,13 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
 
 
 def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a whole regular file: a read-only ``u8[bytes]``.
-
-    Raises:
-        StorageError: it cannot be opened or read, or is not a regular file.
-        TruncatedError: it was cut while it was read.
-    """
+    """Read a regular file as a read-only ``u8[bytes]``."""
     return _whole(path, read_below=sys.maxsize)
 
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn the operating system's refusals, within the block, into StorageError."""
+    """Translate the OSErrors of the block into StorageError."""
     try:
         yield
     except OSError as error:

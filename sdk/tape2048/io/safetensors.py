@@ -1,15 +1,15 @@
-"""The safetensors layout, the little of it that is needed: named arrays and a table of text.
+"""Strict reader and writer of the safetensors format: named arrays and a table of text.
 
 ::
 
-    u64 length of the header | header, JSON | the arrays' bytes, one behind the other
+    u64 length of the header | header, JSON | the arrays' bytes, one after the other
 
-Read strictly: every offset is checked against the file's length before anything is made of it, and the
-arrays have to cover the file exactly, in the header's order. What the format has and networks do not need
-(bfloat16 and the like) is refused. Source: the format section of the safetensors project's README.
+Every offset is checked against the file's length before it is used, and the arrays have to cover the file
+exactly, in the header's order. Types that networks do not need (bfloat16 and the like) are refused. Source:
+the format section of the safetensors project's README.
 
-The format has no checksum. What is written here has one in its table of text, ``crc32c``: of the arrays'
-bytes, in the order of their names, as 8 hexadecimal digits. It is checked where it is there.
+The format has no checksum. The writer adds one to the table of text, ``crc32c``: of the arrays' bytes, in the
+order of their names, as 8 hexadecimal digits. The reader checks it where present.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECKSUM = "crc32c"
 _DTYPES = {"F32": "<f4", "I16": "<i2", "U64": "<u8"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
-#: Nothing that is read here has more, and NumPy has a limit of its own.
+#: Networks have no more, and NumPy has a limit of its own.
 _DIMENSIONS_MAX = 2
 
 #: The limit that the format itself sets.
@@ -53,16 +53,15 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, in pieces (the arrays are not copied)."""
+    """Yield the bytes of a file of ``f32``, ``i16`` and ``u64`` arrays, without copying them."""
     header: dict[str, Any] = {"__metadata__": {**texts, _CHECKSUM: _checksum(arrays)}}
     end = 0
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
         header[name] = _Tensor(_NAMES[array.dtype], list(array.shape), (begin, end))
     text = msgspec.json.encode(header)
-    text += b" " * (-len(text) % 8)  # so that the arrays are aligned
-    yield _LENGTH.pack(len(text))
-    yield text
+    text += b" " * (-len(text) % 8)  # to align the arrays
+    yield _LENGTH.pack(len(text)) + text
     for array in arrays.values():
         yield _bytes_of(array)
 
@@ -78,16 +77,10 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
     return f"{value:08x}"
 
 
-def mapped(path: Path, expected: str) -> memoryview:
-    """Map a file into memory; its bytes are read when they are used.
+def map_file(path: Path, expected: str) -> memoryview:
+    """Map a file, or raise the OSError of the operating system; TruncatedError if it is empty.
 
-    Args:
-        path: the file.
-        expected: what it should hold, in words.
-
-    Raises:
-        TruncatedError: it is empty.
-        OSError: as the operating system gave it.
+    ``expected`` is its proper content in words, for the error.
     """
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -96,11 +89,10 @@ def mapped(path: Path, expected: str) -> memoryview:
 
 
 def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays (views of ``data``) and the table of text of a file.
+    """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
 
     Raises:
-        FormatError: found and expected, with the path. Among them :class:`TruncatedError`,
-            :class:`TrailingBytesError` and :class:`ChecksumError`.
+        FormatError: or one of its subclasses TruncatedError, TrailingBytesError and ChecksumError.
     """
     if len(data) < _LENGTH.size:
         raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
@@ -142,16 +134,16 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
         at = end
     if at != len(body):
         raise TrailingBytesError(
-            f"the file goes on for {counted(len(body) - at, 'byte')} behind its last array",
+            f"the last array is followed by {counted(len(body) - at, 'byte')}",
             path=path,
             offset=begin + at,
         )
     written = texts.pop(_CHECKSUM, None)
     if written is not None and written != (found := _checksum(arrays)):
         raise ChecksumError(
-            f"the arrays sum up to {found}, and to {written} when they were written",
+            f"the arrays have the CRC-32C {found}; the header has {written}",
             path=path,
-            hint="take a copy; whoever changes the arrays is to drop crc32c from the header's table of text",
+            hint="restore the file from a copy; a program that edits arrays has to drop the header's crc32c",
         )
     return arrays, texts
 

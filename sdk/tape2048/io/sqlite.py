@@ -1,8 +1,8 @@
-"""SQLite files: written once, and read from others without trusting them.
+"""SQLite files: fresh ones are written atomically, untrusted ones read with bounds.
 
-A file of others is opened read-only; its schema is looked at first, only real tables and stored columns
-are read (a view or a virtual table can run for ever, and runs code), no lock is waited for, and the work
-that it can cause is bounded by its size.
+An untrusted file is opened read-only and its schema checked first; only real tables and stored columns are
+read (a view or a virtual table runs code, maybe for ever), no lock is waited for, and the work is bounded by
+the file's size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
 from tape2048.errors import (
@@ -23,7 +23,6 @@ from tape2048.errors import (
     NotSqliteError,
     SchemaError,
     StorageError,
-    TapeError,
 )
 from tape2048.io.durable import DEVICE_HINT, storage_error
 from tape2048.io.reading import open_regular, reading
@@ -33,23 +32,23 @@ if TYPE_CHECKING:
 
 _OPERATIONS_PER_CALLBACK = 10_000
 
-#: Values of one INSERT statement: 128 rows of seven columns. 85,000 runs (seven columns) took 85 ms with one
-#: row a statement, 41 ms with 50, 39 ms with 250, 45 ms with 4,681; 185 ms through json_each, 168 ms through
-#: substr of a BLOB (one core, SQLite 3.40). Each statement also releases the GIL once, and taking it back is
-#: what costs beside a busy thread: 310 ms with one row, 125 ms with 100 or more. Old builds take at most 999
-#: values. Page size, cache size, journal and locking mode made no difference above the noise.
+#: Values of one INSERT statement: 128 rows of seven columns. 85,000 runs took 85 ms with one row a statement,
+#: 41 ms with 50, 39 ms with 250, 45 ms with 4,681; 185 ms through json_each, 168 ms through substr of a BLOB
+#: (one core, SQLite 3.40). Each statement also releases the GIL, and taking it back is slow beside a busy
+#: thread: 310 ms with one row, 125 ms with 100 or more. Old builds take at most 999 values. Page size, cache
+#: size, journal and locking mode made no difference above the noise.
 INSERT_VALUES_MAX = 896
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _WAL_VERSION = 2
 _PAGE_BYTES_MAX = 1 << 16
-# SQLite normalises what it stores, so each real table begins like this, and no virtual table does.
+# SQLite normalises statements: real tables begin like this, virtual tables do not.
 _CREATE_TABLE = re.compile(r"CREATE TABLE\b", re.IGNORECASE)
 
 
 class WorkLimit(NamedTuple):
-    """How many operations SQLite's virtual machine may take: so many, and so many for each byte."""
+    """The most operations of SQLite's virtual machine: a base, and more for each byte of the file."""
 
     base: int
     per_byte: int
@@ -59,25 +58,28 @@ class WorkLimit(NamedTuple):
 def open_untrusted(
     path: str | os.PathLike[str], names: Collection[str], limit: WorkLimit
 ) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
-    """Open a file that somebody else may have written; nothing on the disk is changed.
+    """Open an untrusted file read-only.
 
     Args:
         path: the file.
         names: tables that will be read, in lower case.
-        limit: an end to the work.
+        limit: bound of the work.
 
     Yields:
-        The database, and its real tables: names in lower case, and the statement that made each.
+        The database, and its real tables: the ``CREATE`` statement of each by its name in lower case.
 
     Raises:
-        NotSqliteError: not SQLite, damaged, being written, or with a journal that is not yet merged;
-            also within the block.
-        SchemaError: a view or a virtual table in the place of a table of ``names``.
+        NotSqliteError: not SQLite, damaged, being written, or with an unmerged journal; within the block too.
+        SchemaError: a view or a virtual table has a name of ``names``.
         StorageError: the operating system could not read it.
     """
     size, expected, wal = _inspect(path)
     with _read_errors(path), contextlib.closing(_open_to_read(path, wal=wal)) as database:
-        _restrict(database, limit.base + limit.per_byte * size)
+        limit_work(database, limit.base + limit.per_byte * size)
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA query_only = ON")
+        # One transaction: one state of the file, and one lock request instead of one for each query.
+        database.execute("BEGIN")
         if size < expected:
             _refuse_a_part(database, path)
         yield database, _tables(database, names, path)
@@ -85,28 +87,24 @@ def open_untrusted(
 
 @contextlib.contextmanager
 def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    """Write a fresh database, in one transaction, with no journal and nothing synced.
+    """Write a new database in one transaction, without journal and syncs.
 
-    The caller flushes the file and publishes it by a rename: until then nobody reads it, and a crash throws
-    it away, so that SQLite's own journal and syncs would be work for nothing. The file is in rollback-journal
-    state, never WAL. On any error nothing is left at ``path``.
-
-    Args:
-        path: where nothing stands.
+    The caller flushes the file and publishes it by a rename; before that nobody reads it, and a crash
+    discards it, so SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, never
+    WAL. After an error it is removed.
 
     Yields:
         The database, within its transaction.
 
     Raises:
-        NameTakenError: something stands at ``path``.
+        NameTakenError: ``path`` exists.
         BookkeepingError: two rows have one key.
-        DiskFullError: no room left.
-        StorageError: SQLite or the operating system could not write.
+        StorageError: SQLite or the operating system could not write; DiskFullError for no space.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
     except FileExistsError:
-        raise NameTakenError("exists already; a metadata.db is only ever written afresh", path=path) from None
+        raise NameTakenError("exists already; a metadata.db is never overwritten", path=path) from None
     except OSError as error:
         raise storage_error(error, path, "creating it") from error
     try:
@@ -125,13 +123,9 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
 def insert_rows(
     database: sqlite3.Connection, table: str, columns: Sequence[str], values: Iterable[object]
 ) -> None:
-    """Insert rows into a table.
+    """Insert rows into a table; all names are trusted.
 
-    Args:
-        database: open for writing.
-        table: our own name of it.
-        columns: our own names of its columns.
-        values: of all rows, one row after the other, in the order of ``columns``.
+    ``values`` are those of all rows, row by row, in the order of ``columns``.
     """
     one_row = f"({', '.join('?' * len(columns))})"
     left = iter(values)
@@ -149,7 +143,7 @@ def _write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except sqlite3.Error as error:
         if _primary_code(error) == sqlite3.SQLITE_FULL:
             raise DiskFullError(
-                "no room left on the device", path=path, hint="free some space, then try again"
+                "no space left on the device", path=path, hint="free some space, then try again"
             ) from error
         raise StorageError(
             f"SQLite could not write it: {error} ({_code_name(error)})", path=path, hint=DEVICE_HINT
@@ -157,10 +151,7 @@ def _write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
-    """The file's size, its least size by its header, and whether it is in WAL mode.
-
-    SQLite itself only looks once it reads.
-    """
+    """Return the file's size, its least size by its header, and whether it is in WAL mode."""
     with open_regular(path) as fd, reading(path):
         size = os.fstat(fd).st_size
         head = os.pread(fd, _HEADER_BYTES, 0)
@@ -178,10 +169,10 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
 
 
 def _bytes_by_header(head: bytes) -> int:
-    """The least size of the file by its header, 0 where that does not say.
+    """Return the least size of the file by its header; 0 where it is unknown.
 
-    SQLite takes a last page that is cut for a whole one with zeros at its end. See "The Database Header" in
-    its file format: the number of pages counts where the two numbers of the last change are one.
+    SQLite pads a truncated last page with zeros. See "The Database Header" in its file format: the number of
+    pages is valid where the two change counters are equal.
     """
     if len(head) < _HEADER_BYTES or head[24:28] != head[92:96]:
         return 0
@@ -192,8 +183,8 @@ def _bytes_by_header(head: bytes) -> int:
 def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
     """Refuse a file that is shorter than its header says, once SQLite holds its lock.
 
-    A writer makes such a file for a moment, and leaves it if it dies in that moment: SQLite knows of both, by
-    a lock or a journal, and says so first.
+    A live writer, or one that died, can leave such a file: SQLite detects both by a lock or a journal, and
+    reports them first.
     """
     database.execute("PRAGMA schema_version").fetchone()
     size, expected, _ = _inspect(path)
@@ -202,14 +193,14 @@ def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -
             f"truncated: {size} bytes, expected {expected} by its header",
             path=path,
             offset=size,
-            hint="its end is lost: put a whole copy of the file in its place",
+            hint="its end is lost: restore the file from a copy",
         )
 
 
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
-    """Open a file by SQLite's mode, ``ro`` or ``rw``; it has to exist, and no lock is waited for."""
-    # A URI in every case: many builds take a name that begins with "file:" for one anyway, and only
-    # a URI can say that a file must not be created. Bytes that are special in it are escaped.
+    """Open an existing file with SQLite's mode ``ro`` or ``rw``, without waiting for locks."""
+    # Always a URI: many builds take a name that begins with "file:" for one anyway, and only a URI can forbid
+    # to create the file. Special bytes are escaped.
     uri = f"file://{quote_from_bytes(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
 
@@ -217,8 +208,8 @@ def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
 def _open_to_read(path: str | os.PathLike[str], *, wal: bool) -> sqlite3.Connection:
     if not wal:
         return connect(path, "ro")
-    # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it. The WAL
-    # is empty, so the file is whole: read a copy in memory, whose header says rollback journal.
+    # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it. The WAL is
+    # empty, so the file is complete: read a copy in memory, whose header says rollback journal.
     with reading(path):
         content = bytearray(Path(path).read_bytes())
     content[18:20] = b"\x01\x01"
@@ -228,7 +219,7 @@ def _open_to_read(path: str | os.PathLike[str], *, wal: bool) -> sqlite3.Connect
 
 
 def limit_work(database: sqlite3.Connection, operations: int) -> None:
-    """End a statement by an error (SQLITE_INTERRUPT) once all took so many operations."""
+    """Interrupt statements (SQLITE_INTERRUPT) once all have taken this many operations."""
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 
     def too_long() -> bool:
@@ -239,18 +230,10 @@ def limit_work(database: sqlite3.Connection, operations: int) -> None:
     database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
 
 
-def _restrict(database: sqlite3.Connection, operations: int) -> None:
-    limit_work(database, operations)
-    database.execute("PRAGMA trusted_schema = OFF")
-    database.execute("PRAGMA query_only = ON")
-    # One reading of one state of the file, for whose locks the system is asked once and not at each query.
-    database.execute("BEGIN")
-
-
 def _tables(
     database: sqlite3.Connection, names: Collection[str], path: str | os.PathLike[str]
 ) -> dict[str, str]:
-    """The real tables as :func:`open_untrusted` has them; SchemaError where one of ours is something else."""
+    """Return the real tables for :func:`open_untrusted`; SchemaError if one of ``names`` is not one."""
     tables = {}
     for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
         if kind == "table" and isinstance(sql, str) and _CREATE_TABLE.match(sql):
@@ -271,12 +254,12 @@ def columns_of(
     optional: tuple[str, ...],
     path: str | os.PathLike[str],
 ) -> set[str]:
-    """Names of the table's columns, in lower case.
+    """Return the names of a table's columns, in lower case.
 
     Raises:
-        SchemaError: a required one lacks, or one of those named is computed by an expression.
+        SchemaError: a required column is missing, or a required or optional one is generated.
     """
-    # Hidden is not 0 for a generated column, whose value is computed by an expression in the file.
+    # A generated column, whose value is an expression in the file, is not 0 here.
     found = {
         str(name).lower(): hidden
         for _, name, _, _, _, _, hidden in database.execute(f"PRAGMA table_xinfo({table})")
@@ -290,48 +273,40 @@ def columns_of(
     return set(found)
 
 
-_LOCKED_HINT: Final = "let its writer finish, then open it again"
-_JOURNAL_HINT: Final = (
+_LOCKED_HINT = "let its writer finish, then open it again"
+_JOURNAL_HINT = (
     "a writer died in mid-transaction; open the file once with the sqlite3 shell where it can be written, "
     "so that SQLite rolls its journal back"
 )
+_READ_HINTS = {
+    sqlite3.SQLITE_BUSY: _LOCKED_HINT,
+    sqlite3.SQLITE_LOCKED: _LOCKED_HINT,
+    sqlite3.SQLITE_READONLY: _JOURNAL_HINT,
+    sqlite3.SQLITE_CANTOPEN: _JOURNAL_HINT,
+}
 
 
 @contextlib.contextmanager
 def _read_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
-    except TapeError:
-        raise
-    except UnicodeDecodeError as error:
-        # Names in a damaged schema, which SQLite quotes in its messages as they stand.
+    except UnicodeDecodeError as error:  # damaged names in SQLite's message
         raise NotSqliteError(f"its schema is damaged: {error}", path=path) from error
     except sqlite3.Error as error:
-        _raise_not_sqlite(error, path)
-
-
-def _raise_not_sqlite(error: sqlite3.Error, path: str | os.PathLike[str]) -> NoReturn:
-    code = _primary_code(error)
-    if code == sqlite3.SQLITE_IOERR:
-        raise StorageError(
-            f"SQLite could not read it: {error} ({_code_name(error)})", path=path, hint=DEVICE_HINT
-        ) from error
-    if code == sqlite3.SQLITE_INTERRUPT:
-        raise NotSqliteError(
-            "reading it takes more work than a file of its size can need: its pages are damaged", path=path
-        ) from error
-    hint = None
-    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        hint = _LOCKED_HINT
-    elif code in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}:
-        hint = _JOURNAL_HINT
-    raise NotSqliteError(
-        f"SQLite cannot read it: {error} ({_code_name(error)})", path=path, hint=hint
-    ) from error
+        code, message = _primary_code(error), f"{error} ({_code_name(error)})"
+        if code == sqlite3.SQLITE_IOERR:
+            raise StorageError(f"SQLite could not read it: {message}", path=path, hint=DEVICE_HINT) from error
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise NotSqliteError(
+                "reading takes more work than an intact file of its size can need: its pages are damaged",
+                path=path,
+            ) from error
+        hint = _READ_HINTS.get(code)
+        raise NotSqliteError(f"SQLite cannot read it: {message}", path=path, hint=hint) from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    # Errors that the Python module raises itself carry no code; the low byte is the primary one.
+    # Errors of the Python module itself have no code; the low byte is the primary one.
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 

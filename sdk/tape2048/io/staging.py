@@ -1,12 +1,13 @@
-"""Directories that are written under a name of their own, and who works on them.
+"""Staging directories, written under a draft name, and their locks.
 
-A lock on a directory (``flock``) belongs to a process and goes with it, however it ends. So a staging
-directory whose lock is free was left by somebody who died, and can go.
+A lock on a directory (``flock``) ends with its process, however that ends. A staging directory without a lock
+was therefore left by a dead process, and can be removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -22,34 +23,24 @@ _SUFFIX = ".partial"
 
 
 def lock_directory(path: Path) -> int | None:
-    """A descriptor of a directory with its lock, or None where somebody else has it.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Open and lock a directory; return its descriptor, or None if another process holds the lock."""
     while True:
         with contextlib.ExitStack() as stack:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
             if not try_lock(fd):
                 return None
-            # Whoever had the lock may have exchanged the directory before it let go: the name counts.
+            # The holder of the lock may have exchanged the directory before its release.
             if os.path.samestat(os.fstat(fd), path.stat()):
                 stack.pop_all()
                 return fd
 
 
 class Staging:
-    """A fresh directory beside a target, locked; it is removed when the block is left, unless published.
+    """A new, locked directory beside a target; removed at the end of the block, unless published.
 
-    What processes that died left of the same target goes first.
-
-    Args:
-        target: the path that it will get.
-        suffix: the end of its name, by which :func:`sweep` finds it.
-
-    Attributes:
-        path: where it stands; its name begins with a dot.
+    Those that dead processes left for the same target are removed first. The name, of :attr:`path`, begins
+    with a dot and ends in ``suffix``, by which :func:`sweep` finds it.
     """
 
     def __init__(self, target: Path, suffix: str = _SUFFIX) -> None:
@@ -63,21 +54,16 @@ class Staging:
         sweep(self._target, self._suffix)
         while self._fd is None:
             self.path.mkdir()
-            # Between the two a sweep may have taken it for a dead one's.
+            # Another process's sweep may remove it before it is locked.
             with contextlib.suppress(FileNotFoundError):
                 self._fd = lock_directory(self.path)
         return self
 
     def publish(self, *, exchange: bool = False) -> None:
-        """Flush the directory, give it the target's name, and flush the directory that has the name.
+        """Flush the directory, rename it to the target, and flush the parent directory.
 
-        Args:
-            exchange: whether the target is there; it then goes in the place of this one.
-
-        Raises:
-            NameTakenError: the target is there; nothing was replaced.
-            StorageError: the file system cannot exchange two names.
-            OSError: as the operating system gave it.
+        With ``exchange``, it replaces a target, which is removed at the end of the block; without, an
+        existing target is a NameTakenError.
         """
         fsync_dir(self.path)
         if exchange:
@@ -94,36 +80,24 @@ class Staging:
             os.close(self._fd)
 
 
-def hold(path: Path, stack: contextlib.ExitStack) -> None:
-    """Lock a directory until the stack is closed.
-
-    Raises:
-        StorageError: another process has it locked.
-        OSError: it cannot be opened.
-    """
+def hold_lock(path: Path, stack: contextlib.ExitStack) -> None:
+    """Lock a directory until the stack is closed; StorageError if another process holds the lock."""
     fd = lock_directory(path)
     if fd is None:
-        raise StorageError(
-            "another process writes it anew at this moment", path=path, hint="wait for it, then try again"
-        )
+        raise StorageError("another process is rewriting it", path=path, hint="wait for it, then try again")
     stack.callback(os.close, fd)
 
 
 def sweep(target: Path, suffix: str = _SUFFIX) -> list[Path]:
-    """Remove the staging directories for a target that dead processes left; returns their paths."""
+    """Remove the staging directories that dead processes left for a target; return their paths."""
     removed = []
-    for path in target.parent.glob(f".{_escaped(target.name)}.*{suffix}"):
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*{suffix}"):
         try:
             fd = lock_directory(path)
         except OSError:
-            continue  # gone meanwhile, or not ours
+            continue  # gone meanwhile, or of another user
         if fd is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(fd)
             removed.append(path)
     return removed
-
-
-def _escaped(name: str) -> str:
-    """A name as a pattern of ``glob`` that only it matches."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

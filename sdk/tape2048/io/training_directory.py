@@ -1,10 +1,10 @@
-"""The directory of a training: one process at a time, a checkpoint, and metrics that resuming cuts back.
+"""The directory of a training: a lock, a checkpoint, and metrics that a resumed training truncates.
 
 ::
 
     <dir>/
-        checkpoint.safetensors   all that resuming needs; replaced whole
-        metrics.jsonl            a JSON object a line, with a counter of the steps made before it
+        checkpoint.safetensors   the state for resuming, replaced atomically
+        metrics.jsonl            a JSON object a line, with a counter of the steps before it
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from tape2048.errors import AlreadyRunningError, OutDirError
-from tape2048.io.durable import publishing_file, stands, storage_error, sweep_drafts, write_all
+from tape2048.io.durable import (
+    open_fd,
+    path_exists,
+    publishing_file,
+    storage_error,
+    storage_errors,
+    sweep_drafts,
+    write_all,
+)
 from tape2048.io.staging import lock_directory
 
 if TYPE_CHECKING:
@@ -36,54 +44,44 @@ class TrainingView(Protocol[P_contra]):
     """Shows a training to the user."""
 
     def progress(self, progress: P_contra) -> None:
-        """Show how it stands; called after every step or twice a second, so draw when there is time."""
+        """Show the progress; called after every step or twice a second."""
 
     def event(self, message: str) -> None:
-        """Report something that happened once."""
+        """Show a one-time event."""
 
 
 class TrainingDirectory:
-    """The files of a training; see the module.
-
-    Args:
-        path: the directory; :meth:`locked` makes it.
-        counter: the key that counts steps in a line of metrics.
-
-    Attributes:
-        path: as given.
-        checkpoint: path of the checkpoint.
-        metrics: path of the metrics.
-    """
+    """The files of a training in ``path``; ``counter`` is the key that counts steps in a line of metrics."""
 
     def __init__(self, path: Path, counter: str) -> None:
         self.path = path
         self.checkpoint = path / CHECKPOINT
         self.metrics = path / METRICS
         self._counter = counter
-        self._fails = False  # whether it was said that lines cannot be written
+        self._fails = False  # whether a failure to write has been reported
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Make and lock the directory, and remove drafts of killed processes.
+        """Create and lock the directory for the block, and remove drafts of killed processes.
 
-        A directory that was made here and is still empty at the end is removed.
+        A directory that was created here and is empty at the end is removed.
 
         Raises:
-            AlreadyRunningError: another process has the lock.
-            OutDirError: it can neither be made nor opened.
+            AlreadyRunningError: another process holds the lock.
+            OutDirError: it can be neither created nor opened.
         """
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             fd = lock_directory(self.path)
         except OSError as error:
-            raise OutDirError(f"cannot be made or opened ({error.strerror})", path=self.path) from error
+            raise OutDirError(f"cannot be created or opened ({error.strerror})", path=self.path) from error
         if fd is None:
             raise AlreadyRunningError(
                 "another training runs in this directory", path=self.path, hint="name another with --out"
             )
         try:
-            sweep_drafts(self.path)  # drafts of checkpoints may have gigabytes
+            sweep_drafts(self.path)  # drafts of checkpoints can take gigabytes
             yield
         finally:
             os.close(fd)
@@ -92,30 +90,23 @@ class TrainingDirectory:
                     self.path.rmdir()
 
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint; StorageError where the operating system would not say."""
-        try:
-            return stands(self.checkpoint)
-        except OSError as error:
-            raise storage_error(error, self.checkpoint, "looking for a checkpoint") from error
+        """Check for a checkpoint; StorageError if the operating system cannot tell."""
+        with storage_errors(self.checkpoint, "looking for a checkpoint"):
+            return path_exists(self.checkpoint)
 
     def cut_metrics(self, steps: int) -> float:
-        """Drop the lines of steps after a checkpoint, which will be made again, and whatever is no line.
+        """Drop malformed lines, and those of steps after a checkpoint, which will be repeated.
 
         Args:
-            steps: counted at the checkpoint; 0 without one.
+            steps: counter at the checkpoint; 0 without one.
 
         Returns:
-            The counter of the last line left; 0 where there is none.
-
-        Raises:
-            StorageError: the file cannot be read or replaced.
+            The counter of the last remaining line; 0 without lines.
         """
-        try:
+        with storage_errors(self.metrics, "reading metrics"):
+            if not path_exists(self.metrics):
+                return 0
             lines = self.metrics.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return 0
-        except OSError as error:
-            raise storage_error(error, self.metrics, "reading metrics") from error
         kept = [line for line in lines if line.endswith(b"\n") and self._count(line) <= steps]
         if kept != lines:
             with publishing_file(self.metrics, replace=True) as file:
@@ -123,29 +114,24 @@ class TrainingDirectory:
         return self._count(kept[-1]) if kept else 0
 
     def _count(self, line: bytes) -> float:
-        """The counter of a line; infinite in a line that has none."""
+        """Return the counter of a line; infinity without one."""
         try:
             count = msgspec.json.decode(line.decode(), type=dict[str, Any]).get(self._counter)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return math.inf
         return count if isinstance(count, int) else math.inf
 
-    def note(self, line: Mapping[str, Any], say: Callable[[str], None]) -> bool:
-        """Append a line of metrics, whole or not at all; no log is worth hours of learning.
+    def append_metrics(self, line: Mapping[str, Any], report: Callable[[str], None]) -> bool:
+        """Append a line of metrics atomically; return whether it could be written.
 
-        Args:
-            line: numbers by name, the counter among them.
-            say: told why lines cannot be written, once until one can.
-
-        Returns:
-            Whether the line was written.
+        A failure does not end the training: ``report`` gets the first error of a series.
         """
         try:
             _append(self.metrics, msgspec.json.encode(line) + b"\n")
         except OSError as error:
             if not self._fails:
                 refused = storage_error(error, self.metrics, "writing metrics")
-                say(f"{refused}: learning goes on, and the next lines are tried again")
+                report(f"{refused}: learning goes on, and the next lines are tried again")
             self._fails = True
         else:
             self._fails = False
@@ -153,16 +139,13 @@ class TrainingDirectory:
 
 
 def _append(path: Path, line: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with open_fd(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
         size = os.fstat(fd).st_size
         try:
             write_all(fd, line)
         except OSError:
             os.ftruncate(fd, size)
             raise
-    finally:
-        os.close(fd)
 
 
 def check_same(
@@ -171,11 +154,11 @@ def check_same(
     """Refuse the checkpoint of another training.
 
     Args:
-        found: settings of the checkpoint, by name.
+        found: settings of the checkpoint at ``path``, by name.
         expected: settings of this training.
-        path: of the checkpoint.
-        error: the class to raise where they differ; the message names all that do.
-        hint: of that error.
+        path: for the error.
+        error: its class; the message names all differences.
+        hint: its hint.
     """
     differing = [
         f"{name} = {found.get(name)!r}, not {expected.get(name)!r}"
@@ -183,4 +166,4 @@ def check_same(
         if found.get(name) != expected.get(name)
     ]
     if differing:
-        raise error(f"the training that stands here has {'; '.join(differing)}", path=path, hint=hint)
+        raise error(f"the training in this directory has {'; '.join(differing)}", path=path, hint=hint)

@@ -1,16 +1,15 @@
-"""``kernel``: how this project compiles, in one place.
+"""``kernel``, the decorator that compiles a function, and its cache on disk.
 
-Compiled code is kept on disk, since compiling the game loop takes seconds. Numba's own rule for what
-is stale looks at the file of the outermost function alone: a change in a function that was inlined
-from another module goes unseen, and the old machine code runs on. The cache directory is therefore
-named after the state of all our sources, and one such directory serves one state.
+Machine code is kept on disk, since compiling the game loop takes seconds. Numba itself decides by the file
+of the outermost function whether a cache entry is stale: a change in a function that was inlined from another
+module goes unseen, and the old machine code runs on. The cache directory is therefore named after the state
+of all sources of this project.
 
-Where: ``$NUMBA_CACHE_DIR`` if set, else ``$CACHE_DIRECTORY`` (systemd), else ``$XDG_CACHE_HOME`` or
-``~/.cache``, each with a folder of ours in it. Numba's cache index is a pickle, so a directory that
-others can write (``/tmp``) is never used: where none of these works, each start compiles anew.
+It is in ``$NUMBA_CACHE_DIR`` if set, else ``$CACHE_DIRECTORY`` (systemd), ``$XDG_CACHE_HOME`` or
+``~/.cache``. Numba's cache index is a pickle, so directories that other users can write (``/tmp``) are never
+used; without a usable one, each start compiles again.
 
-Processes that start together, as a recorder's workers do, would all compile the same: one does, and the
-others wait for what it leaves in the cache.
+Of processes that start together, as a recorder's workers do, one compiles and the others wait for its entry.
 """
 
 from __future__ import annotations
@@ -31,39 +30,33 @@ from numba.core.compiler_lock import global_compiler_lock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["cache_dir", "kernel"]
-
 F = TypeVar("F")
 
-#: The longest to wait for what another process compiles.
+#: Longest wait for another process that compiles the same.
 COMPILING_S_MAX = 120.0
 
-#: Directories of earlier source states that are left in place (a checkout that goes back finds its own).
+#: Directories of earlier source states that are kept (for a checkout that goes back).
 CACHE_STATES_KEPT_MAX = 4
 
 
 def _source_state() -> str:
-    """A name for the state of every module of the packages that hold or feed kernels."""
+    """Name the state of every module of the packages that hold or feed kernels."""
     sdk = next(parent for parent in Path(__file__).resolve().parents if parent.name == "tape2048")
     roots = [sdk, sdk.with_name("tape2048_recorder"), sdk.parent.parent / "recorder/tape2048_recorder"]
     digest = hashlib.sha256(numba.__version__.encode())
     for root in roots:
         for path in sorted(root.rglob("[!.]*.py")):
-            # By content (a millisecond or two): images are built with all times alike, and a constant
-            # that changes leaves the size as it was.
+            # By content (a millisecond or two): images are built with equal times, and a changed constant
+            # may leave the size.
             source = path.read_bytes()
             digest.update(f"\n{path}:{len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
 
 
 def _cache_base() -> Path | None:
-    environ = os.environ
-    if base := environ.get("NUMBA_CACHE_DIR"):
-        return Path(base)
-    if base := environ.get("CACHE_DIRECTORY"):
-        return Path(base.split(":")[0])
-    if base := environ.get("XDG_CACHE_HOME"):
-        return Path(base)
+    for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
+        if base := os.environ.get(variable):
+            return Path(base.split(":")[0] if variable == "CACHE_DIRECTORY" else base)
     try:
         return Path.home() / ".cache"
     except RuntimeError:  # no HOME and no entry in the user database
@@ -72,7 +65,7 @@ def _cache_base() -> Path | None:
 
 @functools.cache
 def cache_dir() -> Path | None:
-    """Where compiled kernels are kept, or None where no directory can be written."""
+    """Return the directory of compiled kernels; None if none is writable."""
     base = _cache_base()
     if base is None:
         return None
@@ -94,21 +87,21 @@ def cache_dir() -> Path | None:
 def _drop_old_states(ours: Path) -> None:
     states = []
     for path in ours.glob("kernels-*"):
-        with contextlib.suppress(OSError):  # workers start together, and another one may be faster
+        with contextlib.suppress(OSError):  # another worker may have removed it
             states.append((path.stat().st_mtime, path))
     for _, path in sorted(states, reverse=True)[CACHE_STATES_KEPT_MAX:]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def kernel(function: F) -> F:
-    """Compile at the first call, without the GIL, and keep the machine code on disk.
+    """Compile at the first call of each signature, without the GIL, and keep the machine code on disk.
 
-    The function's types are those of the first call's arguments; pass boards as ``np.uint64``.
+    The arguments' types select the signature; pass boards as ``np.uint64``.
     """
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     directory = cache_dir()
     if directory is not None:
-        # The setting is read when caching is switched on, and only then: nobody else's kernels move.
+        # The setting is read only when caching is switched on: kernels of other packages stay where they are.
         config: Any = numba.config
         before = config.CACHE_DIR
         config.CACHE_DIR = str(directory)
@@ -122,10 +115,10 @@ def kernel(function: F) -> F:
 
 
 def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -> Callable[[Any], Any]:
-    """``compile_``, which looks into the cache first, by one process at a time for each signature.
+    """Make ``compile_``, which looks into the cache first, exclusive among processes for each signature.
 
     A kernel's lock is held while the kernels that it calls are compiled under theirs. None calls itself, so
-    nobody waits in a circle; and numba's lock among the threads of a process is taken first.
+    there is no deadlock; numba's lock among the threads of a process is taken first.
     """
 
     def compile_alone(signature: Any) -> Any:
@@ -138,9 +131,9 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that goes with the process; do without where the file system has none, or after a while.
+    """Hold a lock that ends with the process; go on without it if the file system has none, or after a while.
 
-    Who holds it may have been stopped: to compile what another one compiles costs time, and no more.
+    Its holder may have been stopped; compiling the same twice costs nothing but time.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -151,7 +144,7 @@ def _locked(path: Path) -> Iterator[None]:
         deadline = time.monotonic() + COMPILING_S_MAX
         while time.monotonic() < deadline:
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: a forked child would hold it on
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, which a forked child would keep
             except (BlockingIOError, PermissionError):
                 time.sleep(0.02)
                 continue

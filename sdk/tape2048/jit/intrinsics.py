@@ -1,12 +1,13 @@
-"""Machine instructions that Python has no word for, as numba intrinsics.
+"""Machine instructions without a Python equivalent, as numba intrinsics.
 
-Each is one LLVM instruction or intrinsic, so it works on every processor that numba compiles for.
-Only the selection of a set bit and of masked nibbles have two forms: BMI2's ``pdep`` and ``pext`` where
-the processor has them, else loops. Both give the same answers.
+Each is one LLVM instruction or intrinsic, so it works on every processor that numba compiles for. Only the
+selection of a set bit and of masked nibbles have two forms with equal answers: BMI2's ``pdep`` and ``pext``
+where the processor has them, else loops.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -30,10 +31,10 @@ _SLOW_PDEP = ("bdver4", "znver1", "znver2")
 
 
 def _has_pdep() -> bool:
-    """Whether ``pdep`` is there and is one instruction, on the processor that numba compiles for.
+    """Check whether the processor that numba compiles for has ``pdep`` as one instruction.
 
-    That is this one, unless ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` name another: LLVM aborts the
-    process at an instruction that its target lacks. (Numba's cache keeps them apart.)
+    That is this processor, unless ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` name another: LLVM aborts the
+    process at an instruction that its target lacks. (Numba's cache separates them.)
     """
     config: Any = numba.config
     if (config.CPU_NAME or llvm.get_host_cpu_name()) in _SLOW_PDEP:
@@ -46,20 +47,52 @@ def _has_pdep() -> bool:
 #: Whether :func:`select_bit` may use ``pdep``.
 HAS_PDEP = _has_pdep()
 
+_I32 = ir.IntType(32)
+_I64 = ir.IntType(64)
+_I128 = ir.IntType(128)
+_BYTE = ir.IntType(8)
+_U64 = types.uint64
+
+
 # An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
 _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
-_I64 = ir.IntType(64)
-_I128 = ir.IntType(128)
+
+def _emits(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make an intrinsic of a function that emits its instructions, given the builder and the arguments.
+
+    Args:
+        result: type of the result; ``types.void`` for none; None: the type of the first argument.
+        *kinds: the arguments' types; None: as it is given. The function gets an array as the address of its
+            first element.
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)  # whose parameters numba reads
+        def typed(_typing_context: Any, *found: Any) -> Any:
+            arguments = [kind or own for kind, own in zip(kinds, found, strict=True)]
+
+            def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+                given = [
+                    context.make_array(kind)(context, builder, value).data
+                    if isinstance(kind, types.Array)
+                    else value
+                    for kind, value in zip(arguments, args, strict=True)
+                ]
+                emitted = emit(builder, *given)
+                return context.get_dummy_value() if result is types.void else emitted
+
+            return (result or arguments[0])(*arguments), codegen
+
+        return _intrinsic(typed)
+
+    return decorate
 
 
 def _llvm_unary(name: str) -> Any:
-    @_intrinsic
-    def call(typing_context: Any, value: Any) -> Any:
-        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            return builder.call(builder.module.declare_intrinsic(name, [_I64]), args)
-
-        return types.uint64(types.uint64), codegen
+    @_emits(_U64, _U64)
+    def call(builder: Any, value: Any) -> Any:
+        return builder.call(builder.module.declare_intrinsic(name, [_I64]), [value])
 
     return call
 
@@ -68,70 +101,48 @@ popcount = _llvm_unary("llvm.ctpop")
 bswap64 = _llvm_unary("llvm.bswap")
 
 
-@_intrinsic
-def float_bits(typing_context: Any, value: Any) -> Any:
-    """The 32 bits of an ``f32`` as a signed integer, sign-extended to ``i64``."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.sext(builder.bitcast(args[0], ir.IntType(32)), _I64)
-
-    return types.int64(types.float32), codegen
+@_emits(types.int64, types.float32)
+def float_bits(builder: Any, value: Any) -> Any:
+    """Return the 32 bits of an ``f32`` as a signed integer, sign-extended to ``i64``."""
+    return builder.sext(builder.bitcast(value, _I32), _I64)
 
 
-@_intrinsic
-def high64(typing_context: Any, a: Any, b: Any) -> Any:
-    """The high 64 bits of the 128-bit product of two ``u64``."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        product = builder.mul(builder.zext(args[0], _I128), builder.zext(args[1], _I128))
-        return builder.trunc(builder.lshr(product, ir.Constant(_I128, 64)), _I64)
-
-    return types.uint64(types.uint64, types.uint64), codegen
+@_emits(_U64, _U64, _U64)
+def high64(builder: Any, a: Any, b: Any) -> Any:
+    """Return the high 64 bits of the 128-bit product of two ``u64``."""
+    product = builder.mul(builder.zext(a, _I128), builder.zext(b, _I128))
+    return builder.trunc(builder.lshr(product, ir.Constant(_I128, 64)), _I64)
 
 
 # Numba's own arithmetic widens to 64 bits, and a loop of it becomes a vector loop of lanes of 64 bits. These
-# two stay as wide as their arguments.
-_LANE_BITS: dict[Any, int] = {types.uint16: 16, types.uint32: 32}
+# two stay as wide as their arguments, ``u16`` or ``u32``.
 
 
-@_intrinsic
-def fold(typing_context: Any, x: Any) -> Any:
-    """``x ^ x >> w/2`` of a ``u16`` or ``u32`` of w bits."""
-    bits = _LANE_BITS[x]
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.xor(args[0], builder.lshr(args[0], ir.Constant(ir.IntType(bits), bits // 2)))
-
-    return x(x), codegen
+@_emits(None, None)
+def fold(builder: Any, x: Any) -> Any:
+    """Return ``x ^ x >> w/2`` of an integer of w bits."""
+    return builder.xor(x, builder.lshr(x, ir.Constant(x.type, x.type.width // 2)))
 
 
-@_intrinsic
-def add_below(typing_context: Any, x: Any, y: Any, size: Any) -> Any:
-    """``(x + (y * size >> w)) % size`` of three ``u16`` or ``u32`` of w bits, ``x < size <= 2**(w - 1)``."""
-    bits = _LANE_BITS[x]
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        lane, wide = ir.IntType(bits), ir.IntType(2 * bits)
-        number, scaled, limit = args
-        product = builder.mul(builder.zext(scaled, wide), builder.zext(limit, wide))
-        offset = builder.trunc(builder.lshr(product, ir.Constant(wide, bits)), lane)
-        added = builder.add(number, offset)
-        reduced = builder.sub(added, limit)
-        return builder.select(builder.icmp_unsigned("<", added, reduced), added, reduced)
-
-    return x(x, x, x), codegen
+@_emits(None, None, None, None)
+def add_below(builder: Any, x: Any, y: Any, size: Any) -> Any:
+    """Return ``(x + (y * size >> w)) % size`` of three integers of w bits, ``x < size <= 2**(w - 1)``."""
+    bits = x.type.width
+    wide = ir.IntType(2 * bits)
+    product = builder.mul(builder.zext(y, wide), builder.zext(size, wide))
+    offset = builder.trunc(builder.lshr(product, ir.Constant(wide, bits)), x.type)
+    added = builder.add(x, offset)
+    reduced = builder.sub(added, size)
+    return builder.select(builder.icmp_unsigned("<", added, reduced), added, reduced)
 
 
 def _bmi2(name: str) -> Any:
-    @_intrinsic
-    def call(typing_context: Any, value: Any, mask: Any) -> Any:
-        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            function = builder.module.globals.get(name)
-            if function is None:
-                function = ir.Function(builder.module, ir.FunctionType(_I64, [_I64, _I64]), name=name)
-            return builder.call(function, args)
-
-        return types.uint64(types.uint64, types.uint64), codegen
+    @_emits(_U64, _U64, _U64)
+    def call(builder: Any, value: Any, mask: Any) -> Any:
+        function = builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(builder.module, ir.FunctionType(_I64, [_I64, _I64]), name=name)
+        return builder.call(function, [value, mask])
 
     return call
 
@@ -142,7 +153,7 @@ _pext = _bmi2("llvm.x86.bmi.pext.64")
 
 @register_jitable
 def select_bit_loop(mask: Any, n: Any) -> Any:
-    """The ``n``-th set bit of ``mask`` (from the lowest, 0-based), alone in a ``u64``; portable form."""
+    """Isolate the ``n``-th set bit of ``mask`` (from the lowest, 0-based); portable form."""
     one = np.uint64(1)
     for _ in range(n):
         mask &= mask - one
@@ -159,7 +170,7 @@ select_bit: Callable[[Any, Any], Any] = _select_bit_pdep if HAS_PDEP else select
 
 @register_jitable
 def extract_nibbles_loop(board: Any, mask: Any) -> Any:
-    """The nibbles of ``board`` under ``mask`` (whole nibbles), moved together; portable form."""
+    """Pack the nibbles of ``board`` under ``mask`` (whole nibbles) together; portable form."""
     out = shift = np.uint64(0)
     for i in range(16):
         at = np.uint64(4 * i)
@@ -169,28 +180,22 @@ def extract_nibbles_loop(board: Any, mask: Any) -> Any:
     return out
 
 
-@register_jitable
-def _extract_nibbles_pext(board: Any, mask: Any) -> Any:
-    return _pext(board, mask)
+extract_nibbles: Callable[[Any, Any], Any] = _pext if HAS_PDEP else extract_nibbles_loop
 
 
-extract_nibbles: Callable[[Any, Any], Any] = _extract_nibbles_pext if HAS_PDEP else extract_nibbles_loop
+def _store_bits(builder: Any, value: Any, pointer: Any, bits: int) -> None:
+    """Emit a store of the low ``bits`` of a ``u64``, whatever the alignment."""
+    word = ir.IntType(bits)
+    value = value if bits == 64 else builder.trunc(value, word)
+    builder.store(value, builder.bitcast(pointer, word.as_pointer()), align=1)
 
 
 def _store(bits: int) -> Any:
-    """A store of the low ``bits`` of a ``u64`` at a byte offset, whatever its alignment."""
-    width = ir.IntType(bits)
+    """Make a store of the low ``bits`` of a ``u64`` at a byte offset of an array."""
 
-    @_intrinsic
-    def store(typing_context: Any, buffer: Any, offset: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            array = context.make_array(signature.args[0])(context, builder, args[0])
-            place = builder.gep(array.data, [args[1]])
-            value = args[2] if bits == 64 else builder.trunc(args[2], width)
-            builder.store(value, builder.bitcast(place, width.as_pointer()), align=1)
-            return context.get_dummy_value()
-
-        return types.void(buffer, types.uint64, types.uint64), codegen
+    @_emits(types.void, None, _U64, _U64)
+    def store(builder: Any, buffer: Any, offset: Any, value: Any) -> None:
+        _store_bits(builder, value, builder.gep(buffer, [offset]), bits)
 
     return store
 
@@ -202,21 +207,21 @@ store64 = _store(64)
 
 
 # ------------------------------------------------------------------------------- memory by address
-# What follows takes addresses as ``u64``, and checks nothing: whoever calls it has checked that the bytes
-# are there, and keeps alive what they belong to.
+# The following take addresses as ``u64`` and check nothing: the caller has checked that the bytes are there,
+# and keeps their owner alive.
+
+
+def _pointer(builder: Any, address: Any, kind: Any = _BYTE) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
 
 
 def _load(bits: int) -> Any:
-    """The ``bits`` at an address, whatever its alignment, as a ``u64``."""
-    width = ir.IntType(bits)
+    """Make a load of ``bits`` at an address, whatever its alignment, as a ``u64``."""
 
-    @_intrinsic
-    def load(typing_context: Any, address: Any) -> Any:
-        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            value = builder.load(builder.inttoptr(args[0], width.as_pointer()), align=1)
-            return value if bits == 64 else builder.zext(value, _I64)
-
-        return types.uint64(types.uint64), codegen
+    @_emits(_U64, _U64)
+    def load(builder: Any, address: Any) -> Any:
+        value = builder.load(_pointer(builder, address, ir.IntType(bits)), align=1)
+        return value if bits == 64 else builder.zext(value, _I64)
 
     return load
 
@@ -227,17 +232,11 @@ load64 = _load(64)
 
 
 def _store_at(bits: int) -> Any:
-    """A store of the low ``bits`` of a ``u64`` at an address, whatever its alignment."""
-    width = ir.IntType(bits)
+    """Make a store of the low ``bits`` of a ``u64`` at an address, whatever its alignment."""
 
-    @_intrinsic
-    def store(typing_context: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            value = args[1] if bits == 64 else builder.trunc(args[1], width)
-            builder.store(value, builder.inttoptr(args[0], width.as_pointer()), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.uint64, types.uint64), codegen
+    @_emits(types.void, _U64, _U64)
+    def store(builder: Any, address: Any, value: Any) -> None:
+        _store_bits(builder, value, _pointer(builder, address, ir.IntType(bits)), bits)
 
     return store
 
@@ -247,32 +246,27 @@ store32_at = _store_at(32)
 store64_at = _store_at(64)
 
 
-def _ask_for(builder: Any, pointer: Any, locality: int, *, to_write: bool = False) -> None:
-    """LLVM's prefetch of the line that a pointer is in, of data."""
-    word = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+def _emit_prefetch(builder: Any, pointer: Any, locality: int, *, to_write: bool = False) -> None:
+    """Emit LLVM's prefetch of the cache line that a pointer is in, of data; never a fault."""
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
     data = 1
-    builder.call(function, [pointer, *(ir.Constant(word, int(n)) for n in (to_write, locality, data))])
+    builder.call(function, [pointer, *(ir.Constant(_I32, int(n)) for n in (to_write, locality, data))])
 
 
 def _prefetch(locality: int) -> Any:
-    """A request for the cache line at an address, for one read; any address is harmless."""
+    """Make a prefetch of the cache line at an address, for one read."""
 
-    @_intrinsic
-    def prefetch(typing_context: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            _ask_for(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()), locality)
-            return context.get_dummy_value()
-
-        return types.void(types.uint64), codegen
+    @_emits(types.void, _U64)
+    def prefetch(builder: Any, address: Any) -> None:
+        _emit_prefetch(builder, _pointer(builder, address), locality)
 
     return prefetch
 
 
 #: Into all levels of cache.
 prefetch = _prefetch(3)
-#: Into the second level: more lines can be under way than the first has places for.
+#: Into the second level: more lines can be in flight than the first level has room for.
 prefetch_many = _prefetch(2)
 
 
@@ -281,103 +275,70 @@ _MIRROR = [4 * (cell // 4) + 3 - cell % 4 for cell in range(16)]
 _FLIP = [4 * (3 - cell // 4) + cell % 4 for cell in range(16)]
 _TRANSPOSE = [4 * (cell % 4) + cell // 4 for cell in range(16)]
 
-
-_BYTE = ir.IntType(8)
 _CELLS = ir.VectorType(_BYTE, 16)
 
 
 def _shuffled(builder: Any, cells: Any, order: list[int]) -> Any:
-    """The bytes of a vector in an order that is known when it is compiled."""
-    lanes = ir.VectorType(ir.IntType(32), len(order))
+    """Emit a shuffle of a vector's bytes by constant indices."""
+    lanes = ir.VectorType(_I32, len(order))
     return builder.shuffle_vector(cells, ir.Constant(cells.type, ir.Undefined), ir.Constant(lanes, order))
 
 
 def _turned(builder: Any, cells: Any, k: Any) -> Any:
-    """A board of 16 bytes, turned by ``tape2048.game.rules.symmetry(board, k)``.
+    """Emit ``tape2048.game.rules.symmetry(board, k)`` of a board of 16 bytes.
 
-    Three shuffles with constant masks, each blended in or not by a bit of ``k``: no table, and no branch,
-    which on a random ``k`` the processor would guess wrong every other time.
+    Three shuffles with constant masks, each blended in by a bit of ``k``: no table, and no branch, which the
+    processor would mispredict every other time on a random ``k``.
     """
     undefined = ir.Constant(_CELLS, ir.Undefined)
     for bit, order in enumerate((_MIRROR, _FLIP, _TRANSPOSE)):
         chosen = builder.trunc(builder.lshr(k, ir.Constant(_I64, bit)), ir.IntType(1))
-        first = builder.insert_element(undefined, builder.sext(chosen, _BYTE), ir.Constant(ir.IntType(32), 0))
+        first = builder.insert_element(undefined, builder.sext(chosen, _BYTE), ir.Constant(_I32, 0))
         mask = _shuffled(builder, first, [0] * 16)
         cells = builder.xor(cells, builder.and_(builder.xor(cells, _shuffled(builder, cells, order)), mask))
     return cells
 
 
-@_intrinsic
-def copy_symmetry(typing_context: Any, source: Any, target: Any, k: Any) -> Any:
-    """Copy a board of 16 bytes from one address to another, turned by ``tape2048.game.rules.symmetry``."""
-
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        cells = builder.load(builder.inttoptr(args[0], _CELLS.as_pointer()), align=1)
-        cells = _turned(builder, cells, args[2])
-        builder.store(cells, builder.inttoptr(args[1], _CELLS.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, types.uint64), codegen
+@_emits(types.void, _U64, _U64, _U64)
+def copy_symmetry(builder: Any, source: Any, target: Any, k: Any) -> None:
+    """Copy a board of 16 bytes between two addresses, turned by ``tape2048.game.rules.symmetry``."""
+    cells = builder.load(_pointer(builder, source, _CELLS), align=1)
+    builder.store(_turned(builder, cells, k), _pointer(builder, target, _CELLS), align=1)
 
 
 # A board's bytes as they lie in memory have cells 14 and 15 first, the higher one of two in the lower nibble.
 _FROM_NIBBLES = [7 - cell // 2 + (8 if cell % 2 == 0 else 0) for cell in range(16)]
 
 
-@_intrinsic
-def unpack_symmetry(typing_context: Any, board: Any, target: Any, k: Any) -> Any:
-    """Write a board of 4 bits a cell as 16 bytes, turned as by :func:`copy_symmetry`."""
+@_emits(types.void, _U64, _U64, _U64)
+def unpack_symmetry(builder: Any, board: Any, target: Any, k: Any) -> None:
+    """Write a packed board as 16 bytes at an address, turned as by :func:`copy_symmetry`."""
     half = ir.VectorType(_BYTE, 8)
-
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        pairs = builder.bitcast(args[0], half)
-        low = builder.and_(pairs, ir.Constant(half, [15] * 8))
-        high = builder.lshr(pairs, ir.Constant(half, [4] * 8))
-        order = ir.Constant(ir.VectorType(ir.IntType(32), 16), _FROM_NIBBLES)
-        cells = _turned(builder, builder.shuffle_vector(low, high, order), args[2])
-        builder.store(cells, builder.inttoptr(args[1], _CELLS.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, types.uint64), codegen
+    pairs = builder.bitcast(board, half)
+    low = builder.and_(pairs, ir.Constant(half, [15] * 8))
+    high = builder.lshr(pairs, ir.Constant(half, [4] * 8))
+    order = ir.Constant(ir.VectorType(_I32, 16), _FROM_NIBBLES)
+    cells = _turned(builder, builder.shuffle_vector(low, high, order), k)
+    builder.store(cells, _pointer(builder, target, _CELLS), align=1)
 
 
-def _element_address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
-    """The address of an element of a one-dimensional array."""
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [offset])
+_RECORD = ir.VectorType(_BYTE, 32)
 
 
-_RECORD = ir.VectorType(ir.IntType(8), 32)
-
-
-@_intrinsic
-def copy_record(typing_context: Any, target: Any, to: Any, source: Any, at: Any) -> Any:
-    """32 bytes from ``source[at:]`` to ``target[to:]``, both ``u8`` arrays, whatever their alignment."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        types_ = signature.args
-        read = builder.bitcast(
-            _element_address(context, builder, types_[2], args[2], args[3]), _RECORD.as_pointer()
-        )
-        write = builder.bitcast(
-            _element_address(context, builder, types_[0], args[0], args[1]), _RECORD.as_pointer()
-        )
-        builder.store(builder.load(read, align=1), write, align=1)
-        return context.get_dummy_value()
-
-    return types.void(target, types.uint64, source, types.uint64), codegen
+@_emits(types.void, None, _U64, None, _U64)
+def copy_record(builder: Any, target: Any, to: Any, source: Any, at: Any) -> None:
+    """Copy 32 bytes from ``source[at:]`` to ``target[to:]``, both ``u8`` arrays, whatever their alignment."""
+    read = builder.bitcast(builder.gep(source, [at]), _RECORD.as_pointer())
+    write = builder.bitcast(builder.gep(target, [to]), _RECORD.as_pointer())
+    builder.store(builder.load(read, align=1), write, align=1)
 
 
 def _prefetch_in(locality: int = 3, *, to_write: bool = False) -> Any:
-    """A request for the cache line of ``buffer[offset]`` (one dimension); never a fault."""
+    """Make a prefetch of the cache line of ``buffer[offset]`` (one dimension)."""
 
-    @_intrinsic
-    def prefetch_in(typing_context: Any, buffer: Any, offset: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = _element_address(context, builder, signature.args[0], args[0], args[1])
-            _ask_for(builder, place, locality, to_write=to_write)
-            return context.get_dummy_value()
-
-        return types.void(buffer, types.uint64), codegen
+    @_emits(types.void, None, _U64)
+    def prefetch_in(builder: Any, buffer: Any, offset: Any) -> None:
+        _emit_prefetch(builder, builder.gep(buffer, [offset]), locality, to_write=to_write)
 
     return prefetch_in
 
@@ -390,12 +351,12 @@ prefetch_many_in = _prefetch_in(2)
 claim_in = _prefetch_in(to_write=True)
 
 
-# ---------------------------------------------------------------- tables of words, by address
+# ---------------------------------------------------------------- tables of u64, by address
 
 
 @register_jitable
 def word(table: Any, index: Any) -> Any:
-    """An entry of a table of ``u64``."""
+    """Return an entry of a table of ``u64``."""
     return load64(table + (index << U64(3)))
 
 
@@ -407,7 +368,7 @@ def keep(table: Any, index: Any, value: Any) -> None:
 
 @register_jitable
 def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
-    """The range that a number lies in, by a guide's tables; see ``guide``."""
+    """Look up the range that a number lies in, by the tables of a ``tape2048.base.guide.Guide``."""
     entry = word(entries, number >> shift)
     within = number & ((U64(1) << shift) - U64(1))
     place = (entry & U64(0xFFFFFFFF)) + U64(within >= ((entry >> U64(32)) & U64(0x7FFFFFFF)))

@@ -1,4 +1,4 @@
-"""One mixing function for everything that is drawn from a key: splits, caps, symmetries."""
+"""The mixing function of all draws that a key determines: splits, caps, symmetries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["mix64"]
-
 _U64 = np.uint64
 
 
 def mix64(value: Any) -> Any:
-    """SplitMix64's finalizer (Steele, Lea, Flood 2014; Stafford's variant 13): a bijection on ``u64``.
+    """Apply SplitMix64's finalizer (Steele, Lea, Flood 2014; Stafford's variant 13), a bijection on ``u64``.
 
-    Written so that it works on arrays of NumPy and, inlined, on scalars of compiled code. (NumPy's own
-    scalars warn of the overflow that is meant here: pass an array.)
+    It works on arrays of NumPy and, inlined, on scalars of compiled code. (NumPy's own scalars warn of the
+    intended overflow: pass an array.)
     """
     value = (value ^ (value >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> _U64(27))) * _U64(0x94D049BB133111EB)

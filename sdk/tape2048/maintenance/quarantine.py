@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.base.text import json_bytes
+from tape2048.base.text import pretty_json
 from tape2048.errors import HeldError, NameTakenError
 from tape2048.io.durable import fsync_dir, numbered, rename_noreplace, storage_errors, write_file
 
@@ -64,7 +64,7 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
         at=f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}",
         findings=[msgspec.to_builtins(finding) for finding in findings],
     )
-    text = msgspec.json.format(json_bytes(reason)) + b"\n"
+    text = pretty_json(reason)
     with storage_errors(path, "moving it to the quarantine"):
         home.mkdir(exist_ok=True)
         for target in numbered(home / name):

@@ -21,7 +21,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, NetworkError, TrailingBytesError, TruncatedError
 from tape2048.io.durable import publishing_file
-from tape2048.io.safetensors import decode, encode, mapped
+from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.ntuple.layout import Layout, tuple_text
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def file_facts(name: str) -> dict[str, Any]:
 def _bytes_of(name: str) -> memoryview:
     path = network_path(name)
     try:
-        return mapped(path, "a network")
+        return map_file(path, "a network")
     except OSError as error:
         raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
 

@@ -29,13 +29,14 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
+from tape2048.base.text import pretty_json
 from tape2048.errors import AlreadyRunningError, DiskFullError, EmbeddingsError, NameTakenError
 from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
     new_file,
+    path_exists,
     replace_file,
-    stands,
     storage_errors,
     try_lock,
     write_all,
@@ -210,14 +211,13 @@ class Draft:
             if missing:
                 return missing
             final = self._session / EMBEDDINGS_NPY
-            if stands(self._path / _VALUES):
+            if path_exists(self._path / _VALUES):
                 fsync_path(self._path / _VALUES)
                 (self._session / EMBEDDINGS_JSON).unlink(missing_ok=True)
                 fsync_dir(self._session)
                 (self._path / _VALUES).replace(final)
                 fsync_dir(self._session)
-            text = msgspec.json.format(msgspec.json.encode(self.plan.facts), indent=1) + b"\n"
-            replace_file(self._session / EMBEDDINGS_JSON, text)
+            replace_file(self._session / EMBEDDINGS_JSON, pretty_json(self.plan.facts))
             shutil.rmtree(self._path)
             fsync_dir(self._session)
         return None
@@ -237,7 +237,7 @@ class Draft:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # waits, unlike try_lock()
-            yield stands(self._path)
+            yield path_exists(self._path)
         finally:
             os.close(fd)
 
@@ -287,7 +287,7 @@ class Draft:
 
     def _open_values(self) -> None:
         path = self._path / _VALUES
-        if not stands(path) and stands(self._session / EMBEDDINGS_NPY) and self._moved():
+        if not path_exists(path) and path_exists(self._session / EMBEDDINGS_NPY) and self._moved():
             return  # it has its name already; what is left to do is the rest of publish()
         self._values = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         status = os.fstat(self._values)
@@ -308,8 +308,8 @@ class Draft:
     def _missing(self) -> list[int]:
         """Chunks without a record, or whose bytes are not those of theirs."""
         path = self._path / _VALUES
-        path = path if stands(path) else self._session / EMBEDDINGS_NPY
-        content = map_path(path).data if stands(path) else memoryview(b"")
+        path = path if path_exists(path) else self._session / EMBEDDINGS_NPY
+        content = map_path(path).data if path_exists(path) else memoryview(b"")
         if len(content) != self.plan.bytes or bytes(content[:_HEADER_BYTES]) != self.plan.header:
             return list(range(self.plan.chunks))
         done = self.done()

@@ -1,17 +1,17 @@
-"""Settings as data: what the fields of a configuration Struct say about themselves, and how values are read.
+"""Settings as data: what the fields of a configuration Struct declare, and how their values are read.
 
 A field of a configuration is declared once::
 
     rotate_s: Annotated[Seconds | None, about("longest a session stays open", why="...", none="off")] = None
 
-:func:`settings_of` turns the Struct into one :class:`Setting` for each field; command line flags,
-environment variables, error messages, the reference table and the sample file all come from there.
-:func:`read_value` is the only way in for a value, wherever it was written:
+:func:`settings_of` makes one :class:`Setting` of each field, the source of command line flags, environment
+variables, error messages, the reference table and the sample file. :func:`read_value` parses and checks all
+values:
 
 * **text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number; seconds may
   be written ``90``, ``90s``, ``1.5min``, ``2h``, ``1d``; megabytes (10**6 bytes) ``500``, ``500MB``, ``2GB``.
-* **native** (TOML): numbers are numbers; the only text where a number belongs is the word for "none"
-  (such as ``"off"``).
+* **native** (TOML): numbers are numbers; the only text in place of a number is the word for None (such as
+  ``"off"``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.settings.toml import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 S = TypeVar("S", bound="Settings")
@@ -39,8 +39,14 @@ S = TypeVar("S", bound="Settings")
 ENV_PREFIX = "TAPE2048_"
 
 Kind = Literal["int", "float", "str", "bool", "table"]
+_KINDS: dict[type[inspect.Type], Kind] = {
+    inspect.IntType: "int",
+    inspect.FloatType: "float",
+    inspect.StrType: "str",
+    inspect.BoolType: "bool",
+}
 
-#: What may follow a number in text, by the unit of the setting, as a factor to that unit.
+#: Suffixes of numbers in text, by the unit of the setting, as factors of that unit.
 _SUFFIXES: dict[str, dict[str, Decimal]] = {
     "count": {"k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9},
     "s": {"s": Decimal(1), "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)},
@@ -48,24 +54,14 @@ _SUFFIXES: dict[str, dict[str, Decimal]] = {
 }
 _COUNTED = ("_games", "moves", "_rows", "_sessions", "_steps")
 
-_BOOLS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
-#: Numbers with more digits than this are refused before they are computed: ``1e999999999`` has a billion.
-#: 64 bits need 20, and 20 digits times the largest factor stay exact in Decimal's 28.
+#: Numbers with more digits are refused before they are computed: ``1e999999999`` has a billion. 64 bits need
+#: 20, and 20 digits times the largest factor are exact in Decimal's 28.
 _DIGITS_MAX = 20
 
 #: Whole numbers written as floats (``1e7`` in TOML) are exact up to here.
 _FLOAT_EXACT_MAX = 2**53
-
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -74,10 +70,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value was written.
-
-    ``where`` is ``FILE:LINE``, the environment variable's name, the flag, or empty for a default.
-    """
+    """The source of a value; ``where`` is ``FILE:LINE``, the variable, the flag, or empty for a default."""
 
     kind: Literal["default", "file", "env", "flag"]
     where: str = ""
@@ -91,15 +84,15 @@ class Setting(msgspec.Struct, frozen=True):
 
     Args:
         name: the field's name, unit last.
-        kind: what its values are.
-        default: the value where nobody gives one.
+        kind: type of its values.
+        default: the default value.
         text: what it does.
-        why: why the default is what it is.
-        none: the word for None in flags, environment and file; None where None is not a value.
+        why: reason of the default.
+        none: the word for None in flags, environment and file; None if None is not a value.
         ge: least value.
-        gt: value that it must exceed.
+        gt: exclusive lower bound.
         le: greatest value.
-        pattern: what text must match as a whole.
+        pattern: regular expression of the whole text.
         form: the pattern, in words.
     """
 
@@ -127,12 +120,12 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def has_text(self) -> bool:
-        """Whether a flag or a variable can hold it; a table stands in files only."""
+        """Whether a flag or a variable can hold it; a table is for files only."""
         return self.kind != "table"
 
     @property
     def unit(self) -> str:
-        """``s``, ``mb``, ``count``, or empty: the unit that the name ends in."""
+        """The unit at the name's end: ``s``, ``mb``, ``count``, or empty."""
         if self.name.endswith(_COUNTED):
             return "count"
         suffix = self.name.rpartition("_")[2]
@@ -140,13 +133,13 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def expected(self) -> str:
-        """The values it takes, in words."""
+        """The allowed values, in words."""
         words = self._expected_value()
         return words if self.none is None else f'{words}, or "{self.none}"'
 
     @property
     def units(self) -> str:
-        """What may follow a number of it in a flag or a variable, in words; empty where nothing may."""
+        """The suffixes of a number in a flag or a variable, in words; empty without any."""
         *some, last = _SUFFIXES.get(self.unit, {"": 1})
         return f"{', '.join(some)} or {last}" if some else last
 
@@ -166,7 +159,7 @@ class Setting(msgspec.Struct, frozen=True):
         return noun if self.ge is None else f"{noun} of at least {_plain(self.ge)}"
 
     def show(self, value: object) -> str:
-        """A value as a person would write it."""
+        """Format a value as a person would write it."""
         if value is None:
             return self.none or '""'
         if isinstance(value, bool):
@@ -189,55 +182,55 @@ def about(
     choices: Sequence[str] = (),
     **bounds: Any,
 ) -> msgspec.Meta:
-    """What a field says about itself, beside its type.
+    """Declare a field, beside its type.
 
     Args:
         text: what the setting does.
-        why: why the default is what it is.
-        none: the word for None, where the setting may be None.
+        why: reason of the default.
+        none: the word for None, if the setting may be None.
         form: the pattern in words.
-        choices: the words that it may be, in place of a pattern and a form.
-        bounds: of ``msgspec.Meta``: ``ge``, ``gt``, ``le``, ``pattern``; a field that may be None has them in
-            its type (``Count | None``).
+        choices: all allowed words, in place of a pattern and a form.
+        bounds: ``ge``, ``gt``, ``le``, ``pattern``; those of an optional field are in its type.
     """
     if choices:
         *some, last = choices
         form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
     extra = {"why": why, "none": none, "form": form}
-    if bounds.get("le", 0) >= 2**63 - 1:  # past what msgspec takes
+    if bounds.get("le", 0) >= 2**63 - 1:  # beyond msgspec's range
         extra["le"] = bounds.pop("le")
     return msgspec.Meta(description=text, extra=extra, **bounds)
 
 
 @functools.cache
 def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
-    """The settings of a configuration Struct, by name, in the order of its fields."""
+    """Return the settings of a configuration Struct, by name, in the order of its fields."""
     info = inspect.type_info(config)
     assert isinstance(info, inspect.StructType)
     return {field.name: _setting(field) for field in info.fields}
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A configuration that :func:`load_settings` reads; :func:`about` declares each field."""
+    """Base class of configurations for :func:`load_settings`; :func:`about` declares each field."""
 
     def check(self) -> None:
-        """Refuse settings that are fine one by one and cannot all hold."""
+        """Raise ConfigError for settings that are valid one by one and conflict."""
 
 
 def load_settings(
     kind: type[S], path: Path | None, flags: Mapping[str, object] | None, *, listed_by: str
 ) -> S:
-    """The configuration of a file, with what flags say in place of it.
+    """Load a configuration from a file, overridden by flags.
 
     Args:
         kind: the configuration's class.
-        path: a TOML file; None: the defaults. A list of numbers stands for text of numbers apart by spaces.
+        path: a TOML file, where a list of numbers is short for text of numbers separated by spaces; or None.
         flags: values as text, by name; None: not given.
         listed_by: the command that lists all settings.
 
     Raises:
-        UnknownKeyError: a setting that does not exist; names the nearest one.
-        ConfigError: a value that cannot be, settings that cannot all hold, or a file that cannot be read.
+        ConfigError: an invalid value, conflicting settings, or an unreadable file; UnknownKeyError for an
+        unknown
+            setting.
     """
     settings = settings_of(kind)
     given: list[tuple[str, object, Origin]] = []
@@ -263,62 +256,34 @@ def load_settings(
 
 
 def _spaced(raw: object) -> object:
-    """``[8192, 16384]`` as ``"8192 16384"``."""
+    """Convert ``[8192, 16384]`` to ``"8192 16384"``."""
     if isinstance(raw, list) and raw and all(isinstance(item, int | float) for item in raw):
         return " ".join(str(item) for item in raw)
     return raw
 
 
 def _setting(field: inspect.Field) -> Setting:
-    assert isinstance(field.type, inspect.Metadata), f"{field.name} says nothing about itself: use about()"
+    assert isinstance(field.type, inspect.Metadata), f"{field.name} lacks its declaration: use about()"
     extra = dict(field.type.extra or {})
     text = (field.type.extra_json_schema or {})["description"]
     inner = field.type.type
     if isinstance(inner, inspect.UnionType):
         inner = next(option for option in inner.types if not isinstance(option, inspect.NoneType))
-    kind: Kind
-    bounds: dict[str, Any]
-    match inner:
-        case inspect.IntType(gt=gt, ge=ge, le=le):
-            kind, bounds = "int", {"gt": gt, "ge": ge, "le": le}
-        case inspect.FloatType(gt=gt, ge=ge, le=le):
-            kind, bounds = "float", {"gt": gt, "ge": ge, "le": le}
-        case inspect.StrType(pattern=pattern):
-            kind, bounds = "str", {"pattern": pattern}
-        case inspect.BoolType():
-            kind, bounds = "bool", {}
-        case _:
-            kind, bounds = "table", {}
+    kind = _KINDS.get(type(inner), "table")
+    bounds = {name: getattr(inner, name, None) for name in ("gt", "ge", "le", "pattern")}
     default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     return Setting(name=field.name, kind=kind, default=default, text=text, **{**bounds, **extra})
 
 
 def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
-    """The value of a setting, checked.
-
-    Args:
-        setting: what it is for.
-        raw: as it was written; text from flags and the environment, native from a file.
-        origin: where it was written, for the error.
-
-    Raises:
-        ConfigError: found, expected, where, and what to do.
-    """
+    """Parse and check a value, ``raw``, which is text except from a file; ConfigError for an invalid one."""
     if setting.none is not None and (raw is None or raw == setting.none):
         return None
-    match setting.kind:
-        case "bool":
-            return _read_bool(setting, raw, origin)
-        case "int" | "float":
-            return _read_number(setting, raw, origin)
-        case "table":
-            return _read_table(setting, raw, origin)
-        case "str":
-            return _read_str(setting, raw, origin)
+    return _READERS[setting.kind](setting, raw, origin)
 
 
 def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
-    """Whether a value came as text from where everything is text."""
+    """Check whether a value is from a source of text only."""
     return isinstance(raw, str) and origin.kind in ("env", "flag")
 
 
@@ -331,12 +296,8 @@ def _read_str(setting: Setting, raw: object, origin: Origin) -> str:
     if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
         _refuse(setting, raw, origin)
     if not is_utf8(raw):
-        refuse(
-            f"found {raw!r}, expected UTF-8 text",
-            setting.name,
-            origin,
-            hint="it is recorded as text: use a name without such bytes",
-        )
+        hint = "it is recorded as text: choose a name in UTF-8"
+        refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
     return raw
 
 
@@ -357,7 +318,7 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
 
 
 def _is_number(raw: object) -> TypeGuard[float]:
-    """Whether a file has a number that can be computed with; whole ones have digits without end there."""
+    """Check for a finite number; integers of a file can have any number of digits."""
     if isinstance(raw, float):
         return math.isfinite(raw)
     return isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < 10**_DIGITS_MAX
@@ -375,15 +336,23 @@ def _read_table(setting: Setting, raw: object, origin: Origin) -> dict[str, Any]
     if not isinstance(raw, dict):
         _refuse(setting, raw, origin)
     for key, value in raw.items():
-        if not isinstance(value, int | float | str | bool) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, int | float | str) or not is_finite:
             _refuse(setting, {key: value}, origin)
     return dict(raw)
 
 
+_READERS: dict[Kind, Callable[[Setting, object, Origin], Any]] = {
+    "bool": _read_bool,
+    "int": _read_number,
+    "float": _read_number,
+    "str": _read_str,
+    "table": _read_table,
+}
+
+
 def read_plain(text: str) -> int | float | str | bool:
-    """A value that no setting describes (a player's parameter): what it reads as, else the text itself."""
+    """Parse a value without a setting (a player's parameter): a Boolean, a number, else the text itself."""
     if text in ("true", "false"):
         return text == "true"
     number = _number_in(text, {})
@@ -393,12 +362,12 @@ def read_plain(text: str) -> int | float | str | bool:
 
 
 def show_plain(value: object) -> str:
-    """The text that :func:`read_plain` reads as ``value``."""
+    """Format a value for :func:`read_plain`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _number_in(text: str, suffixes: dict[str, Decimal]) -> Decimal | None:
-    """The number that a text stands for, exactly, or None."""
+    """Parse a number exactly; None if the text is not one."""
     text = text.strip()
     if re.fullmatch(r"0[xX][0-9a-fA-F_]{1,20}", text):
         return Decimal(int(text, 16))
@@ -421,9 +390,8 @@ def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
     hint = f"{setting.name}: {setting.text} (default {setting.show(setting.default)})"
     if origin.kind == "file" and isinstance(raw, str) and setting.kind in ("int", "float", "bool"):
         number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
-        plain = (
-            f", and without a unit: {number.normalize():f}" if number and raw.rstrip()[-1].isalpha() else ""
-        )
+        has_unit = number and raw.rstrip()[-1].isalpha()
+        plain = f", and without a unit: {number.normalize():f}" if number and has_unit else ""
         hint = f"write it without quotes{plain}; {hint}"
     elif _is_text(raw, origin) and setting.units:
         hint = f"a unit may follow the number: {setting.units}; {hint}"
@@ -431,7 +399,7 @@ def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
 
 
 def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
-    """Raise the error for a setting's value, placed where it was written."""
+    """Raise the ConfigError of a setting's value, with its source."""
     if origin.kind == "file":
         raise ConfigError(f"{name}: {problem}", path=origin.where, hint=hint)
     raise ConfigError(f"{origin.where or name}: {problem}", hint=hint)
@@ -440,7 +408,7 @@ def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
 def unknown_key(
     found: str, known: Iterable[str], origin: Origin, *, listed_by: str = "tape2048 config show"
 ) -> UnknownKeyError:
-    """The error for a name that no setting has; the nearest one that exists is in the message."""
+    """Make the error of an unknown setting; the message names the nearest known one."""
     names = {name.lower(): name for name in known}
     (nearest,) = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
     message = f"found {found!r}, which is not a setting; the nearest is {names[nearest]!r}"
@@ -449,5 +417,5 @@ def unknown_key(
 
 
 def _plain(bound: float) -> str:
-    """A bound without exponent: 18446744073709551615, not 1.8e+19."""
+    """Format a bound without exponent: 18446744073709551615, not 1.8e+19."""
     return str(bound if isinstance(bound, int) else int(bound) if bound == int(bound) else bound)

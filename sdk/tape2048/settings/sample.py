@@ -1,4 +1,4 @@
-"""TOML files that explain every setting: what it does, its values, and why its default."""
+"""TOML files with an explanation of every setting: purpose, values, and reason of the default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def settings_toml(config: msgspec.Struct) -> str:
-    """A file that says what this configuration is: every setting explained, at its value."""
+    """Format a configuration as a file, every setting explained."""
     entries = []
     for setting in settings_of(type(config)).values():
         value = getattr(config, setting.name)
@@ -24,19 +24,19 @@ def settings_toml(config: msgspec.Struct) -> str:
 
 
 def sample_entry(setting: Setting) -> str:
-    """A setting at its default, in a comment, and what it does above."""
+    """Format a setting as its explanation and its default, commented out."""
     return f"{_about(setting)}\n#{_toml_line(setting, setting.default)}"
 
 
 def _about(setting: Setting, *, named: bool = False) -> str:
-    """The comment above a setting; its default is named where the value below is another one."""
+    """Format the comment above a setting; ``named`` adds the default's value."""
     default = f"Default ({_toml_value(setting, setting.default)})" if named else "Default"
     what = f"{setting.text[0].upper()}{setting.text[1:]}"
     return comment(f"{what}.\nValues: {setting.expected}.\n{default}: {setting.why}.")
 
 
 def comment(text: str) -> str:
-    """Prose as lines of a comment."""
+    """Wrap prose as lines of a comment."""
     lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, 98) or [""])]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 

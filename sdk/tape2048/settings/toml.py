@@ -1,4 +1,4 @@
-"""TOML with line numbers: the standard parser gives values, and forgets where they stood."""
+"""TOML with the line numbers that the standard parser does not report."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from tape2048.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: A configuration is a page of text. A limit, so that a wrong path (a device, a data file) is not read whole.
+#: Limit of a configuration file, so that a wrong path (a device, a data file) is not read whole.
 CONFIG_BYTES_MAX = 1_000_000
 
 _SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config init` writes a sample"
 
 
 def read_toml(path: Path, *, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values of a file, and the line of each top-level name.
-
-    Args:
-        path: the file.
-        sample_hint: what to do where it cannot be read: where a file of this kind comes from.
+    """Read the values of a file, and the line of each top-level name.
 
     Raises:
-        ConfigError: the file cannot be read or is not TOML; line and column as the parser gave them.
+        ConfigError: the file cannot be read (with the given hint), or is not TOML (with line and column).
     """
     text = _read_text(path, sample_hint)
     try:
@@ -74,7 +70,7 @@ def _read_text(path: Path, sample_hint: str) -> str:
 
 
 def _place(message: str, text: str) -> tuple[str, int, int]:
-    """What the parser said, with the line and column that it put behind it."""
+    """Split the parser's message into text, line and column."""
     what, _, where = message.rpartition(" (at ")
     match = re.fullmatch(r"line (\d+), column (\d+)\)", where)
     if match is not None:
@@ -84,10 +80,10 @@ def _place(message: str, text: str) -> tuple[str, int, int]:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The line on which each top-level name of a valid file first stands.
+    """Find the first line of each top-level name of a valid file.
 
-    Statements are told apart by the parser itself: lines are added until what has gathered parses, so
-    that no text inside a multi-line value is taken for a key.
+    The parser itself separates statements: lines are added until they parse, so that no text inside a
+    multi-line value is taken for a key.
     """
     lines: dict[str, int] = {}
     table: str | None = None

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tape2048.base.text import pretty_json
 from tape2048.errors import CriticError, EmbeddingsError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
@@ -146,8 +147,7 @@ def save_critic(
         tensors |= {f"tower.{name}": tensor for name, tensor in tower.state_dict().items()}
     model = tensor_bytes(tensors)
     info = msgspec.structs.replace(info, model_sha256=hashlib.sha256(model).hexdigest())
-    text = msgspec.json.format(msgspec.json.encode(info), indent=1) + b"\n"
-    publish_directory(directory, {MODEL: model, CRITIC_JSON: text}, replace=replace)
+    publish_directory(directory, {MODEL: model, CRITIC_JSON: pretty_json(info)}, replace=replace)
     return info
 
 

@@ -33,8 +33,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
-from tape2048.base.prefetch import Prefetcher
 from tape2048.base.text import as_int
+from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
 from tape2048.batches.fields import check_fields, check_label_dtype
 from tape2048.corpus import Capped

@@ -27,6 +27,7 @@ import msgspec
 import torch
 from torch import nn
 
+from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, CriticError, MissingPackageError
 from tape2048.io.reading import map_path, read_path
 from tape2048.torch.files import publish_directory
@@ -242,8 +243,7 @@ def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool
         NameTakenError: something stands there, and is not to be replaced.
         StorageError: the operating system refused something.
     """
-    config = msgspec.json.format(msgspec.json.encode(tower.config), indent=1) + b"\n"
-    files = {TOWER_JSON: config, MODEL: tensor_bytes(tower.state_dict())}
+    files = {TOWER_JSON: pretty_json(tower.config), MODEL: tensor_bytes(tower.state_dict())}
     publish_directory(directory, files, replace=replace)
 
 

@@ -340,7 +340,7 @@ class TestRead:
             path,
             SEED_SCHEMA.replace(" PRIMARY KEY", "") + "INSERT INTO runs VALUES (7,1,1,1,2), (7,1,1,1,2);",
         )
-        with pytest.raises(BookkeepingError, match="run id 7 stands more than once"):
+        with pytest.raises(BookkeepingError, match="run id 7 occurs more than once"):
             read_metadata(path)
 
     @pytest.mark.parametrize("value", ["'{'", "NULL", "x'00'", "'" + "[" * 50_000 + "'"])

@@ -22,11 +22,11 @@ from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import (
     fsync_dir,
     fsync_path,
+    path_exists,
     publishing_file,
     rename_exchange,
     rename_noreplace,
     replace_file,
-    stands,
     storage_error,
     sweep_drafts,
     write_all,
@@ -193,10 +193,10 @@ def test_what_stands_is_asked_of_the_system_and_a_refusal_is_no_no(tmp_path: Pat
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nowhere")
-    assert stands(tmp_path / "file")
-    assert not any(stands(tmp_path / name) for name in ("none", "dangling", "file/none", "none/none"))
+    assert path_exists(tmp_path / "file")
+    assert not any(path_exists(tmp_path / name) for name in ("none", "dangling", "file/none", "none/none"))
     with pytest.raises(OSError, match="symbolic links"):
-        stands(tmp_path / "loop")
+        path_exists(tmp_path / "loop")
 
 
 # --- renaming

@@ -49,7 +49,7 @@ def test_one_training_at_a_time(tmp_path: Path, made: bool) -> None:
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_directory_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OutDirError, match="cannot be made"), directory(tmp_path / name).locked():
+    with pytest.raises(OutDirError, match="cannot be created or opened"), directory(tmp_path / name).locked():
         pass
 
 
@@ -100,7 +100,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
 ) -> None:
     """Said once, until a line is written again."""
     training, said, before = directory(tmp_path), [], open_files()
-    assert training.note({"step": 1}, said.append)
+    assert training.append_metrics({"step": 1}, said.append)
     write = training_directory.write_all
 
     def write_half(fd: int, line: bytes) -> None:
@@ -110,8 +110,8 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(training_directory, "write_all", write_half)
-            assert [training.note({"step": step}, said.append) for step in (2, 3)] == [False, False]
-        assert training.note({"step": 4}, said.append)
+            assert [training.append_metrics({"step": step}, said.append) for step in (2, 3)] == [False, False]
+        assert training.append_metrics({"step": 4}, said.append)
     assert training.metrics.read_bytes() == b'{"step":1}\n' + b'{"step":4}\n' * 2
     assert len(said) == 2
     assert all(os.strerror(number) in each and each.endswith("are tried again") for each in said)
@@ -123,7 +123,7 @@ def test_another_training_is_refused_with_all_that_differs(tmp_path: Path) -> No
     path = tmp_path / CHECKPOINT
     check_same({"a": 1, "b": None}, {"a": 1}, path, ConfigError, "hint")
     with pytest.raises(
-        ConfigError, match="here has b = 2, not 3; c = None, not 4; a = 1, not None"
+        ConfigError, match="directory has b = 2, not 3; c = None, not 4; a = 1, not None"
     ) as caught:
         check_same({"a": 1, "b": 2}, {"b": 3, "c": 4}, path, ConfigError, "hint")
     assert (caught.value.path, caught.value.hint) == (str(path), "hint")

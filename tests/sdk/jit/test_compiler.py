@@ -133,7 +133,7 @@ def add_module(checkout: Path) -> None:
 
 
 def move_line(checkout: Path) -> None:
-    engine = checkout.parents[3] / "recorder/tape2048_recorder/game/engine.py"
+    engine = checkout.parents[3] / "recorder/tape2048_recorder/engine.py"
     (checkout.parents[1] / "game/rules.py").write_text("WEIGHT = 1\nWEIGHT = 1\n")
     engine.write_text("")
 
@@ -167,7 +167,7 @@ def test_an_installed_recorder_stands_beside_the_sdk(tmp_path: Path, cache_base:
     (packages / "tape2048_recorder/game").mkdir(parents=True)
     installed = Path(shutil.copy(compiler.__file__, packages / "tape2048/jit/compiler.py"))
     before = load(installed).cache_dir()
-    (packages / "tape2048_recorder/game/engine.py").write_text("WEIGHT = 1\n")
+    (packages / "tape2048_recorder/engine.py").write_text("WEIGHT = 1\n")
     assert load(installed).cache_dir() != before
 
 

@@ -224,7 +224,7 @@ class TestManifest:
     )
     def test_name_that_leaves_the_directory(self, path: Path, name: str) -> None:
         self.change(path, files=self.entries(path, **{name: {"bytes": 1, "crc32c": 0}}))
-        with pytest.raises(errors.ManifestError, match="no file's name"):
+        with pytest.raises(errors.ManifestError, match="not a valid file name"):
             Session.open(path)
 
 

@@ -79,7 +79,7 @@ def epochs(corpus: Corpus) -> list[list[list[int]]]:
 
 
 def threads_of_ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("tape2048-ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tape2048-prefetch")]
 
 
 # --- the same batches

@@ -76,11 +76,9 @@ def printable(value: object) -> str:
 
 def print_json(document: Any) -> None:
     """Print one JSON document, indented. NaN becomes null."""
-    import msgspec
+    from tape2048.base.text import pretty_json
 
-    from tape2048.base.text import json_bytes
-
-    _emit(msgspec.json.format(json_bytes(document), indent=2).decode() + "\n")
+    _emit(pretty_json(document).decode())
 
 
 def print_text(text: str) -> None:

@@ -337,7 +337,7 @@ class _Trainer:
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
         if self.ranks.first:
-            self.directory.note({"kind": kind, "step": self.state.step, **values}, self.view.event)
+            self.directory.append_metrics({"kind": kind, "step": self.state.step, **values}, self.view.event)
             self._tracking.note(kind, self.state.step, values)
 
     def _validate(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048.base.prefetch import Prefetcher
+from tape2048.base.threads import Prefetcher
 
 
 class Slot:
@@ -27,7 +27,7 @@ def make(slot: Slot, number: int) -> None:
 
 
 def ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("tape2048-ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tape2048-prefetch")]
 
 
 @given(
@@ -140,7 +140,7 @@ def test_a_thread_that_cannot_begin_ends_the_others(
     begin = threading.Thread.start
 
     def begin_all_but_one(thread: threading.Thread) -> None:
-        if thread.name == "tape2048-ahead-1":
+        if thread.name == "tape2048-prefetch-1":
             raise error
         begin(thread)
 
@@ -159,7 +159,7 @@ def test_a_thread_that_cannot_begin_ends_the_others(
 def test_a_process_ends_with_threads_at_work() -> None:
     code = (
         "import time\n"
-        "from tape2048.base.prefetch import Prefetcher\n"
+        "from tape2048.base.threads import Prefetcher\n"
         "ahead = Prefetcher([[] for _ in range(9)], lambda slot, number: time.sleep(0.01), 0, 10**9, 2)\n"
         "ahead.take()\n"
         "print('ended')\n"
