@@ -60,7 +60,7 @@ from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_file, open_regular, read_exactly, reading
-from tape2048.runs.files import scan_runs
+from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
 
 if TYPE_CHECKING:
@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 
     from tape2048.datasets.packdat_layout import Header
     from tape2048.formats.npy import Load
-
-__all__ = ["HEADER_BYTES", "MAGIC", "STEP_DTYPE", "DataPack"]
 
 _LEVELS = np.float32(65535)
 
@@ -231,7 +229,7 @@ class DataPack(TableRows):
         """
 
         def runs() -> Iterator[Run]:
-            for found in scan_runs(directory, workers):
+            for found in scan(directory, workers):
                 if found.run is not None:
                     yield found.run
                 elif found.error is not None and on_skip is not None:
