@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tape2048.conversion.sources import Endings, SourceRun
     from tape2048.runs.run import Run
 
-__all__ = ["TARGETS", "Converted", "convert", "target_of"]
-
 #: What can be written, and how a name says it.
 TARGETS = {
     "a2run": ".a2run",
@@ -320,7 +318,7 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
 
 
 def _pack(where: Path, flow: _Flow) -> int:
-    from tape2048.packs.reader import PackWriter
+    from tape2048.packs.writer import PackWriter
 
     with PackWriter(where, count_hint=flow.source.count) as writer:
         for run in flow.runs():

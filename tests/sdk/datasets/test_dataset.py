@@ -196,7 +196,7 @@ class TestBuild:
         assert list((tmp_path / "ds").iterdir()) == []
 
     def test_every_kind_of_source(self, tmp_path: Path, runs: Path, built: Path) -> None:
-        from tape2048.packs.reader import pack_directory
+        from tape2048.packs import pack_directory
 
         pack_directory(runs, tmp_path / "x.a2pack")
         (tmp_path / "pack.dat").write_bytes(packdat_bytes())
