@@ -1,4 +1,4 @@
-"""Writing the rows of a data set: one ``steps.npy``, or shards of a size, each with its checksum."""
+"""Writer of a data set's rows: one ``steps.npy``, or shards, each with its checksum."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RowsWriter"]
-
 
 class RowsWriter:
-    """Appends rows to the files of a directory that nobody reads yet.
+    """Appends rows to the files of an unpublished directory.
 
     Args:
-        directory: where ``steps.npy`` or ``shards/`` is made.
-        shard_rows: rows of a shard at most; None: one ``steps.npy``.
+        directory: for ``steps.npy`` or ``shards/``.
+        shard_rows: rows of a full shard; None: one ``steps.npy``.
 
     Attributes:
         rows: rows so far.
@@ -52,7 +50,7 @@ class RowsWriter:
         """Append rows, ``u8[32 * n]``.
 
         Raises:
-            OSError: as the operating system gave it.
+            OSError: from the operating system.
         """
         from crc32c import crc32c
 
@@ -73,10 +71,15 @@ class RowsWriter:
                 self._end()
 
     def link(self, shard: Path, rows: int, entry: FileEntry) -> None:
-        """Take over a finished shard of another directory; it is linked where the file system can.
+        """Add a finished shard of another directory, by a link if the file system can, else by a copy.
+
+        Args:
+            shard: the file.
+            rows: number of its rows.
+            entry: its size and checksum.
 
         Raises:
-            OSError: as the operating system gave it.
+            OSError: from the operating system.
         """
         name = self._next_name()
         target = self._directory / name
@@ -92,17 +95,17 @@ class RowsWriter:
         """End the last file, and flush the directory of the shards.
 
         Raises:
-            OSError: as the operating system gave it.
+            OSError: from the operating system.
         """
         if not self.files and self._fd is None:
-            self._begin()  # no rows at all: still a file that says so
+            self._begin()  # a data set without rows has a file, too
         if self._fd is not None:
             self._end()
         if self._shard_rows is not None:
             fsync_dir(self._directory / SHARDS)
 
     def close(self) -> None:
-        """Let go of a file that was not finished."""
+        """Close an unfinished file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,7 +1,8 @@
 """Sources of runs: run files, directories of them, packs, data sets, sessions, JSON lines and Parquet.
 
-:func:`open_source` detects the kind of a path by its content; :meth:`Source.runs` decodes its runs in a stable
-order on several threads. A run that cannot be read comes with its error and does not affect the others.
+:func:`open_source` detects the kind of a path by its content; :meth:`Source.runs` decodes its runs in a
+stable order on several threads. A run that cannot be read comes with its error and does not affect the
+others.
 """
 
 from __future__ import annotations

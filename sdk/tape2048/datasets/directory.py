@@ -1,6 +1,6 @@
-"""The files of a data set directory: what stands in it, its manifest, and opening it as a whole.
+"""Reader of data set directories: files, manifest, and opening as a whole.
 
-The layout is that of :mod:`tape2048.datasets.dataset`.
+:mod:`tape2048.datasets.dataset` describes the layout.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ if TYPE_CHECKING:
     from tape2048.datasets.table_rows import Part
     from tape2048.formats.npy import NpyHeader
 
-#: Largest manifest that is parsed: room for the names of some 100,000 skipped runs.
+#: Largest accepted manifest: room for the names of some 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
 _FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
-#: How often a data set that is exchanged while it is opened is opened again.
+#: Attempts to open a data set that is exchanged meanwhile.
 OPEN_TRIES = 5
 
 
 def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
-    """Raise EmptyCorpusError where every run of some sources was left out: what is written would be empty."""
+    """Raise EmptyCorpusError if a target has no run because all were skipped."""
     if skipped:
         first = skipped[0]
         raise EmptyCorpusError(
-            f"0 of {counted(len(skipped), 'run')} can be written here; nothing was; the first: "
+            f"0 of {counted(len(skipped), 'run')} can be written here; nothing was written; the first: "
             f"{first.run}: {first.error}: {first.message}",
             path=path,
         )
@@ -81,14 +81,14 @@ class RowsFile(NamedTuple):
 
 
 class Arriving(NamedTuple):
-    """Rows on their way into memory: the array, and what fills it."""
+    """Rows on their way into memory: the array, and the reading that fills it."""
 
     records: NDArray[np.uint8]
     reading: Reading
 
 
 class Opened(NamedTuple):
-    """One data set whose files are open. ``rows``: where they are read at once; else none has been yet."""
+    """A data set with open files; ``rows`` if they are being read into memory."""
 
     path: Path
     files: list[RowsFile]
@@ -100,14 +100,14 @@ class Opened(NamedTuple):
 
 @contextlib.contextmanager
 def pinned(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Hold a directory, so that its number is not given to another one meanwhile.
+    """Hold a directory open, so that no other one gets its inode number meanwhile.
 
     Yields:
-        A function: whether the path still leads to the directory that it led to at the beginning.
+        A function: whether the path still leads to the same directory.
 
     Raises:
-        NotADatasetError: nothing stands at the path, or no directory.
-        StorageError: the operating system would not say.
+        NotADatasetError: the path does not exist, or is not a directory.
+        StorageError: the operating system could not open it.
     """
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -132,15 +132,15 @@ def pinned(directory: Path) -> Iterator[Callable[[], bool]]:
 
 
 def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
-    """Open a data set, and check all that costs time in proportion to its runs.
+    """Open a data set, with all checks whose cost is in proportion to its runs.
 
     Args:
         directory: absolute.
         stack: closes the files.
-        read_rows: have threads read the rows from now on; they do while the run table is read here.
+        read_rows: start threads that read the rows while this function reads the run table.
 
     Raises:
-        NotADatasetError: no data set stands there.
+        NotADatasetError: not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
     """
@@ -158,19 +158,21 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
     raise StorageError(
         f"was exchanged for another one {OPEN_TRIES} times while it was opened",
         path=directory,
-        hint="something appends to it all the time; try again",
+        hint="another process keeps appending to it; try again",
     )
 
 
 def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool) -> Opened:
     parts = find_parts(directory)
-    manifest = read_manifest(directory)
+    manifest = read_manifest_file(
+        directory / MANIFEST, Manifest, version=FORMAT_VERSION, what="data set", bytes_max=MANIFEST_BYTES_MAX
+    )
     if manifest is not None:
         check_files(manifest, directory)
     files = []
     for part in parts:
         fd = stack.enter_context(open_regular(part))
-        files.append(RowsFile(part, fd, read_rows_header(fd, part)))
+        files.append(RowsFile(part, fd, read_header(fd, part, [DATASET_ROW_DTYPE])))
     rows = begin_rows(files, stack) if read_rows else None
     table, extras = read_runs_db(directory / METADATA_DB)
     check_whole(manifest, sum(file.header.rows for file in files), table, directory)
@@ -178,17 +180,17 @@ def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool)
 
 
 def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
-    """Compare what manifest, rows and run table say of each other.
+    """Compare manifest, rows and run table.
 
     Args:
-        manifest: None where there is none.
-        rows: of all files.
+        manifest: None where it is missing.
+        rows: number in all files.
         table: the runs by first row.
         directory: named in errors.
 
     Raises:
-        ManifestError: a count of the manifest's is not what was found.
-        BookkeepingError: the runs do not cover the rows, or an id stands twice.
+        ManifestError: a count of the manifest differs.
+        BookkeepingError: the runs do not cover the rows, or an id occurs twice.
         FieldError: an id that a row cannot hold.
     """
     _check_counts(manifest, rows, len(table), directory / MANIFEST)
@@ -197,7 +199,7 @@ def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory
 
 
 def find_parts(directory: Path) -> list[Path]:
-    """The file or the shards that hold the rows, in order; and make sure that ``metadata.db`` is there.
+    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists.
 
     Raises:
         NotADatasetError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
@@ -230,13 +232,13 @@ def find_parts(directory: Path) -> list[Path]:
 
 
 def _refuse_sessions(directory: Path, names: set[str]) -> None:
-    """Raise NotADatasetError where a session stands, or a directory of them."""
+    """Raise NotADatasetError for a session, or a directory of them."""
     if STEPS_NPY in names:
         try:
             with open_regular(directory / STEPS_NPY) as fd:
                 read_header(fd, directory / STEPS_NPY, STEP_DTYPES)
         except TapeError:
-            return  # whatever it is, no session
+            return  # not a session
         found = "a session"
     elif METADATA_DB in names and any(SESSION_SHARD_NAME.fullmatch(name) for name in names):
         found = "a session"
@@ -247,49 +249,28 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
     raise NotADatasetError(
         f"found {found}, expected a data set",
         path=directory,
-        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of those "
-        "that were recorded with record_action",
-    )
-
-
-def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest, or None where there is none.
-
-    Raises:
-        ManifestError: it is malformed, or of a version that this package does not know.
-        StorageError: the operating system could not read it.
-    """
-    return read_manifest_file(
-        directory / MANIFEST,
-        Manifest,
-        version=FORMAT_VERSION,
-        what="data set",
-        bytes_max=MANIFEST_BYTES_MAX,
+        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of sessions "
+        "with record_action",
     )
 
 
 def check_files(manifest: Manifest, directory: Path) -> None:
-    """Compare sizes with those of the manifest.
+    """Compare the files' sizes with those in the manifest.
 
     Raises:
-        ManifestError: a file is missing or longer, or the name is no file of the directory's.
+        ManifestError: a file is missing or longer, or a name leads out of the directory.
         TruncatedError: a file is shorter.
-        StorageError: the operating system would not say.
+        StorageError: the operating system did not tell a size.
     """
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
         raise defect
 
 
-def read_rows_header(fd: int, path: Path) -> NpyHeader:
-    """The header of an open file of rows; errors as :func:`tape2048.formats.npy.read_header`."""
-    return read_header(fd, path, [DATASET_ROW_DTYPE])
-
-
 def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arriving:
-    """Begin to read the rows of several files, one after the other, into one new array.
+    """Start to read the rows of several open files, one after the other, into one new array.
 
     Args:
-        files: open, until ``stack`` is closed.
+        files: open until ``stack`` is closed.
         stack: ends the reading.
     """
     records = aligned_records(sum(file.header.rows for file in files))
@@ -311,15 +292,15 @@ def _check_counts(manifest: Manifest | None, rows: int, runs: int, path: Path) -
 
 
 def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:
-    """Look at the first and the last row of runs, where they lie in a part of the rows: are they theirs?
+    """Compare the first and last rows of runs with the run table.
 
     Args:
         part: of the rows.
-        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each; those that lie elsewhere are passed over.
+        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each; rows outside the part are not checked.
         path: of the run table, named in errors.
 
     Raises:
-        BookkeepingError: a row is not the one that the run table says.
+        BookkeepingError: a row belongs to another run or step.
     """
     rows = part.records.view(DATASET_ROW_DTYPE)
     for last in (False, True):

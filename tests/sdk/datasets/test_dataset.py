@@ -735,7 +735,7 @@ class TestVerify:
             ("ev_legal", 0, "FieldError", "row 10 has an ev_legal"),
             ("ev_values", [2, 2, 2, 2], "FieldError", "row 10 has ev_values"),
             ("ev_values", [np.nan, 0, 0, 0], "FieldError", "row 10 has ev_values"),
-            ("board", 0x1234_1234_1234_1230, "FieldError", "row 9 leads by no spawn"),
+            ("board", 0x1234_1234_1234_1230, "FieldError", "row 9 does not lead"),
         ],
     )
     def test_rows(self, tmp_path: Path, field: str, value: Any, error: str, words: str) -> None:
