@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,7 +50,7 @@ from tape2048.runs.engine_text import split_seed
 from tape2048.runs.run import RunMeta, check_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -120,25 +120,14 @@ def build_dataset(
         >>> build_dataset("sharded", ["runs/golden.a2run"], shard_rows=1000).runs
         1
     """
-    target = Path(os.path.abspath(output))
-    if os.path.lexists(target):
-        raise NameTakenError(
-            "the path exists; nothing was replaced",
-            path=target,
-            hint="append to it, or name another directory",
-        )
+    target = _new_target(output)
     opened = _opened(sources)
-    with (
-        storage_errors(target, "writing it"),
-        Staging(target) as staging,
-        closing(RowsWriter(staging.path, shard_rows)) as writer,
-    ):
+    with _published(target, shard_rows) as (directory, writer):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
         if not added.metas:
             refuse_nothing(added.skipped, target)
-        added.finish(staging.path, None)
-        staging.publish()
+        added.finish(directory, None)
     return added.built(target)
 
 
@@ -177,7 +166,11 @@ def append_dataset(
     target = Path(os.path.abspath(path))
     opened = _opened(sources)
     with ExitStack() as stack:
-        _hold_dataset(target, stack)
+        with storage_errors(target, "locking it"):
+            try:
+                hold(target, stack)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotADatasetError("no directory stands at this path", path=target) from None
         old = open_directory(target, stack)
         stack.enter_context(storage_errors(target, "writing it"))
         staging = stack.enter_context(Staging(target))
@@ -219,9 +212,7 @@ def write_view(
         >>> write_view("part", Dataset("whole").filter_by_length(min_steps=1)).runs
         2
     """
-    target = Path(os.path.abspath(output))
-    if os.path.lexists(target):
-        raise NameTakenError("the path exists; nothing was replaced", path=target)
+    target = _new_target(output)
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
     steps = view.runs["steps"].astype(np.int64)
@@ -229,11 +220,7 @@ def write_view(
     runs = view.runs.copy()
     runs["id"] = np.arange(len(runs))
     runs["first_row"] = ends - steps
-    with (
-        storage_errors(target, "writing it"),
-        Staging(target) as staging,
-        closing(RowsWriter(staging.path, shard_rows)) as writer,
-    ):
+    with _published(target, shard_rows) as (directory, writer):
         for first in range(0, len(view), _VIEW_ROWS):
             rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
             rows["run_id"] = np.searchsorted(ends, np.arange(first, first + len(rows)), side="right")
@@ -242,12 +229,31 @@ def write_view(
                 progress(first + len(rows), len(view))
         sources = [SourceCount(str(path), "dataset", len(runs), len(view), 0) for path in view.paths[:1]]
         table = RunTable(runs, view.run_table.engines)
-        _finish(staging.path, writer, table, view.extras, _History.of(None, sources, []))
-        staging.publish()
+        _finish(directory, writer, table, view.extras, _history(None, sources, []))
     return Built(str(target), len(runs), len(view), ())
 
 
 # ------------------------------------------------------------------------------------ the new runs
+
+
+def _new_target(output: str | os.PathLike[str]) -> Path:
+    target = Path(os.path.abspath(output))
+    if os.path.lexists(target):
+        hint = "append to it, or name another directory"
+        raise NameTakenError("the path exists; nothing was replaced", path=target, hint=hint)
+    return target
+
+
+@contextmanager
+def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, RowsWriter]]:
+    """Give a draft's directory and its writer; publish it when the block ends without an error."""
+    with (
+        storage_errors(target, "writing it"),
+        Staging(target) as staging,
+        closing(RowsWriter(staging.path, shard_rows)) as writer,
+    ):
+        yield staging.path, writer
+        staging.publish()
 
 
 def _opened(
@@ -367,12 +373,11 @@ class _Added:
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write the files beside the rows, for the old runs and the new ones."""
         table = RunTable.of_metas(self.metas, first_id=self._first_id, first_row=self._first_row)
-        extras = Extras.joined(self._extras)
+        extras = self._extras
         if old is not None:
-            table = RunTable.joined([old.table, table])
-            extras = Extras.joined([old.extras, extras])
-        before = old.manifest if old is not None else None
-        _finish(directory, self.writer, table, extras, _History.of(before, self.sources, self.skipped))
+            table, extras = RunTable.joined([old.table, table]), [old.extras, *extras]
+        history = _history(old and old.manifest, self.sources, self.skipped)
+        _finish(directory, self.writer, table, Extras.joined(extras), history)
 
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
@@ -381,14 +386,6 @@ class _Added:
 
 
 # ------------------------------------------------------------------------------ the new directory
-
-
-def _hold_dataset(target: Path, stack: ExitStack) -> None:
-    with storage_errors(target, "locking it"):
-        try:
-            hold(target, stack)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotADatasetError("no directory stands at this path", path=target) from None
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:
@@ -426,23 +423,20 @@ def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> N
         )
 
 
-class _History(NamedTuple):
-    """History of a data set, for its manifest."""
-
-    created: str | None
-    updated: str | None
-    sources: list[SourceCount]
-    skipped: list[SkippedRun]
-
-    @classmethod
-    def of(cls, before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]) -> _History:
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if before is None:
-            return cls(now, None, sources, skipped)
-        return cls(before.created or now, now, [*before.sources, *sources], [*before.skipped, *skipped])
+def _history(
+    before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]
+) -> dict[str, Any]:
+    """Return the manifest's fields on the history of a data set."""
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if before is None:
+        return {"created": now, "sources": sources, "skipped": skipped}
+    both = {"sources": [*before.sources, *sources], "skipped": [*before.skipped, *skipped]}
+    return {"created": before.created or now, "updated": now, **both}
 
 
-def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: _History) -> None:
+def _finish(
+    directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: dict[str, Any]
+) -> None:
     """Write the files beside the rows, and flush all files."""
     writer.finish()
     database = directory / METADATA_DB
@@ -454,6 +448,6 @@ def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras
         num_runs=len(table),
         steps_crc32c=None if rows is None else rows.crc32c,
         files={**writer.files, METADATA_DB: flush_entry(database)},
-        **history._asdict(),
+        **history,
     )
     write_file(directory / MANIFEST, msgspec.json.format(json_bytes(manifest), indent=1) + b"\n")

@@ -180,20 +180,22 @@ def write_session(
 def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     from crc32c import crc32c
 
-    table, blocks, players = [], [], set()
+    table, players = [], set()
+    blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
     row_bytes = ACTION_STEP_DTYPE.itemsize
-    done = total_crc = 0
+    done = 0
     with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         for run_id, run in enumerate(runs):
             data = _rows(run, run_id).tobytes()
             write_all(fd, data, STEPS_HEADER_BYTES + done * row_bytes)
-            checksum = crc32c(data)
-            total_crc = crc32c_combine(total_crc, checksum, len(data)) if done else checksum
             seed, player = _seed_and_player(run)
             players.add(player)
             table.append(_run_record(run, run_id, seed, done))
-            if len(run):
-                blocks.append((done, len(run), checksum))
+            if blocks and blocks[-1][1] + len(run) <= _BLOCK_ROWS:
+                first, rows, checksum = blocks[-1]
+                blocks[-1] = first, rows + len(run), crc32c(data, checksum)
+            elif len(run):
+                blocks.append((done, len(run), crc32c(data)))
             done += len(run)
         header = session_header(ACTION_STEP_DTYPE, done)
         write_all(fd, header, 0)
@@ -210,12 +212,14 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
         "runs": len(table),
         **facts,
     }
-    steps_crc = crc32c_combine(crc32c(header), total_crc, done * row_bytes)
+    steps_crc = crc32c(header)
+    for _, rows, checksum in blocks:
+        steps_crc = crc32c_combine(steps_crc, checksum, rows * row_bytes)
     finish_session(
         draft,
         FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc),
         np.array(table, RUN_DTYPE),
-        np.array(_merged(blocks, row_bytes), BLOCK_DTYPE),
+        np.array(blocks, BLOCK_DTYPE),
         facts,
     )
     return len(table)
@@ -246,15 +250,3 @@ def _run_record(run: Run, run_id: int, seed: int, first_row: int) -> tuple[int, 
         if getattr(meta, name) > 2**32 - 1:
             raise FieldError(f"{name} is {getattr(meta, name)}; a session holds at most {2**32 - 1}")
     return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile
-
-
-def _merged(blocks: list[tuple[int, int, int]], row_bytes: int) -> list[tuple[int, int, int]]:
-    """Merge blocks of single runs into blocks of about the recorder's size."""
-    merged: list[tuple[int, int, int]] = []
-    for first, rows, checksum in blocks:
-        if merged and merged[-1][1] + rows <= _BLOCK_ROWS:
-            begin, before, joined = merged.pop()
-            merged.append((begin, before + rows, crc32c_combine(joined, checksum, rows * row_bytes)))
-        else:
-            merged.append((first, rows, checksum))
-    return merged

@@ -31,7 +31,7 @@ that begins with a dot, flush its files, and publish it by one rename:
 with ``RENAME_EXCHANGE``) and removes the old one afterwards. A reader sees the old data set before the rename
 and the new one after it, and keeps the one that it has opened: mapped and open files outlive their names. A
 reader that has opened some files when the rename happens notices that the name leads to another directory,
-and opens again (:func:`~tape2048.datasets.directory.pinned`); a program that opens ``steps.npy`` and
+and opens again (:func:`~tape2048.datasets.directory.open_directory`); a program that opens ``steps.npy`` and
 ``metadata.db`` by path without this check can get one of each. A killed process leaves the old data set or
 the new one, and perhaps a directory with a dot, which the next append removes.
 """

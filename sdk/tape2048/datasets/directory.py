@@ -43,7 +43,7 @@ from tape2048.io.bulk_read import Reading, Stretch
 from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -98,39 +98,6 @@ class Opened(NamedTuple):
     rows: Arriving | None = None
 
 
-@contextlib.contextmanager
-def pinned(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Hold a directory open, so that no other one gets its inode number meanwhile.
-
-    Yields:
-        A function: whether the path still leads to the same directory.
-
-    Raises:
-        NotADatasetError: the path does not exist, or is not a directory.
-        StorageError: the operating system could not open it.
-    """
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
-        raise NotADatasetError(found, path=directory) from None
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
-    try:
-        mine = os.fstat(fd)
-
-        def same() -> bool:
-            try:
-                now = directory.stat()
-            except OSError:
-                return False
-            return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
-
-        yield same
-    finally:
-        os.close(fd)
-
-
 def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
     """Open a data set, with all checks whose cost is in proportion to its runs.
 
@@ -145,14 +112,17 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
         StorageError: the operating system could not read a file.
     """
     for _ in range(OPEN_TRIES):
-        with pinned(directory) as same, contextlib.ExitStack() as files:
+        with contextlib.ExitStack() as files:
+            # An open directory keeps its inode number: no other one can get it meanwhile.
+            pin = _open_pin(directory)
+            files.callback(os.close, pin)
             try:
                 opened = _open_once(directory, files, read_rows=read_rows)
             except TapeError:
-                if same():
+                if _leads_to(directory, pin):
                     raise
             else:
-                if same():
+                if _leads_to(directory, pin):
                     stack.enter_context(files.pop_all())
                     return opened
     raise StorageError(
@@ -160,6 +130,22 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
         path=directory,
         hint="another process keeps appending to it; try again",
     )
+
+
+def _open_pin(directory: Path) -> int:
+    try:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
+        raise NotADatasetError(found, path=directory) from None
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
+
+
+def _leads_to(directory: Path, pin: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(directory.stat(), os.fstat(pin))
+    return False
 
 
 def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool) -> Opened:
@@ -193,7 +179,14 @@ def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory
         BookkeepingError: the runs do not cover the rows, or an id occurs twice.
         FieldError: an id that a row cannot hold.
     """
-    _check_counts(manifest, rows, len(table), directory / MANIFEST)
+    claims = (
+        ()
+        if manifest is None
+        else (("num_steps", manifest.num_steps, rows), ("num_runs", manifest.num_runs, len(table)))
+    )
+    for name, claimed, found in claims:
+        if claimed != found:
+            raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=directory / MANIFEST)
     table.check_tiles(rows, directory / METADATA_DB)
     table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
 
@@ -278,17 +271,6 @@ def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arrivi
         Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
     ]
     return Arriving(records, stack.enter_context(Reading(records, parts)))
-
-
-def _check_counts(manifest: Manifest | None, rows: int, runs: int, path: Path) -> None:
-    if manifest is None:
-        return
-    for name, claimed, found in (
-        ("num_steps", manifest.num_steps, rows),
-        ("num_runs", manifest.num_runs, runs),
-    ):
-        if claimed != found:
-            raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=path)
 
 
 def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:

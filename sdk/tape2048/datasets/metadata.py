@@ -245,19 +245,11 @@ def _read_extras(
     numbers, *values_of = _read_columns(
         database, _EXTRA, {"id": list[int], "final_board": list[int | None], "seed": list[int | None]}, path
     )
-    ids = np.array(numbers, np.int64)
-    if not len(ids):
-        return
-    by_id = np.argsort(table.rows["id"], kind="stable")
-    sorted_ids = table.rows["id"][by_id].astype(np.int64)
-    place = np.searchsorted(sorted_ids, ids)
-    unknown = place == len(sorted_ids)
-    unknown[~unknown] = sorted_ids[place[~unknown]] != ids[~unknown]
-    if unknown.any():
-        raise BookkeepingError(
-            f"{_EXTRA} has run {ids[unknown][0]}, which the table runs does not have", path=path
-        )
-    ordinals = by_id[place]
+    ordinal_of = {run_id: ordinal for ordinal, run_id in enumerate(table.rows["id"].tolist())}
+    unknown = [run_id for run_id in numbers if run_id not in ordinal_of]
+    if unknown:
+        raise BookkeepingError(f"{_EXTRA} has run {unknown[0]}, which the table runs lacks", path=path)
+    ordinals = np.array([ordinal_of[run_id] for run_id in numbers], np.int64)
     targets = ((extras.final_board, extras.has_final), (extras.seed, extras.has_seed))
     for (values, known), found in zip(targets, values_of, strict=True):
         known[ordinals] = [value is not None for value in found]

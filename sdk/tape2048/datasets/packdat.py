@@ -28,7 +28,7 @@ from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import map_file, open_regular, read_exactly, reading
+from tape2048.io.reading import map_path, open_regular, read_exactly, reading
 from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
 
@@ -79,16 +79,14 @@ class DataPack(TableRows):
             ValueError: an unknown ``load``.
         """
         check_load(load)
+        if load == "mmap":
+            return cls.from_bytes(map_path(path).data, path)
         with open_regular(path) as fd, reading(path):
             size = os.fstat(fd).st_size
             header = read_header(os.pread(fd, HEADER_BYTES, 0), size, path)
-            if load == "mmap":
-                mapped = map_file(fd, size)
-                records = mapped[HEADER_BYTES : header.metadata_offset]
-            else:
-                records = aligned_records(header.steps)
-                read_into(records, [Stretch(path, HEADER_BYTES, len(records), fd)])
-                records.flags.writeable = False
+            records = aligned_records(header.steps)
+            read_into(records, [Stretch(path, HEADER_BYTES, len(records), fd)])
+            records.flags.writeable = False
             tail = np.empty(size - header.metadata_offset, np.uint8)
             read_exactly(fd, tail, header.metadata_offset, path)
         return cls._checked(header, records, tail, path)
