@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from tape2048.datasets.directory import Opened, RowsFile
     from tape2048.runs.run import Run
 
+    OneSource = str | os.PathLike[str] | Source
+    Sources = OneSource | Iterable[OneSource]
+
 RUN_STEPS_MAX = 2**16
 
 _VIEW_ROWS = 1 << 18
@@ -89,7 +92,7 @@ class Built(msgspec.Struct, frozen=True):
 
 def build_dataset(
     output: str | os.PathLike[str],
-    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
+    sources: Sources,
     *,
     workers: int | None = None,
     shard_rows: int | None = None,
@@ -133,7 +136,7 @@ def build_dataset(
 
 def append_dataset(
     path: str | os.PathLike[str],
-    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
+    sources: Sources,
     *,
     workers: int | None = None,
     progress: Callable[[int, int, int], object] | None = None,
@@ -215,11 +218,8 @@ def write_view(
     target = _new_target(output)
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
-    steps = view.runs["steps"].astype(np.int64)
-    ends = np.cumsum(steps)
-    runs = view.runs.copy()
-    runs["id"] = np.arange(len(runs))
-    runs["first_row"] = ends - steps
+    table = view.run_table.renumbered()
+    ends = np.cumsum(table.rows["steps"], dtype=np.int64)
     with _published(target, shard_rows) as (directory, writer):
         for first in range(0, len(view), _VIEW_ROWS):
             rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
@@ -227,13 +227,9 @@ def write_view(
             writer.write(rows.view(np.uint8))
             if progress is not None:
                 progress(first + len(rows), len(view))
-        sources = [SourceCount(str(path), "dataset", len(runs), len(view), 0) for path in view.paths[:1]]
-        table = RunTable(runs, view.run_table.engines)
+        sources = [SourceCount(str(view.paths[0]), "dataset", len(table), len(view), 0)]
         _finish(directory, writer, table, view.extras, _history(None, sources, []))
-    return Built(str(target), len(runs), len(view), ())
-
-
-# ------------------------------------------------------------------------------------ the new runs
+    return Built(str(target), len(table), len(view), ())
 
 
 def _new_target(output: str | os.PathLike[str]) -> Path:
@@ -256,9 +252,7 @@ def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, Row
         staging.publish()
 
 
-def _opened(
-    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
-) -> list[Source]:
+def _opened(sources: Sources) -> list[Source]:
     # A str is also an iterable of str: the first of "/data" would be the root directory.
     each = [sources] if isinstance(sources, str | os.PathLike | Source) else sources
     return [source if isinstance(source, Source) else open_source(source) for source in each]
@@ -383,9 +377,6 @@ class _Added:
         """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
         return Built(str(path), len(self.metas), rows, tuple(self.skipped))
-
-
-# ------------------------------------------------------------------------------ the new directory
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RowsWriter:
-    """Appends rows to the files of an unpublished directory.
+    """Appends rows to the files of an unpublished directory; its methods raise OSError.
 
     Args:
         directory: for ``steps.npy`` or ``shards/``.
@@ -47,11 +47,7 @@ class RowsWriter:
             (directory / SHARDS).mkdir()
 
     def write(self, records: NDArray[np.uint8]) -> None:
-        """Append rows, ``u8[32 * n]``.
-
-        Raises:
-            OSError: from the operating system.
-        """
+        """Append rows, ``u8[32 * n]``."""
         from crc32c import crc32c
 
         while len(records):
@@ -71,16 +67,7 @@ class RowsWriter:
                 self._end()
 
     def link(self, shard: Path, rows: int, entry: FileEntry) -> None:
-        """Add a finished shard of another directory, by a link if the file system can, else by a copy.
-
-        Args:
-            shard: the file.
-            rows: number of its rows.
-            entry: its size and checksum.
-
-        Raises:
-            OSError: from the operating system.
-        """
+        """Add a finished shard of another directory, by a link if the file system can, else by a copy."""
         name = self._next_name()
         target = self._directory / name
         try:
@@ -92,11 +79,7 @@ class RowsWriter:
         self.rows += rows
 
     def finish(self) -> None:
-        """End the last file, and flush the directory of the shards.
-
-        Raises:
-            OSError: from the operating system.
-        """
+        """End the last file, and flush the directory of the shards."""
         if not self.files and self._fd is None:
             self._begin()  # a data set without rows has a file, too
         if self._fd is not None:

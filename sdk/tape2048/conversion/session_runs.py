@@ -96,12 +96,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
-    """Pack the boards of a session's rows: ``u64[n]``.
-
-    Args:
-        rows: of a session.
-        name: of the run, for the error.
-        path: of the session.
+    """Pack the boards of a session's rows: ``u64[n]``; name of the run and path are for the error.
 
     Raises:
         FieldError: a tile above 32768.
@@ -180,13 +175,18 @@ def write_session(
 def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     from crc32c import crc32c
 
+    from tape2048.game.rules import boards_to_exps
+
     table, players = [], set()
     blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
     row_bytes = ACTION_STEP_DTYPE.itemsize
     done = 0
     with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         for run_id, run in enumerate(runs):
-            data = _rows(run, run_id).tobytes()
+            steps = np.zeros(len(run), ACTION_STEP_DTYPE)
+            steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
+            steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
+            data = steps.tobytes()
             write_all(fd, data, STEPS_HEADER_BYTES + done * row_bytes)
             seed, player = _seed_and_player(run)
             players.add(player)
@@ -225,17 +225,6 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
     return len(table)
 
 
-def _rows(run: Run, run_id: int) -> Any:
-    from tape2048.game.rules import boards_to_exps
-
-    rows = np.zeros(len(run), ACTION_STEP_DTYPE)
-    rows["run_id"] = run_id
-    rows["step_idx"] = np.arange(len(run))
-    rows["exps"] = boards_to_exps(run.boards)
-    rows["action"] = run.moves
-    return rows
-
-
 def _seed_and_player(run: Run) -> tuple[int, str | None]:
     identity = identity_of(run.meta.engine)
     if identity is not None:
@@ -246,7 +235,7 @@ def _seed_and_player(run: Run) -> tuple[int, str | None]:
 
 def _run_record(run: Run, run_id: int, seed: int, first_row: int) -> tuple[int, ...]:
     meta = run.meta
-    for name in ("steps", "max_score", "highest_tile"):
+    for name in ("max_score", "highest_tile"):
         if getattr(meta, name) > 2**32 - 1:
             raise FieldError(f"{name} is {getattr(meta, name)}; a session holds at most {2**32 - 1}")
     return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile

@@ -7,7 +7,7 @@ others.
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -19,16 +19,21 @@ from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
 from tape2048.errors import MagicError, NoRunsError, TapeError
 from tape2048.formats.dataset_layout import METADATA_DB, STEPS_NPY
-from tape2048.io.reading import open_regular, reading
+from tape2048.io.reading import reading
 from tape2048.packs.layout import MAGIC as PACK_MAGIC
 from tape2048.runs import jsonl, parquet
-from tape2048.runs.files import find_run_files, read_run_file
+from tape2048.runs.files import find_run_files, first_bytes, read_run_file
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from tape2048.runs.run import Run
     from tape2048.session.session import Session
+
+    Endings = Callable[[Session], NDArray[np.uint64] | None]
 
 T = TypeVar("T")
 
@@ -70,6 +75,7 @@ class SourceRun(NamedTuple):
         return self.error
 
 
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Source:
     """A source of runs.
 
@@ -79,14 +85,11 @@ class Source:
         count: number of runs, damaged ones included; for JSON lines and Parquet, of the pieces to read.
     """
 
-    def __init__(
-        self, path: Path, kind: str, count: int, jobs: Iterable[Any], decode: Callable[[Any], list[SourceRun]]
-    ) -> None:
-        self.path = path
-        self.kind = kind
-        self.count = count
-        self._jobs = jobs
-        self._decode = decode
+    path: Path
+    kind: str
+    count: int
+    _jobs: Iterable[Any]
+    _decode: Callable[[Any], list[SourceRun]]
 
     def __repr__(self) -> str:
         what = "pieces" if self.kind in {"jsonl", "parquet"} else "runs"
@@ -112,22 +115,12 @@ class Source:
         def decode(job: Any) -> list[SourceRun]:
             return _attempts(((found.name, found) for found in self._decode(job)), read)
 
-        return Source(self.path, self.kind, self.count, self._jobs, decode)
+        return dataclasses.replace(self, _decode=decode)
 
     def map(self, work: Callable[[list[SourceRun]], Any], workers: int | None = None) -> Iterator[Any]:
         """Apply ``work`` to groups of runs on the threads that decode; iterate over the results in order."""
         decode = self._decode
         yield from map_ordered(lambda job: work(decode(job)), self._jobs, workers)
-
-
-class Endings(NamedTuple):
-    """Source of the final boards of a session's runs, which a session does not hold: replay of the games.
-
-    Attributes:
-        of: function from a session to ``u64[R]``, or to None for a session that cannot be replayed.
-    """
-
-    of: Callable[[Session], Any]
 
 
 def open_source(path: str | os.PathLike[str], endings: Endings | None = None) -> Source:
@@ -136,7 +129,8 @@ def open_source(path: str | os.PathLike[str], endings: Endings | None = None) ->
     Args:
         path: a run file, a directory with run files below it, a pack, a pack.dat, a data set, a session,
             a directory of sessions, or JSONL or Parquet with one run a row.
-        endings: for sessions; None: final boards follow from the rules alone.
+        endings: function from a session to its runs' final boards, ``u64[R]`` (by replay), or to None where
+            it cannot; None: final boards follow from the rules alone.
 
     Raises:
         MagicError: the path does not exist, or is of no known kind.
@@ -165,8 +159,7 @@ def kind_of(path: Path) -> str:
             raise MagicError("nothing stands at this path", path=path)
     if is_directory:
         return _directory_kind(path)
-    with open_regular(path) as fd, reading(path):
-        head = os.pread(fd, 8, 0)
+    head = first_bytes(path, 8)
     for magic, kind in ((PACK_MAGIC, "pack"), (PACKDAT_MAGIC, "packdat"), (_PARQUET_MAGIC, "parquet")):
         if head.startswith(magic):
             return kind
@@ -284,7 +277,7 @@ def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
         session = opened[number]
         with lock:
             if endings is not None and number not in finals:
-                finals[number] = endings.of(session)
+                finals[number] = endings(session)
         known = finals.get(number)
         items = ((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers)
         return _attempts(items, lambda i: session_run(session, i, None if known is None else int(known[i])))

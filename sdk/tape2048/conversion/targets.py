@@ -25,6 +25,8 @@ target holds no final board.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 from collections import Counter
 from pathlib import Path
@@ -146,7 +148,7 @@ def convert(
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
     opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _Flow(opened, where, kind, lossy=lossy, workers=workers, progress=progress)
+    flow = _Flow(opened, where, kind, lossy, workers, progress)
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -156,54 +158,44 @@ def convert(
     return Converted(str(where), kind, count, dict(flow.lost), tuple(flow.skipped))
 
 
+@dataclasses.dataclass
 class _Flow:
     """Readable runs of a source, after the check of their losses."""
 
-    def __init__(
-        self,
-        source: Source,
-        target: Path,
-        kind: str,
-        *,
-        lossy: bool,
-        workers: int | None,
-        progress: Callable[[int, int], object] | None,
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.kind = kind
-        self.lost: Counter[str] = Counter()
-        self.skipped: list[SkippedRun] = []
-        self.current: str | None = None  # the run that is being written
-        self._lossy = lossy
-        self._workers = workers
-        self._progress = progress
+    source: Source
+    target: Path
+    kind: str
+    lossy: bool
+    workers: int | None
+    progress: Callable[[int, int], object] | None
+    lost: Counter[str] = dataclasses.field(default_factory=Counter)
+    skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
+    current: str | None = None  # the run that is being written
 
     def chunks(self) -> Iterator[list[SourceRun]]:
         """Iterate over the runs in groups, unreadable ones included."""
         done = 0
-        for checked in self.source.map(self._check, self._workers):
+        for checked in self.source.map(self._check, self.workers):
             done += len(checked)
             for found, losses in checked:
                 for loss in losses:
                     self._lose(loss, found.name)
-            if self._progress is not None:
-                self._progress(done, max(done, self.source.count))
+            if self.progress is not None:
+                self.progress(done, max(done, self.source.count))
             yield [found for found, _ in checked]
 
     def named(self) -> Iterator[tuple[str, Run]]:
         """Iterate over the readable runs and their names."""
         has_any = False
-        for chunk in self.chunks():
-            for found in chunk:
-                if found.run is not None:
-                    has_any = True
-                    self.current = found.name
-                    yield found.name, found.run
-                    self.current = None
-                else:
-                    error = found.failure
-                    self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+        for found in itertools.chain.from_iterable(self.chunks()):
+            if found.run is not None:
+                has_any = True
+                self.current = found.name
+                yield found.name, found.run
+                self.current = None
+            else:
+                error = found.failure
+                self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
         if not has_any:
             refuse_nothing(self.skipped, self.target)
 
@@ -215,7 +207,7 @@ class _Flow:
         return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
 
     def _lose(self, what: str, name: str) -> None:
-        if not self._lossy:
+        if not self.lossy:
             raise LossError(
                 f"{self.kind} has no place for {what} ({name}); nothing was written",
                 path=self.source.path,
@@ -250,19 +242,15 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
 
 def _has_facts(run: Run) -> bool:
     meta = run.meta
-    if identity_of(meta.engine) is not None:
-        return meta.elapsed_s != 0
-    return bool(meta.start_unix_s or meta.elapsed_s or meta.engine)
+    return bool(meta.elapsed_s or (identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)))
 
 
 def _fits_16_bits(run: Run) -> bool:
     """Check that all branch values survive 16 bits."""
-    values = run.branch_values
-    legal = run.branch_legal
-    assert values is not None
-    assert legal is not None
-    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
-    inside = values[mask]
+    assert run.branch_values is not None
+    assert run.branch_legal is not None
+    mask = (run.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    inside = run.branch_values[mask]
     if not np.isfinite(inside).all() or (inside.size and not 0 <= inside.min() <= inside.max() <= 1):
         return False
     levels = np.rint(inside.astype(np.float64) * 65535).astype(np.float32) / np.float32(65535)
@@ -288,9 +276,6 @@ def _fits_dataset(run: Run) -> bool:
         and (legal[has] == run.branch_legal[has]).all()  # type: ignore[index]
         and (values[has] == run.branch_values[has]).all()  # type: ignore[index]
     )
-
-
-# ---------------------------------------------------------------------------------------- writing
 
 
 def _run_files(where: Path, flow: _Flow) -> int:

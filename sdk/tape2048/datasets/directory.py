@@ -166,25 +166,15 @@ def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool)
 
 
 def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
-    """Compare manifest, rows and run table.
-
-    Args:
-        manifest: None where it is missing.
-        rows: number in all files.
-        table: the runs by first row.
-        directory: named in errors.
+    """Compare the manifest, if any, with the number of rows and the run table.
 
     Raises:
         ManifestError: a count of the manifest differs.
         BookkeepingError: the runs do not cover the rows, or an id occurs twice.
         FieldError: an id that a row cannot hold.
     """
-    claims = (
-        ()
-        if manifest is None
-        else (("num_steps", manifest.num_steps, rows), ("num_runs", manifest.num_runs, len(table)))
-    )
-    for name, claimed, found in claims:
+    for name, found in (("num_steps", rows), ("num_runs", len(table))):
+        claimed = getattr(manifest, name, found)
         if claimed != found:
             raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=directory / MANIFEST)
     table.check_tiles(rows, directory / METADATA_DB)
@@ -248,24 +238,13 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
 
 
 def check_files(manifest: Manifest, directory: Path) -> None:
-    """Compare the files' sizes with those in the manifest.
-
-    Raises:
-        ManifestError: a file is missing or longer, or a name leads out of the directory.
-        TruncatedError: a file is shorter.
-        StorageError: the operating system did not tell a size.
-    """
+    """Raise the first defect of the files' names and sizes in a manifest."""
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
         raise defect
 
 
 def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arriving:
-    """Start to read the rows of several open files, one after the other, into one new array.
-
-    Args:
-        files: open until ``stack`` is closed.
-        stack: ends the reading.
-    """
+    """Start to read the rows of open files, one after the other, into one new array; ``stack`` ends it."""
     records = aligned_records(sum(file.header.rows for file in files))
     parts = [
         Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
@@ -277,8 +256,8 @@ def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:
     """Compare the first and last rows of runs with the run table.
 
     Args:
-        part: of the rows.
-        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each; rows outside the part are not checked.
+        part: of the rows; others are not checked.
+        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each.
         path: of the run table, named in errors.
 
     Raises:

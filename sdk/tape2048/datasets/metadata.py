@@ -98,11 +98,6 @@ def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras)
         path: the file.
         table: the runs, in the order of their rows, with no number above 2**63 - 1.
         extras: of the same runs.
-
-    Raises:
-        NameTakenError: ``path`` exists.
-        DiskFullError: no room left.
-        StorageError: SQLite or the operating system could not write.
     """
     rows = table.rows
     columns = {name: rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
@@ -150,15 +145,9 @@ def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
     return table, extras
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def _nullable(values: NDArray[np.uint64], known: NDArray[np.bool_]) -> list[int | None]:
     signed = values.astype(np.int64).tolist()
     return [value if has else None for value, has in zip(signed, known.tolist(), strict=True)]
-
-
-# ---------------------------------------------------------------------------------------- reading
 
 
 def _read_columns(
@@ -166,11 +155,7 @@ def _read_columns(
 ) -> list[list[Any]]:
     """Read columns as lists by one statement, so that all have the same order.
 
-    Args:
-        database: the open file.
-        table: a constant name.
-        columns: the type of each expression's list; strict, unlike SQLite's columns.
-        path: named in errors.
+    ``columns`` holds the type of each expression's list, which is strict, unlike SQLite's columns.
     """
     arrays = ", ".join(f"json_group_array({expression})" for expression in columns)
     try:
@@ -211,13 +196,7 @@ def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> R
 def table_of_columns(
     counts: list[list[int]], elapsed: list[float], engines: list[str | None], path: str | os.PathLike[str]
 ) -> RunTable:
-    """Make the run table, sorted by first row, of the columns of the table ``runs``.
-
-    Args:
-        counts: ``id``, ``first_step_idx``, ``num_steps``, ``max_score``, ``highest_tile``, ``start_time``.
-        elapsed: ``elapsed_s``.
-        engines: ``engine``.
-        path: named in errors.
+    """Make the run table, sorted by first row, of the table ``runs``; ``counts`` as ``_COLUMN_OF``.
 
     Raises:
         BookkeepingError: a count out of its field's range.

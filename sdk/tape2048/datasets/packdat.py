@@ -154,10 +154,7 @@ class DataPack(TableRows):
             rows += len(run)
             next_id += 1
         joined = aligned_records(rows)
-        end = 0
-        for part in parts:
-            joined[end : end + len(part)] = part
-            end += len(part)
+        np.concatenate([joined[:0], *parts], out=joined)
         joined.flags.writeable = False
         more = RunTable.of_metas(metas, first_id=first_id, first_row=begin)
         return cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
@@ -242,13 +239,9 @@ class DataPack(TableRows):
         """Encode the file in pieces; a view's runs are renumbered."""
         table, records = self._table, self._parts[0].records
         if self.is_view:
-            steps = self.runs["steps"].astype(np.int64)
-            runs = self.runs.copy()
-            runs["id"] = np.arange(len(runs))
-            runs["first_row"] = np.cumsum(steps) - steps
-            table = RunTable(runs, table.engines)
+            table = table.renumbered()
             records = self._gather(np.arange(len(self)))
-            records.view(STEP_DTYPE)["run_id"] = np.repeat(np.arange(len(steps)), steps)
+            records.view(STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
         pieces = [
             memoryview(encode_header(len(table), len(self))),
@@ -256,8 +249,6 @@ class DataPack(TableRows):
             memoryview(encode_runs(table)),
         ]
         return [*pieces, memoryview(checksum_of(pieces).to_bytes(CRC_BYTES, "little"))]
-
-    # ----------------------------------------------------------------------------------- rows
 
     def __repr__(self) -> str:
         return f"<DataPack: {len(self):,} rows, {len(self.runs):,} runs{', a view' if self.is_view else ''}>"

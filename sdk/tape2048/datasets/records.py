@@ -183,12 +183,7 @@ def _records(fill: Any, run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
 
 
 def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
-    """Write the rows of a run in the layout of the data set directory.
-
-    Args:
-        run: at most 65,536 steps.
-        run_id: of the run.
-        out: ``u8[32 * steps]``.
+    """Write the rows of a run, of at most 65,536 steps, to ``out``, ``u8[32 * steps]``, as in a data set.
 
     Raises:
         FieldError: a move that is not legal on its board, or a branch value that is not finite.
@@ -197,7 +192,7 @@ def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
 
 
 def packdat_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
-    """Write the rows of a run in the layout of pack.dat; as :func:`dataset_records`."""
+    """Write the rows of a run as in a pack.dat; arguments and errors as :func:`dataset_records`."""
     _records(_fill_packdat, run, run_id, out)
 
 
@@ -300,17 +295,10 @@ def gather(records: Any, rows: Any, count: Any, out: Any) -> int:
 
 @kernel
 def gather_scattered(records: Any, rows: Any, first: Any, count: Any, out: Any) -> int:
-    """Copy the records that lie in one of several parts, each to its number's position in ``rows``.
+    """Copy the records of one of several parts to their numbers' positions in ``rows``; return their count.
 
-    Args:
-        records: ``u8[32 * count]``: the rows ``first`` to ``first + count - 1``.
-        rows: ``i64[n]``, row numbers over all parts.
-        first: number of the part's first row.
-        count: number of its rows.
-        out: ``u8[32 * n]``.
-
-    Returns:
-        Number of records that were copied.
+    ``records`` are the rows ``first`` to ``first + count - 1``, ``rows`` are numbers over all parts; see
+    :func:`gather` for their shapes.
     """
     copied = 0
     limit = U64(count)
@@ -339,12 +327,12 @@ def _locate(rows: Any, guide: Any, offsets: Any, runs: Any, out: Any) -> int:
 def locate(
     rows: NDArray[np.int64], guide: Guide, offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Locate the rows of a view in its source.
+    """Locate the rows of a view, ``i64[n]``, in its source.
 
     Args:
-        rows: ``i64[n]``, numbers in the view.
+        rows: numbers in the view.
         guide: over the rows of each run of the view.
-        offsets: ``i64[R]``, from a row's number in the view to that in the source, for each run.
+        offsets: ``i64[R]``, from the view's row numbers to the source's, for each run.
 
     Returns:
         ``(runs, source, bad)``: for each row the ordinal of its run and its number in the source, both

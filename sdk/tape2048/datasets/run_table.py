@@ -115,6 +115,13 @@ class RunTable:
         """Sort by first row; a run without steps comes before the one that begins at its row."""
         return self.choose(np.lexsort([self.rows[name] for name in ("id", "steps", "first_row")]))
 
+    def renumbered(self) -> RunTable:
+        """Return the table with ids from 0 and runs that lie end to end."""
+        rows = self.rows.copy()
+        rows["id"] = np.arange(len(rows))
+        rows["first_row"] = np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
+        return RunTable(rows, self.engines)
+
     def check_tiles(self, rows: int, path: str | os.PathLike[str]) -> None:
         """Raise unless the runs, in their order, cover each row exactly once.
 

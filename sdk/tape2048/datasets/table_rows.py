@@ -79,8 +79,6 @@ class TableRows(RowView):
         """Whether a filter made this."""
         return self._is_view
 
-    # ----------------------------------------------------------------------------------- rows
-
     @abstractmethod
     def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
         """Return the rows with these numbers, in this order; see :meth:`RowView.get_batch`."""
@@ -155,8 +153,6 @@ class TableRows(RowView):
         steps = self.runs["steps"]
         first = int(steps[:run].sum(dtype=np.int64)) if self.is_view else int(self.runs["first_row"][run])
         return slice(first, first + int(steps[run]))
-
-    # -------------------------------------------------------------------------------- filters
 
     def filter_runs(self, chosen: ArrayLike) -> Self:
         """Make a view of the runs of a mask, ``bool[R]``.

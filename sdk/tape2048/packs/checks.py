@@ -32,12 +32,7 @@ def check_pack(
 ) -> None:
     """Raise for the first defect; see :meth:`PackReader.validate`.
 
-    Args:
-        data: ``u8[bytes]``, the whole pack.
-        layout: of these bytes.
-        metas: of the runs, each taken after the check of its entry's bytes.
-        path: named in errors.
-        progress: called with runs done and runs in all.
+    ``data`` is the whole pack; the metadata of a run is taken after the check of its entry's bytes.
     """
     counter = StatsCounter()
     count = len(layout.entries)

@@ -111,11 +111,7 @@ def footer_bytes(data_end: int, index_crc: int, data_crc: int, stats_offset: int
 
 
 def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout:
-    """Read header, footer and index, and check their claims against the file's length; read no payload.
-
-    Args:
-        data: ``u8[bytes]``, the whole file.
-        path: named in errors.
+    """Read header, footer and index of a whole file; check them against its length, and read no payload.
 
     Raises:
         MagicError: not a pack.

@@ -94,12 +94,12 @@ class StepV2(NamedTuple):
     branches: tuple[Branch, Branch, Branch, Branch] | None
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class StepsView(Sequence[StepV2]):
     """The steps of a run as objects, each made on access."""
 
-    def __init__(self, run: RunV2, numbers: range) -> None:
-        self._run = run
-        self._numbers = numbers
+    _run: RunV2
+    _numbers: range
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -339,13 +339,13 @@ def _kernels() -> Any:
     return a2run2_codec
 
 
+@dataclasses.dataclass
 class _Cursor:
     """A reader of postcard values with its offset in the bytes."""
 
-    def __init__(self, data: NDArray[np.uint8], path: str | os.PathLike[str] | None) -> None:
-        self.data = data
-        self.path = path
-        self.at = 0
+    data: NDArray[np.uint8]
+    path: str | os.PathLike[str] | None
+    at: int = 0
 
     @property
     def left(self) -> int:

@@ -88,11 +88,11 @@ def decode_steps(
     Args:
         data: ``u8[bytes]``, the whole file.
         begin: offset of the first step.
-        boards: out, ``u64[n]`` or longer.
-        moves: out, ``u8[n]``.
-        value_bits: out, ``u32[n, 4]``: the values' bits, 0 for no value.
-        legal: out, ``u8[n]``.
-        has_branches: out, ``bool[n]``.
+        boards: ``u64[n]`` or longer.
+        moves: ``u8[n]``.
+        value_bits: ``u32[n, 4]``: the values' bits, 0 for no value.
+        legal: ``u8[n]``.
+        has_branches: ``bool[n]``.
 
     Returns:
         ``(status, offset)``: OK and the offset after the last step, or the defect and its offset.

@@ -141,17 +141,12 @@ def pieces_of(path: Path) -> list[Piece]:
         StorageError: the file cannot be read.
     """
     pieces = []
+    begin = line = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
-        begin = line = 0
-        size = lines = 0
-        for text in file:
-            size += len(text)
-            lines += 1
-            if size >= PIECE_BYTES:
-                pieces.append(Piece(begin, size, line))
-                begin, line, size, lines = begin + size, line + lines, 0, 0
-        if size:
+        while lines := file.readlines(PIECE_BYTES):
+            size = sum(map(len, lines))
             pieces.append(Piece(begin, size, line))
+            begin, line = begin + size, line + len(lines)
     return pieces
 
 
