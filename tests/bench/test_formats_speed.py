@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 from tests.sdk import run_builders as build
 
-from tape2048.packs.reader import PackReader, PackWriter
+from tape2048.packs import PackReader, PackWriter
 from tape2048.runs.a2run import read_run, write_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta

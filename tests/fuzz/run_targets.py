@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
 
-from tape2048.packs.reader import PackReader
+from tape2048.packs import PackReader
 from tape2048.runs.a2run import parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
 

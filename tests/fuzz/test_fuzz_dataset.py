@@ -133,7 +133,7 @@ PLANTED = {
     "a file that is shorter": Mutant(
         "tape2048.formats.manifest:file_defects", "if found < entry.bytes:", "if False:"
     ),
-    "count": Mutant(f"{FILES}:_check_counts", "if claimed != found:", "if claimed < found:"),
+    "count": Mutant(f"{FILES}:check_whole", "if claimed != found:", "if claimed < found:"),
     "length": Mutant(f"{NPY}:check_header", "if bytes_found < header.end_offset:", "if False:"),
     "trailing bytes": Mutant(f"{NPY}:check_header", "if bytes_found > header.end_offset:", "if False:"),
     "row type": Mutant(f"{NPY}:check_header", "if known is None:", "if known == 0:"),

@@ -74,7 +74,7 @@ class Annotator:
         self._local = threading.local()
 
     def __call__(self, run: Run) -> RunV2:
-        """The run with values at every step, normalised as :mod:`tape2048.runs.branches` has it."""
+        """The run with values at every step, normalized as by :func:`tape2048.runs.a2run2.normalize`."""
         whole = RunV2.from_run(run)
         if len(run) == 0 or (not self._replace and bool(whole.has_branches.all())):
             return whole

@@ -1,17 +1,16 @@
-"""Building data sets, and appending to them; what a reader sees meanwhile stands in ``dataset``.
+"""Builder of data sets: build, append, write a view; :mod:`tape2048.datasets.dataset` describes atomicity.
 
-Runs are decoded and laid out as rows on several threads and written in the order of their sources, so the
-same sources give the same bytes on any number of threads. Memory is bounded by a few runs for each
-thread, whatever the size of the sources.
+Several threads decode runs and lay them out as rows, which are written in the order of their sources: the
+same sources give the same bytes on any number of threads. Memory is bounded by a few runs for each thread.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import os
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ import numpy as np
 from tape2048.base.text import pretty_json
 from tape2048.conversion.rows_writer import RowsWriter
 from tape2048.conversion.sources import Source, open_source
-from tape2048.datasets.dataset import RUN_STEPS_MAX
 from tape2048.datasets.directory import open_directory, refuse_nothing
 from tape2048.datasets.metadata import Extras, write_runs_db
 from tape2048.datasets.run_table import RunTable
@@ -33,7 +31,6 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.dataset_layout import (
-    DATASET_ROW_DTYPE,
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
@@ -48,12 +45,12 @@ from tape2048.formats.manifest import flush_entry
 from tape2048.formats.session import FileEntry
 from tape2048.io.crc import crc32c_combine, crc32c_file
 from tape2048.io.durable import storage_errors, write_file
-from tape2048.io.staging import Staging, hold_lock
+from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import split_seed
 from tape2048.runs.run import RunMeta, check_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,22 +59,29 @@ if TYPE_CHECKING:
     from tape2048.datasets.directory import Opened, RowsFile
     from tape2048.runs.run import Run
 
-__all__ = ["Built", "append_dataset", "build_dataset", "write_view"]
+    OneSource = str | os.PathLike[str] | Source
+    Sources = OneSource | Iterable[OneSource]
 
-_RUN_ID_AT: int = DATASET_ROW_DTYPE.fields["run_id"][1]  # type: ignore[index]
+RUN_STEPS_MAX = 2**16
 
 _VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What a build or an append wrote.
+    """Result of a build or an append.
 
     Attributes:
         path: the data set.
-        runs: runs that were added.
-        steps: rows that were added.
+        runs: number of added runs.
+        steps: number of added rows.
         skipped: runs that were left out, each with its reason.
+
+    Example:
+        >>> from tape2048.conversion import build_dataset
+        >>> built = build_dataset("built", "runs")
+        >>> built.runs, built.skipped
+        (2, ())
     """
 
     path: str
@@ -88,84 +92,88 @@ class Built(msgspec.Struct, frozen=True):
 
 def build_dataset(
     output: str | os.PathLike[str],
-    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
+    sources: Sources,
     *,
     workers: int | None = None,
     shard_rows: int | None = None,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
-    """Make a data set of everything that the sources hold.
+    """Build a data set of all runs of some sources.
 
     A run that cannot be read, has an illegal move, or has more than 65,536 steps is left out and named
     with its reason, in the result and in the manifest.
 
     Args:
-        output: the directory to make; nothing may stand there.
-        sources: what :func:`~tape2048.conversion.sources.open_source` opens, in the order of their rows; or
-            one such.
+        output: the directory to make; it must not exist.
+        sources: one source or several in the order of their rows; paths for
+            :func:`~tape2048.conversion.open_source`, or its results.
         workers: threads that decode; None: one for each core.
-        shard_rows: write files of so many rows; None: one ``steps.npy``. Appending to shards copies no
-            rows.
+        shard_rows: rows of a file; None: one ``steps.npy``. Appending to shards copies no rows.
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
-        NameTakenError: something stands at ``output``.
+        NameTakenError: ``output`` exists.
         EmptyCorpusError: every run would be left out; nothing was written.
-        FormatError: a source that is damaged as a whole.
-        StorageError: a source cannot be read, or the operating system refused to write.
+        FormatError: a source is damaged as a whole.
+        StorageError: a source cannot be read, or the data set not written.
         ValueError: ``workers`` or ``shard_rows`` is below 1.
+
+    Example:
+        >>> from tape2048.conversion import build_dataset
+        >>> build_dataset("sharded", ["runs/golden.a2run"], shard_rows=1000).runs
+        1
     """
-    target = Path(os.path.abspath(output))
-    if os.path.lexists(target):
-        raise NameTakenError(
-            "something stands here; nothing was replaced",
-            path=target,
-            hint="append to it, or name another directory",
-        )
+    target = _new_target(output)
     opened = _opened(sources)
-    with (
-        storage_errors(target, "writing it"),
-        Staging(target) as staging,
-        closing(RowsWriter(staging.path, shard_rows)) as writer,
-    ):
+    with _published(target, shard_rows) as (directory, writer):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
-        added.refuse_nothing(target)
-        added.finish(staging.path, None)
-        staging.publish()
+        if not added.metas:
+            refuse_nothing(added.skipped, target)
+        added.finish(directory, None)
     return added.built(target)
 
 
 def append_dataset(
     path: str | os.PathLike[str],
-    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
+    sources: Sources,
     *,
     workers: int | None = None,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
-    """Add everything that the sources hold to a data set; ids of the new runs go on after the highest.
+    """Add all runs of some sources to a data set; their ids continue after the highest one.
 
-    The directory is written anew beside the old one and exchanged with it in one step: readers see the
-    old data set or the new one, and so does whoever comes after a crash. Rows in one ``steps.npy`` are
-    copied (and their checksum compared); shards are linked.
+    A new directory is written beside the old one and exchanged with it in one step: readers see the old data
+    set or the new one, also after a crash. Rows in one ``steps.npy`` are copied (and their checksum
+    compared); shards are linked.
 
     Args:
         path: the data set.
         sources: as for :func:`build_dataset`.
-        workers: as there.
-        progress: as there.
+        workers: threads that decode; None: one for each core.
+        progress: called with the runs read, all runs, and the steps written.
 
     Raises:
-        NotADatasetError: no data set stands at ``path``.
-        ChecksumError: its rows are not those that were written; nothing is appended.
-        StorageError: somebody else appends to it; the file system cannot exchange two names; or the
-            operating system refused something.
+        NotADatasetError: ``path`` is not a data set.
+        ChecksumError: its rows were changed; nothing is appended.
+        StorageError: another process appends to it; the file system cannot exchange two names; or the
+            operating system could not write.
         FormatError: the data set or a source is damaged.
+
+    Example:
+        >>> from tape2048.conversion import append_dataset, build_dataset
+        >>> _ = build_dataset("growing", "runs")
+        >>> append_dataset("growing", "runs").runs
+        2
     """
     target = Path(os.path.abspath(path))
     opened = _opened(sources)
     with ExitStack() as stack:
-        _hold_dataset(target, stack)
+        with storage_errors(target, "locking it"):
+            try:
+                hold(target, stack)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotADatasetError("no directory stands at this path", path=target) from None
         old = open_directory(target, stack)
         stack.enter_context(storage_errors(target, "writing it"))
         staging = stack.enter_context(Staging(target))
@@ -185,62 +193,73 @@ def write_view(
     shard_rows: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Built:
-    """Write the runs of a view (or of several data sets opened as one) as a data set of their own.
+    """Write the runs of a view (or of several data sets opened as one) as a new data set.
 
-    Rows stay what they are, but for ``run_id``: ids count from 0.
+    Rows do not change, except that run ids count from 0.
 
     Args:
-        output: the directory to make; nothing may stand there.
-        view: what is written.
+        output: the directory to make; it must not exist.
+        view: a view or a data set.
         shard_rows: as for :func:`build_dataset`.
         progress: called with the rows written and all rows.
 
     Raises:
-        NameTakenError: something stands at ``output``.
+        NameTakenError: ``output`` exists.
         EmptyCorpusError: the view has no run; nothing was written.
-        StorageError: the operating system refused.
+        StorageError: the operating system could not write it.
+
+    Example:
+        >>> from tape2048.conversion import build_dataset, write_view
+        >>> from tape2048.datasets import Dataset
+        >>> _ = build_dataset("whole", "runs")
+        >>> write_view("part", Dataset("whole").filter_by_length(min_steps=1)).runs
+        2
     """
-    target = Path(os.path.abspath(output))
-    if os.path.lexists(target):
-        raise NameTakenError("something stands here; nothing was replaced", path=target)
+    target = _new_target(output)
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
-    steps = view.runs["steps"].astype(np.int64)
-    ends = np.cumsum(steps)
-    runs = view.runs.copy()
-    runs["id"] = np.arange(len(runs))
-    runs["first_row"] = ends - steps
-    with (
-        storage_errors(target, "writing it"),
-        Staging(target) as staging,
-        closing(RowsWriter(staging.path, shard_rows)) as writer,
-    ):
+    table = view.run_table.renumbered()
+    ends = np.cumsum(table.rows["steps"], dtype=np.int64)
+    with _published(target, shard_rows) as (directory, writer):
         for first in range(0, len(view), _VIEW_ROWS):
             rows = view.get_batch(np.arange(first, min(first + _VIEW_ROWS, len(view))))
             rows["run_id"] = np.searchsorted(ends, np.arange(first, first + len(rows)), side="right")
             writer.write(rows.view(np.uint8))
             if progress is not None:
                 progress(first + len(rows), len(view))
-        sources = [SourceCount(str(path), "dataset", len(runs), len(view), 0) for path in view.paths[:1]]
-        table = RunTable(runs, view.run_table.engines)
-        _finish(staging.path, writer, table, view.extras, _History.of(None, sources, []))
+        sources = [SourceCount(str(view.paths[0]), "dataset", len(table), len(view), 0)]
+        _finish(directory, writer, table, view.extras, _history(None, sources, []))
+    return Built(str(target), len(table), len(view), ())
+
+
+def _new_target(output: str | os.PathLike[str]) -> Path:
+    target = Path(os.path.abspath(output))
+    if os.path.lexists(target):
+        hint = "append to it, or name another directory"
+        raise NameTakenError("the path exists; nothing was replaced", path=target, hint=hint)
+    return target
+
+
+@contextmanager
+def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, RowsWriter]]:
+    """Give a draft's directory and its writer; publish it when the block ends without an error."""
+    with (
+        storage_errors(target, "writing it"),
+        Staging(target) as staging,
+        closing(RowsWriter(staging.path, shard_rows)) as writer,
+    ):
+        yield staging.path, writer
         staging.publish()
-    return Built(str(target), len(runs), len(view), ())
 
 
-# ------------------------------------------------------------------------------------ the new runs
-
-
-def _opened(
-    sources: str | os.PathLike[str] | Source | Iterable[str | os.PathLike[str] | Source],
-) -> list[Source]:
-    # Text is also an iterable of text: of "/data", the first would be the root of all files.
+def _opened(sources: Sources) -> list[Source]:
+    # A str is also an iterable of str: the first of "/data" would be the root directory.
     each = [sources] if isinstance(sources, str | os.PathLike | Source) else sources
     return [source if isinstance(source, Source) else open_source(source) for source in each]
 
 
 class _Chunk(NamedTuple):
-    """A few runs as rows, their ids counted from 0."""
+    """Some runs as rows, with ids from 0."""
 
     records: NDArray[np.uint8]
     metas: list[RunMeta]
@@ -250,7 +269,7 @@ class _Chunk(NamedTuple):
 
 
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
-    """Rows of a few runs; this is what the threads do."""
+    """Lay out some runs as rows, on one of the threads."""
     from tape2048.datasets.records import dataset_records
 
     good = [found.run for found in runs if found.run is not None and len(found.run) <= RUN_STEPS_MAX]
@@ -277,7 +296,7 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
 
 
 def _checked(found: SourceRun) -> Run:
-    """The run, once it is sure that its facts fit a data set."""
+    """Return the run if its metadata fits a data set, and raise otherwise."""
     if found.run is None:
         raise found.failure
     run = found.run
@@ -291,18 +310,18 @@ def _checked(found: SourceRun) -> Run:
 
 
 class _Added:
-    """The runs that a build or an append adds, as they are written.
+    """The runs that a build or an append has written so far.
 
     Args:
-        writer: takes the rows.
-        first_id: the id of the first new run.
+        writer: of the rows.
+        first_id: id of the first new run.
     """
 
     def __init__(self, writer: RowsWriter, first_id: int) -> None:
         self.writer = writer
         self._first_id = first_id
         self._first_row = writer.rows
-        self._metas: list[RunMeta] = []
+        self.metas: list[RunMeta] = []
         self._extras = [Extras.unknown(0)]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
@@ -317,7 +336,7 @@ class _Added:
         total = sum(source.count for source in sources)
         done = 0
         for source in sources:
-            runs, rows, skipped = len(self._metas), self.writer.rows, len(self.skipped)
+            runs, rows, skipped = len(self.metas), self.writer.rows, len(self.skipped)
             for chunk in source.map(_lay_out, workers):
                 self._add(chunk)
                 done += chunk.read
@@ -326,7 +345,7 @@ class _Added:
             count = SourceCount(
                 path=str(source.path),
                 kind=source.kind,
-                runs=len(self._metas) - runs,
+                runs=len(self.metas) - runs,
                 steps=self.writer.rows - rows,
                 skipped=len(self.skipped) - skipped,
             )
@@ -335,50 +354,33 @@ class _Added:
     def _add(self, chunk: _Chunk) -> None:
         from tape2048.datasets.records import shift_ids
 
-        next_id = self._first_id + len(self._metas)
+        next_id = self._first_id + len(self.metas)
         if next_id + len(chunk.metas) > RUN_ID_MAX + 1:
             last = next_id + len(chunk.metas) - 1
             raise FieldError(f"a run would have id {last}; a row's run_id holds at most {RUN_ID_MAX}")
-        shift_ids(chunk.records, _RUN_ID_AT, next_id)
+        shift_ids(chunk.records, next_id)
         self.writer.write(chunk.records)
-        self._metas += chunk.metas
+        self.metas += chunk.metas
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
 
-    def refuse_nothing(self, path: Path) -> None:
-        """Raise EmptyCorpusError where every run was left out."""
-        if not self._metas:
-            refuse_nothing(self.skipped, path)
-
     def finish(self, directory: Path, old: Opened | None) -> None:
-        """Write what stands beside the rows, of the old runs and the new ones."""
-        table = RunTable.of_metas(self._metas, first_id=self._first_id, first_row=self._first_row)
-        extras = Extras.joined(self._extras)
+        """Write the files beside the rows, for the old runs and the new ones."""
+        table = RunTable.of_metas(self.metas, first_id=self._first_id, first_row=self._first_row)
+        extras = self._extras
         if old is not None:
-            table = RunTable.joined([old.table, table])
-            extras = Extras.joined([old.extras, extras])
-        before = old.manifest if old is not None else None
-        _finish(directory, self.writer, table, extras, _History.of(before, self.sources, self.skipped))
+            table, extras = RunTable.joined([old.table, table]), [old.extras, *extras]
+        history = _history(old and old.manifest, self.sources, self.skipped)
+        _finish(directory, self.writer, table, Extras.joined(extras), history)
 
     def built(self, path: Path) -> Built:
-        """What was added, for the caller."""
+        """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
-        return Built(str(path), len(self._metas), rows, tuple(self.skipped))
-
-
-# ------------------------------------------------------------------------------ the new directory
-
-
-def _hold_dataset(target: Path, stack: ExitStack) -> None:
-    with storage_errors(target, "locking it"):
-        try:
-            hold_lock(target, stack)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotADatasetError("no directory stands at this path", path=target) from None
+        return Built(str(path), len(self.metas), rows, tuple(self.skipped))
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:
-    """A writer in a new directory that already has the old rows, copied or linked."""
+    """Make a writer in a new directory that begins with the old rows, copied or linked."""
     sharded = old.files[0].path.parent.name == SHARDS
     writer = RowsWriter(directory, max(1, old.files[0].header.rows) if sharded else None)
     listed = old.manifest.files if old.manifest is not None else {}
@@ -398,7 +400,7 @@ def _continue(old: Opened, directory: Path) -> RowsWriter:
 
 
 def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> None:
-    """Copy the rows of a file, and compare its checksum with the one that it should have."""
+    """Copy the rows of a file, and compare its checksum with the manifest's."""
     begin = file.header.data_offset
     size = file.header.end_offset - begin
     head = crc32c_file(file.fd, begin, file.path)
@@ -412,24 +414,21 @@ def _copy_rows(file: RowsFile, writer: RowsWriter, entry: FileEntry | None) -> N
         )
 
 
-class _History(NamedTuple):
-    """What a manifest says of how its data set came to be."""
-
-    created: str | None
-    updated: str | None
-    sources: list[SourceCount]
-    skipped: list[SkippedRun]
-
-    @classmethod
-    def of(cls, before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]) -> _History:
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if before is None:
-            return cls(now, None, sources, skipped)
-        return cls(before.created or now, now, [*before.sources, *sources], [*before.skipped, *skipped])
+def _history(
+    before: Manifest | None, sources: list[SourceCount], skipped: list[SkippedRun]
+) -> dict[str, Any]:
+    """Return the manifest's fields on the history of a data set."""
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if before is None:
+        return {"created": now, "sources": sources, "skipped": skipped}
+    both = {"sources": [*before.sources, *sources], "skipped": [*before.skipped, *skipped]}
+    return {"created": before.created or now, "updated": now, **both}
 
 
-def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: _History) -> None:
-    """Write what stands beside the rows, and flush all files."""
+def _finish(
+    directory: Path, writer: RowsWriter, table: RunTable, extras: Extras, history: dict[str, Any]
+) -> None:
+    """Write the files beside the rows, and flush all files."""
     writer.finish()
     database = directory / METADATA_DB
     write_runs_db(database, table, extras)
@@ -440,6 +439,6 @@ def _finish(directory: Path, writer: RowsWriter, table: RunTable, extras: Extras
         num_runs=len(table),
         steps_crc32c=None if rows is None else rows.crc32c,
         files={**writer.files, METADATA_DB: flush_entry(database)},
-        **history._asdict(),
+        **history,
     )
     write_file(directory / MANIFEST, pretty_json(manifest))

@@ -1,4 +1,4 @@
-"""Writing the rows of a data set: one ``steps.npy``, or shards of a size, each with its checksum."""
+"""Writer of a data set's rows: one ``steps.npy``, or shards, each with its checksum."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["RowsWriter"]
-
 
 class RowsWriter:
-    """Appends rows to the files of a directory that nobody reads yet.
+    """Appends rows to the files of an unpublished directory; its methods raise OSError.
 
     Args:
-        directory: where ``steps.npy`` or ``shards/`` is made.
-        shard_rows: rows of a shard at most; None: one ``steps.npy``.
+        directory: for ``steps.npy`` or ``shards/``.
+        shard_rows: rows of a full shard; None: one ``steps.npy``.
 
     Attributes:
         rows: rows so far.
@@ -49,11 +47,7 @@ class RowsWriter:
             (directory / SHARDS).mkdir()
 
     def write(self, records: NDArray[np.uint8]) -> None:
-        """Append rows, ``u8[32 * n]``.
-
-        Raises:
-            OSError: as the operating system gave it.
-        """
+        """Append rows, ``u8[32 * n]``."""
         from crc32c import crc32c
 
         while len(records):
@@ -73,11 +67,7 @@ class RowsWriter:
                 self._end()
 
     def link(self, shard: Path, rows: int, entry: FileEntry) -> None:
-        """Take over a finished shard of another directory; it is linked where the file system can.
-
-        Raises:
-            OSError: as the operating system gave it.
-        """
+        """Add a finished shard of another directory, by a link if the file system can, else by a copy."""
         name = self._next_name()
         target = self._directory / name
         try:
@@ -89,20 +79,16 @@ class RowsWriter:
         self.rows += rows
 
     def finish(self) -> None:
-        """End the last file, and flush the directory of the shards.
-
-        Raises:
-            OSError: as the operating system gave it.
-        """
+        """End the last file, and flush the directory of the shards."""
         if not self.files and self._fd is None:
-            self._begin()  # no rows at all: still a file that says so
+            self._begin()  # a data set without rows has a file, too
         if self._fd is not None:
             self._end()
         if self._shard_rows is not None:
             fsync_dir(self._directory / SHARDS)
 
     def close(self) -> None:
-        """Let go of a file that was not finished."""
+        """Close an unfinished file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,4 +1,4 @@
-"""Runs out of a session, and a session out of runs."""
+"""Conversion of a session to runs, and of runs to a session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.errors import FieldError, FormatError, RecoveryError
+from tape2048.errors import FieldError, RecoveryError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -24,6 +24,7 @@ from tape2048.formats.session import (
     FileEntry,
     session_header,
 )
+from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import open_fd, storage_errors, write_all
 from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import engine_text, identity_of
@@ -36,25 +37,35 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
-#: Runs whose rows are put into one block of a written session.
+#: Rows of a block of a written session.
 _BLOCK_ROWS = 262_144
 
 
 def session_run(session: Session, ordinal: int, final_board: int | None = None) -> tuple[Run, bool]:
-    """One run of a session as a single run.
+    """Return one run of a session as a :class:`Run`.
 
     Args:
-        session: recorded with ``record_action`` and every step kept.
+        session: recorded with ``record_action`` and all steps.
         ordinal: of the run in ``session.runs``.
-        final_board: the board after its last move, of which a session has no row; None: the candidate of
+        final_board: the board after its last move, which a session does not hold; None: the candidate of
             :func:`tape2048.game.moves.last_boards`.
 
     Returns:
-        The run, and whether its final board is known for sure. Its start is the session's, its elapsed
-        time unknown (0).
+        The run, and whether its final board is certain. Its start is the session's, its elapsed time
+        unknown (0).
 
     Raises:
-        RecoveryError: moves were not recorded, or not every step was kept.
+        RecoveryError: the session has no moves, or not all steps.
+        FieldError: an invalid move, or a tile above 32768.
+
+    Example:
+        >>> from tape2048 import Session
+        >>> from tape2048.conversion import session_run, write_session
+        >>> from tape2048.runs import read_run
+        >>> run = read_run("runs/golden.a2run")
+        >>> _ = write_session("of-runs", [run])
+        >>> session_run(Session.open("of-runs"), 0, run.final_board)[0].states.tolist() == run.states.tolist()
+        True
     """
     from tape2048.game.moves import last_boards
 
@@ -70,7 +81,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
     steps = int(row["steps"])
     if len(rows) != steps or not np.array_equal(rows["step_idx"], np.arange(steps)):
         raise RecoveryError(
-            f"{name} has {len(rows)} rows for {steps} steps: not every step was kept (sample_rate)",
+            f"{name} has {len(rows)} rows for {steps} steps: not all were recorded (sample_rate)",
             path=session.path,
         )
     moves = np.ascontiguousarray(rows["action"])
@@ -85,12 +96,7 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
-    """The boards in a session's rows, packed: ``u64[n]``.
-
-    Args:
-        rows: of a session.
-        name: of the run, for the error.
-        path: of the session.
+    """Pack the boards of a session's rows: ``u64[n]``; name of the run and path are for the error.
 
     Raises:
         FieldError: a tile above 32768.
@@ -122,7 +128,7 @@ def _meta(session: Session, row: np.void) -> RunMeta:
 
 
 def _unix_s(text: Any) -> int:
-    """A moment in seconds since 1970; UTC where it names no offset, and 0 where it is none."""
+    """Parse a timestamp to seconds since 1970; UTC without an offset, 0 if invalid."""
     try:
         moment = dt.datetime.fromisoformat(text)
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
@@ -134,24 +140,30 @@ def _unix_s(text: Any) -> int:
 def write_session(
     directory: str | os.PathLike[str], runs: Iterable[Run], facts: dict[str, Any] | None = None
 ) -> int:
-    """Write a session, with moves, out of runs; it appears whole or not at all.
+    """Write a session with moves from runs; it appears whole or not at all.
 
-    Branch values, start, elapsed time and engine of each run, and the board after its last move have no
-    place in a session. A run whose engine carries a game's seed keeps it; the seed of any other one is
-    made of a hash of its boards and moves, so that the same game has the same identity wherever it is.
+    A session does not hold branch values, start, elapsed time and engine of a run, nor the board after its
+    last move. A run whose engine's text carries a game's seed keeps the seed; that of any other run is a hash
+    of its boards and moves, so that the same game has the same identity everywhere.
 
     Args:
-        directory: where nothing stands.
-        runs: in the order that they shall have; ids count from 0.
+        directory: the session, which must not exist.
+        runs: in their order; ids count from 0.
         facts: added to the table ``session``.
 
     Returns:
         The number of runs.
 
     Raises:
-        NameTakenError: something stands at ``directory``.
+        NameTakenError: ``directory`` exists.
         FieldError: a score or a run that is too large for a session's fields.
-        StorageError: the operating system refused.
+        StorageError: the operating system could not write it.
+
+    Example:
+        >>> from tape2048.conversion import write_session
+        >>> from tape2048.runs import read_run
+        >>> write_session("one-run", [read_run("runs/golden.a2run")])
+        1
     """
     target = Path(os.path.abspath(directory))
     with storage_errors(target, "writing it"), Staging(target) as staging:
@@ -163,22 +175,27 @@ def write_session(
 def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     from crc32c import crc32c
 
-    from tape2048.io.crc import crc32c_combine
+    from tape2048.game.rules import boards_to_exps
 
-    table, blocks, players = [], [], set()
+    table, players = [], set()
+    blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
     row_bytes = ACTION_STEP_DTYPE.itemsize
-    done = total_crc = 0
+    done = 0
     with open_fd(draft / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         for run_id, run in enumerate(runs):
-            data = _rows(run, run_id).tobytes()
+            steps = np.zeros(len(run), ACTION_STEP_DTYPE)
+            steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
+            steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
+            data = steps.tobytes()
             write_all(fd, data, STEPS_HEADER_BYTES + done * row_bytes)
-            checksum = crc32c(data)
-            total_crc = crc32c_combine(total_crc, checksum, len(data)) if done else checksum
             seed, player = _seed_and_player(run)
             players.add(player)
             table.append(_run_record(run, run_id, seed, done))
-            if len(run):
-                blocks.append((done, len(run), checksum))
+            if blocks and blocks[-1][1] + len(run) <= _BLOCK_ROWS:
+                first, rows, checksum = blocks[-1]
+                blocks[-1] = first, rows + len(run), crc32c(data, checksum)
+            elif len(run):
+                blocks.append((done, len(run), crc32c(data)))
             done += len(run)
         header = session_header(ACTION_STEP_DTYPE, done)
         write_all(fd, header, 0)
@@ -195,26 +212,17 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
         "runs": len(table),
         **facts,
     }
-    steps_crc = crc32c_combine(crc32c(header), total_crc, done * row_bytes)
+    steps_crc = crc32c(header)
+    for _, rows, checksum in blocks:
+        steps_crc = crc32c_combine(steps_crc, checksum, rows * row_bytes)
     finish_session(
         draft,
         FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc),
         np.array(table, RUN_DTYPE),
-        np.array(_merged(blocks, row_bytes), BLOCK_DTYPE),
+        np.array(blocks, BLOCK_DTYPE),
         facts,
     )
     return len(table)
-
-
-def _rows(run: Run, run_id: int) -> Any:
-    from tape2048.game.rules import boards_to_exps
-
-    rows = np.zeros(len(run), ACTION_STEP_DTYPE)
-    rows["run_id"] = run_id
-    rows["step_idx"] = np.arange(len(run))
-    rows["exps"] = boards_to_exps(run.boards)
-    rows["action"] = run.moves
-    return rows
 
 
 def _seed_and_player(run: Run) -> tuple[int, str | None]:
@@ -230,20 +238,4 @@ def _run_record(run: Run, run_id: int, seed: int, first_row: int) -> tuple[int, 
     for name in ("max_score", "highest_tile"):
         if getattr(meta, name) > 2**32 - 1:
             raise FieldError(f"{name} is {getattr(meta, name)}; a session holds at most {2**32 - 1}")
-    if len(run) > 2**32 - 1:
-        raise FormatError(f"{len(run)} steps; a session holds at most {2**32 - 1} in a run")
     return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile
-
-
-def _merged(blocks: list[tuple[int, int, int]], row_bytes: int) -> list[tuple[int, int, int]]:
-    """Blocks of single runs as blocks of about the size that the recorder writes."""
-    from tape2048.io.crc import crc32c_combine
-
-    merged: list[tuple[int, int, int]] = []
-    for first, rows, checksum in blocks:
-        if merged and merged[-1][1] + rows <= _BLOCK_ROWS:
-            begin, before, joined = merged.pop()
-            merged.append((begin, before + rows, crc32c_combine(joined, checksum, rows * row_bytes)))
-        else:
-            merged.append((first, rows, checksum))
-    return merged

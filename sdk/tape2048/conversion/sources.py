@@ -1,55 +1,65 @@
-"""Whatever holds runs, opened alike: run files, directories of them, packs, pack.dat, data sets, sessions.
+"""Sources of runs: run files, directories of them, packs, data sets, sessions, JSON lines and Parquet.
 
-:func:`open_source` finds out what stands at a path, by its content; :meth:`Source.runs` gives its runs in
-a stable order, decoded on several threads. A run that cannot be read comes with its error, and costs
-nothing but itself.
+:func:`open_source` detects the kind of a path by its content; :meth:`Source.runs` decodes its runs in a
+stable order on several threads. A run that cannot be read comes with its error and does not affect the
+others.
 """
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tape2048.base.threads import map_ordered
-from tape2048.datasets import packdat
+from tape2048.datasets.packdat import DataPack
+from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
 from tape2048.errors import MagicError, NoRunsError, TapeError
-from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, SHARDS, STEPS_NPY
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, parse_header
-from tape2048.io.reading import open_regular, reading
+from tape2048.formats.dataset_layout import METADATA_DB, STEPS_NPY
+from tape2048.io.reading import reading
+from tape2048.packs.layout import MAGIC as PACK_MAGIC
 from tape2048.runs import jsonl, parquet
-from tape2048.runs.files import find_run_files, read_run_file
+from tape2048.runs.files import find_run_files, first_bytes, read_run_file
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from tape2048.runs.run import Run
     from tape2048.session.session import Session
 
-__all__ = ["KINDS", "Endings", "Source", "SourceRun", "kind_of", "open_source"]
+    Endings = Callable[[Session], NDArray[np.uint64] | None]
 
-#: Runs that are decoded together on one thread.
+T = TypeVar("T")
+
+#: Runs that one thread decodes together.
 JOB_RUNS = 16
 
-#: What a path can be.
+#: Kinds of sources.
 KINDS = ("run", "runs", "pack", "packdat", "dataset", "session", "sessions", "jsonl", "parquet")
 
-_PACK_MAGIC = b"A2PACK\0\0"
 _PARQUET_MAGIC = b"PAR1"
 
 
 class SourceRun(NamedTuple):
-    """One run of a source, or why it has none.
+    """One run of a source, or its error.
 
     Attributes:
-        name: which one, for people: a file's path, an entry's number, a run's id.
+        name: of the run, for people: a file's path, an entry's number, a run's id.
         run: the run; None where it could not be read.
-        error: what is wrong; None where nothing is.
-        ending_known: whether the board after the last move is what the source says, and no candidate.
-        values_lost: steps of which the source does not hold the chosen move's value.
+        error: the defect; None where ``run`` is there.
+        ending_known: whether the final board is the source's own, not a candidate.
+        values_lost: steps whose chosen move's value the source does not hold.
+
+    Example:
+        >>> from tape2048.conversion import open_source
+        >>> [found.error for found in open_source("runs/golden.a2run").runs()]
+        [None]
     """
 
     name: str
@@ -60,35 +70,33 @@ class SourceRun(NamedTuple):
 
     @property
     def failure(self) -> TapeError:
-        """The error of a run that could not be read."""
+        """The error, for a run that could not be read."""
         assert self.error is not None
         return self.error
 
 
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Source:
-    """Something that holds runs.
+    """A source of runs.
 
     Attributes:
-        path: where it stands.
+        path: of the source.
         kind: one of :data:`KINDS`.
-        count: number of runs, bad ones included; of a file of lines, the number of pieces that it is read in.
+        count: number of runs, damaged ones included; for JSON lines and Parquet, of the pieces to read.
     """
 
-    def __init__(
-        self, path: Path, kind: str, count: int, jobs: Iterable[Any], decode: Callable[[Any], list[SourceRun]]
-    ) -> None:
-        self.path = path
-        self.kind = kind
-        self.count = count
-        self._jobs = jobs
-        self._decode = decode
+    path: Path
+    kind: str
+    count: int
+    _jobs: Iterable[Any]
+    _decode: Callable[[Any], list[SourceRun]]
 
     def __repr__(self) -> str:
         what = "pieces" if self.kind in {"jsonl", "parquet"} else "runs"
         return f"<Source {self.path}: {self.kind}, {self.count:,} {what}>"
 
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:
-        """Every run, in order, decoded on several threads.
+        """Decode every run on several threads; iterate over them in order.
 
         Args:
             workers: threads; None: one for each core.
@@ -97,70 +105,62 @@ class Source:
             yield from found
 
     def changed(self, change: Callable[[Run], Run]) -> Source:
-        """The same source with every run changed, on the threads that decode."""
+        """Return a source that changes every run, on the threads that decode."""
+
+        def read(found: SourceRun) -> tuple[Run, bool, int]:
+            if found.run is None:
+                raise found.failure
+            return change(found.run), found.ending_known, found.values_lost
 
         def decode(job: Any) -> list[SourceRun]:
-            return [_changed(found, change) for found in self._decode(job)]
+            return _attempts(((found.name, found) for found in self._decode(job)), read)
 
-        return Source(self.path, self.kind, self.count, self._jobs, decode)
+        return dataclasses.replace(self, _decode=decode)
 
     def map(self, work: Callable[[list[SourceRun]], Any], workers: int | None = None) -> Iterator[Any]:
-        """What ``work`` makes of each few runs, in order; it is done on the threads that decode."""
+        """Apply ``work`` to groups of runs on the threads that decode; iterate over the results in order."""
         decode = self._decode
         yield from map_ordered(lambda job: work(decode(job)), self._jobs, workers)
 
 
-class Endings(NamedTuple):
-    """How to learn the final boards of a session's runs, of which it has no rows: by playing again.
-
-    Attributes:
-        of: from a session to ``u64[R]``, or None where that cannot be done.
-    """
-
-    of: Callable[[Session], Any]
-
-
 def open_source(path: str | os.PathLike[str], endings: Endings | None = None) -> Source:
-    """Find out what stands at a path, and open it.
+    """Detect the kind of a path and open it.
 
     Args:
         path: a run file, a directory with run files below it, a pack, a pack.dat, a data set, a session,
             a directory of sessions, or JSONL or Parquet with one run a row.
-        endings: for sessions; None: final boards are taken from the rules alone.
+        endings: function from a session to its runs' final boards, ``u64[R]`` (by replay), or to None where
+            it cannot; None: final boards follow from the rules alone.
 
     Raises:
-        MagicError: nothing that is known.
+        MagicError: the path does not exist, or is of no known kind.
         NoRunsError: a directory without any run file.
-        FormatError: what stands there is damaged as a whole.
+        FormatError: the source is damaged as a whole.
         StorageError: it cannot be read.
+
+    Example:
+        >>> from tape2048.conversion import open_source
+        >>> open_source("runs")
+        <Source runs: runs, 2 runs>
     """
     where = Path(path)
     kind = kind_of(where)
-    opener = {
-        "run": _run_files,
-        "runs": _run_files,
-        "pack": _pack,
-        "packdat": _packdat,
-        "dataset": _dataset,
-        "jsonl": _jsonl,
-        "parquet": _parquet,
-    }.get(kind)
-    if opener is not None:
-        return opener(where, kind)
-    return _sessions(where, kind, endings)
+    if kind in {"session", "sessions"}:
+        return _sessions(where, kind, endings)
+    openers = {"pack": _pack, "packdat": _packdat, "dataset": _dataset, "jsonl": _jsonl, "parquet": _parquet}
+    return openers.get(kind, _run_files)(where, kind)
 
 
 def kind_of(path: Path) -> str:
-    """Which of :data:`KINDS` stands at a path; errors as for :func:`open_source`."""
+    """Return the kind of a path, one of :data:`KINDS`; errors as :func:`open_source`."""
     with reading(path):
         is_directory = path.is_dir()
         if not is_directory and not path.exists():
             raise MagicError("nothing stands at this path", path=path)
     if is_directory:
         return _directory_kind(path)
-    with open_regular(path) as fd, reading(path):
-        head = os.pread(fd, 8, 0)
-    for magic, kind in ((_PACK_MAGIC, "pack"), (packdat.MAGIC, "packdat"), (_PARQUET_MAGIC, "parquet")):
+    head = first_bytes(path, 8)
+    for magic, kind in ((PACK_MAGIC, "pack"), (PACKDAT_MAGIC, "packdat"), (_PARQUET_MAGIC, "parquet")):
         if head.startswith(magic):
             return kind
     if head.startswith(b"A2T1") or path.suffix == ".a2run2":
@@ -168,92 +168,84 @@ def kind_of(path: Path) -> str:
     if path.suffix in {".jsonl", ".ndjson"}:
         return "jsonl"
     raise MagicError(
-        f"begins with {head!r} and is named {path.suffix or 'without an extension'}; that is no kind of file "
-        "with runs in it that is known here",
+        f"begins with {head!r} and has {path.suffix or 'no'} extension; not a known kind of file with runs",
         path=path,
-        hint="a2run2 files have no mark of their own: name them *.a2run2, and lines of JSON *.jsonl",
+        hint="a2run2 files have no magic: name them *.a2run2, and JSON lines *.jsonl",
     )
 
 
 def _directory_kind(path: Path) -> str:
+    from tape2048.session.directory import is_dataset, list_names
     from tape2048.session.session import sessions
 
-    with reading(path):
-        names = {entry.name for entry in path.iterdir()}
-    if SHARDS in names and METADATA_DB in names:
+    names = list_names(path)
+    if is_dataset(path, names):
         return "dataset"
-    if STEPS_NPY in names:
-        with open_regular(path / STEPS_NPY) as fd, reading(path / STEPS_NPY):
-            head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
-        return "dataset" if parse_header(head, path / STEPS_NPY).dtype == DATASET_ROW_DTYPE else "session"
-    if METADATA_DB in names or any(name.startswith("steps-") for name in names):
+    if any(name in {STEPS_NPY, METADATA_DB} or name.startswith("steps-") for name in names):
         return "session"
     return "sessions" if sessions(path) else "runs"
 
 
-def _attempt(name: str, action: Callable[[], SourceRun]) -> SourceRun:
-    try:
-        return action()
-    except TapeError as error:
-        return SourceRun(name, None, error)
-
-
-def _changed(found: SourceRun, change: Callable[[Run], Run]) -> SourceRun:
-    if found.run is None:
-        return found
-    run = found.run
-    return _attempt(found.name, lambda: found._replace(run=change(run)))
+def _attempts(
+    items: Iterable[tuple[str, T]], read: Callable[[T], tuple[Run, *tuple[Any, ...]]]
+) -> list[SourceRun]:
+    """Make a :class:`SourceRun` of each item: its name, and the run and facts that ``read`` returns."""
+    found = []
+    for name, item in items:
+        try:
+            run, *facts = read(item)
+            found.append(SourceRun(name, run, None, *facts))
+        except TapeError as error:
+            found.append(SourceRun(name, None, error))
+    return found
 
 
 def _slices(count: int) -> list[range]:
     return [range(first, min(first + JOB_RUNS, count)) for first in range(0, count, JOB_RUNS)]
 
 
-def _run_files(path: Path, kind: str) -> Source:
-    files = [path] if kind == "run" else find_run_files(path)
+def _numbered(
+    path: Path,
+    kind: str,
+    count: int,
+    name: Callable[[int], str],
+    read: Callable[[int], tuple[Run, *tuple[Any, ...]]],
+) -> Source:
+    """Open runs with numbers; ``read`` returns the run, ``ending_known`` and ``values_lost``."""
 
     def decode(numbers: range) -> list[SourceRun]:
-        return [
-            _attempt(str(files[i]), lambda i=i: SourceRun(str(files[i]), read_run_file(files[i])))  # type: ignore[misc]
-            for i in numbers
-        ]
+        return _attempts(((name(i), i) for i in numbers), read)
 
-    return Source(path, kind, len(files), _slices(len(files)), decode)
+    return Source(path, kind, count, _slices(count), decode)
+
+
+def _run_files(path: Path, kind: str) -> Source:
+    files = [path] if kind == "run" else find_run_files(path)
+    return _numbered(path, kind, len(files), lambda i: str(files[i]), lambda i: (read_run_file(files[i]),))
 
 
 def _pack(path: Path, kind: str) -> Source:
     from tape2048.packs.reader import PackReader
 
     reader = PackReader.open(path)
-
-    def decode(numbers: range) -> list[SourceRun]:
-        return [
-            _attempt(f"{path}: entry {i}", lambda i=i: SourceRun(f"{path}: entry {i}", reader.decode(i)))  # type: ignore[misc]
-            for i in numbers
-        ]
-
-    return Source(path, kind, len(reader), _slices(len(reader)), decode)
+    return _numbered(path, kind, len(reader), lambda i: f"{path}: entry {i}", lambda i: (reader.decode(i),))
 
 
 def _packdat(path: Path, kind: str) -> Source:
     from tape2048.game.moves import last_boards
 
-    pack = packdat.DataPack.load(path)
+    pack = DataPack.load(path)
     runs = pack.runs
 
-    def one(i: int, name: str) -> SourceRun:
+    def read(i: int) -> tuple[Run, bool]:
         final, certain = 0, not runs["steps"][i]
         if runs["steps"][i]:
             last = pack.records(np.array([pack.rows_of(i).stop - 1]))
             finals, sure = last_boards(last["board"], last["move_dir"])
             final, certain = int(finals[0]), bool(sure[0])
-        return SourceRun(name, pack.run(i, final), ending_known=certain)
+        return pack.run(i, final), certain
 
-    def decode(numbers: range) -> list[SourceRun]:
-        names = {i: f"{path}: run {runs['id'][i]}" for i in numbers}
-        return [_attempt(name, lambda i=i, name=name: one(i, name)) for i, name in names.items()]  # type: ignore[misc]
-
-    return Source(path, kind, len(runs), _slices(len(runs)), decode)
+    return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)
 
 
 def _dataset(path: Path, kind: str) -> Source:
@@ -262,15 +254,11 @@ def _dataset(path: Path, kind: str) -> Source:
     dataset = Dataset.open(path, load="mmap")
     runs = dataset.runs
 
-    def one(i: int, name: str) -> SourceRun:
+    def read(i: int) -> tuple[Run, bool, int]:
         run, (certain, lost) = dataset.run_and_losses(i)
-        return SourceRun(name, run, ending_known=certain, values_lost=lost)
+        return run, certain, lost
 
-    def decode(numbers: range) -> list[SourceRun]:
-        names = {i: f"{path}: run {runs['id'][i]}" for i in numbers}
-        return [_attempt(name, lambda i=i, name=name: one(i, name)) for i, name in names.items()]  # type: ignore[misc]
-
-    return Source(path, kind, len(runs), _slices(len(runs)), decode)
+    return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)
 
 
 def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
@@ -289,22 +277,18 @@ def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
         session = opened[number]
         with lock:
             if endings is not None and number not in finals:
-                finals[number] = endings.of(session)
+                finals[number] = endings(session)
         known = finals.get(number)
-        names = {i: f"{session.path}: run {session.runs['id'][i]}" for i in numbers}
-
-        def one(i: int, name: str) -> SourceRun:
-            run, certain = session_run(session, i, None if known is None else int(known[i]))
-            return SourceRun(name, run, ending_known=certain)
-
-        return [_attempt(name, lambda i=i, name=name: one(i, name)) for i, name in names.items()]  # type: ignore[misc]
+        items = ((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers)
+        return _attempts(items, lambda i: session_run(session, i, None if known is None else int(known[i])))
 
     return Source(path, kind, sum(len(one.runs) for one in opened), jobs, decode)
 
 
 def _jsonl(path: Path, kind: str) -> Source:
     def decode(piece: jsonl.Piece) -> list[SourceRun]:
-        return [SourceRun(name, run, error) for name, run, error in jsonl.read_piece(path, piece)]
+        items = ((f"{path}: line {line[0]}", line) for line in jsonl.read_piece(path, piece))
+        return _attempts(items, lambda line: (jsonl.parse_line(line[1], path, line[0]),))
 
     pieces = jsonl.pieces_of(path)
     return Source(path, kind, len(pieces), pieces, decode)
@@ -312,7 +296,13 @@ def _jsonl(path: Path, kind: str) -> Source:
 
 def _parquet(path: Path, kind: str) -> Source:
     def decode(group: int) -> list[SourceRun]:
-        return [SourceRun(name, run, error) for name, run, error in parquet.read_group(path, group)]
+        name = f"{path}: row group {group}"
+        try:
+            rows = parquet.read_group(path, group)
+        except TapeError as error:
+            return [SourceRun(name, None, error)]
+        items = ((f"{name}, row {number}", row) for number, row in enumerate(rows))
+        return _attempts(items, lambda row: (parquet.parse_row(row, path),))
 
     groups = parquet.groups_of(path)
     return Source(path, kind, len(groups), groups, decode)

@@ -1,10 +1,10 @@
-"""From one format to another, as far as the target can hold what the source has.
+"""Conversion from one format to another, with all data that the target can hold.
 
-What would be lost is an error, :class:`~tape2048.errors.LossError`, before anything appears under the
-target's name, unless the caller says that it may be lost; then it is counted.
+A loss is an error, :class:`~tape2048.errors.LossError`, before anything appears under the target's name,
+unless the caller permits losses, which are then counted.
 
 ============  =========================================================================================
-target        what it has no place for
+target        does not hold
 ============  =========================================================================================
 ``a2run``     branch values
 ``a2run2``    nothing
@@ -18,13 +18,15 @@ target        what it has no place for
 ``parquet``   nothing
 ============  =========================================================================================
 
-A source that has no final boards (sessions, pack.dat, data sets of others) gives the one that the rules
-leave; where a 2 and a 4 would both have ended the game, that is a loss too, unless the target has no
-final board either.
+For a source without final boards (sessions, pack.dat, data sets of other writers), a run gets the one that
+the rules leave. Where both a 2 and a 4 would have ended the game, it is uncertain: a loss too, unless the
+target holds no final board.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 from collections import Counter
 from pathlib import Path
@@ -47,9 +49,7 @@ if TYPE_CHECKING:
     from tape2048.conversion.sources import Endings, SourceRun
     from tape2048.runs.run import Run
 
-__all__ = ["TARGETS", "Converted", "convert", "target_of"]
-
-#: What can be written, and how a name says it.
+#: Formats to write, each with its extension.
 TARGETS = {
     "a2run": ".a2run",
     "a2run2": ".a2run2",
@@ -65,14 +65,19 @@ _NO_FINAL = ("packdat", "session")
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes:
-        target: what was written.
+        target: path of the target.
         kind: its format.
-        runs: runs that are in it.
-        lost: what was left out, and of how many runs.
+        runs: number of its runs.
+        lost: for each kind of loss, the number of runs.
         skipped: runs that could not be read, each with its reason.
+
+    Example:
+        >>> from tape2048.conversion import convert
+        >>> convert("runs/golden.a2run2", "lossy.jsonl", lossy=True).lost
+        {'branch values': 1}
     """
 
     target: str
@@ -83,26 +88,20 @@ class Converted(msgspec.Struct, frozen=True):
 
 
 def target_of(path: str | os.PathLike[str], kind: str | None = None) -> str:
-    """The format to write: as asked, or as the name's extension says.
+    """Return the format to write: ``kind``, or by the name's extension.
 
     Raises:
-        FormatError: the name does not say.
+        FormatError: an unknown kind or extension.
     """
-    if kind is not None:
-        if kind not in TARGETS:
-            raise FormatError(
-                f"no target is called {kind!r}; expected one of {', '.join(TARGETS)}", path=path
-            )
-        return kind
-    suffix = Path(path).suffix
-    for name, own in TARGETS.items():
-        if own and own == suffix:
-            return name
-    raise FormatError(
-        f"the name does not say what to write (extension {suffix!r})",
-        path=path,
-        hint=f"say which with --to: {', '.join(TARGETS)}",
-    )
+    if kind is None:
+        suffix = Path(path).suffix
+        kind = next((name for name, own in TARGETS.items() if own and own == suffix), None)
+        if kind is None:
+            hint = f"name a format with --to: {', '.join(TARGETS)}"
+            raise FormatError(f"extension {suffix!r} is that of no format to write", path=path, hint=hint)
+    if kind not in TARGETS:
+        raise FormatError(f"unknown target {kind!r}; expected one of {', '.join(TARGETS)}", path=path)
+    return kind
 
 
 def convert(
@@ -118,32 +117,38 @@ def convert(
     """Write the runs of a source in another format; the target appears whole or not at all.
 
     Args:
-        source: anything that :func:`~tape2048.conversion.sources.open_source` opens.
-        target: where nothing stands. For ``a2run`` and ``a2run2`` a file where the source is one run's
+        source: a path for :func:`~tape2048.conversion.open_source`, or its result.
+        target: a path that does not exist. For ``a2run`` and ``a2run2`` a file where the source is one run's
             file, else a directory with a file for each run.
-        to: one of :data:`TARGETS`; None: as the target's extension says.
-        lossy: whether what the target cannot hold may be left out.
+        to: one of :data:`TARGETS`; None: by the target's extension.
+        lossy: whether data that the target cannot hold may be left out.
         workers: threads that decode; None: one for each core.
-        endings: see :func:`~tape2048.conversion.sources.open_source`.
+        endings: see :func:`~tape2048.conversion.open_source`.
         progress: called with the runs read and all runs.
 
     Raises:
-        LossError: something would be lost, and ``lossy`` does not allow it; nothing was written.
-        EmptyCorpusError: the source has runs, and not one of them can be read; nothing was written.
-        NameTakenError: something stands at ``target``.
-        FormatError: the source is damaged as a whole, or the target's kind is not known.
-        FieldError: the target's fields cannot hold a fact of a run, which the message names.
+        LossError: a loss, without ``lossy``; nothing was written.
+        EmptyCorpusError: no run of the source can be read; nothing was written.
+        NameTakenError: ``target`` exists.
+        FormatError: the source is damaged as a whole, or the target's kind is unknown.
+        FieldError: the target's fields cannot hold a value of a run, which the message names.
         MissingPackageError: a package for the target's format is not installed.
-        StorageError: the operating system refused something.
+        StorageError: the operating system could not read or write.
+
+    Example:
+        >>> from tape2048.conversion import convert
+        >>> done = convert("runs", "converted.a2pack")
+        >>> done.kind, done.runs, done.lost
+        ('pack', 2, {})
     """
     if not isinstance(source, Source):
-        kind_of(Path(source))  # a source that is not there is worth more than a target's name
+        kind_of(Path(source))  # first: a missing source matters more than the target's name
     kind = target_of(target, to)
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
-        raise NameTakenError("something stands here; nothing was replaced", path=where)
+        raise NameTakenError("the path exists; nothing was replaced", path=where)
     opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _Flow(opened, where, kind, lossy=lossy, workers=workers, progress=progress)
+    flow = _Flow(opened, where, kind, lossy, workers, progress)
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -153,76 +158,66 @@ def convert(
     return Converted(str(where), kind, count, dict(flow.lost), tuple(flow.skipped))
 
 
+@dataclasses.dataclass
 class _Flow:
-    """The good runs of a source, once it is sure that what they lose may be lost."""
+    """Readable runs of a source, after the check of their losses."""
 
-    def __init__(
-        self,
-        source: Source,
-        target: Path,
-        kind: str,
-        *,
-        lossy: bool,
-        workers: int | None,
-        progress: Callable[[int, int], object] | None,
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.kind = kind
-        self.lost: Counter[str] = Counter()
-        self.skipped: list[SkippedRun] = []
-        self.current: str | None = None  # the run that is being written
-        self._lossy = lossy
-        self._workers = workers
-        self._progress = progress
+    source: Source
+    target: Path
+    kind: str
+    lossy: bool
+    workers: int | None
+    progress: Callable[[int, int], object] | None
+    lost: Counter[str] = dataclasses.field(default_factory=Counter)
+    skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
+    current: str | None = None  # the run that is being written
 
     def chunks(self) -> Iterator[list[SourceRun]]:
-        """A few runs at a time, bad ones included."""
+        """Iterate over the runs in groups, unreadable ones included."""
         done = 0
-        for checked in self.source.map(self._check, self._workers):
+        for checked in self.source.map(self._check, self.workers):
             done += len(checked)
             for found, losses in checked:
                 for loss in losses:
                     self._lose(loss, found.name)
-            if self._progress is not None:
-                self._progress(done, max(done, self.source.count))
+            if self.progress is not None:
+                self.progress(done, max(done, self.source.count))
             yield [found for found, _ in checked]
 
     def named(self) -> Iterator[tuple[str, Run]]:
-        """Each good run and its name."""
+        """Iterate over the readable runs and their names."""
         has_any = False
-        for chunk in self.chunks():
-            for found in chunk:
-                if found.run is not None:
-                    has_any = True
-                    self.current = found.name
-                    yield found.name, found.run
-                    self.current = None
-                else:
-                    error = found.failure
-                    self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+        for found in itertools.chain.from_iterable(self.chunks()):
+            if found.run is not None:
+                has_any = True
+                self.current = found.name
+                yield found.name, found.run
+                self.current = None
+            else:
+                error = found.failure
+                self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
         if not has_any:
             refuse_nothing(self.skipped, self.target)
 
     def runs(self) -> Iterator[Run]:
-        """Each good run."""
+        """Iterate over the readable runs."""
         return (run for _, run in self.named())
 
     def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
         return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
 
     def _lose(self, what: str, name: str) -> None:
-        if not self._lossy:
+        if not self.lossy:
             raise LossError(
                 f"{self.kind} has no place for {what} ({name}); nothing was written",
                 path=self.source.path,
-                hint="--lossy leaves out what has no place",
+                hint="--lossy leaves it out",
             )
         self.lost[what] += 1
 
 
 def _losses(found: SourceRun, source: str, target: str) -> list[str]:
-    """What a run would lose in a target."""
+    """List the losses of a run in a target."""
     run = found.run
     if run is None:
         return []
@@ -247,19 +242,15 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
 
 def _has_facts(run: Run) -> bool:
     meta = run.meta
-    if identity_of(meta.engine) is not None:
-        return meta.elapsed_s != 0
-    return bool(meta.start_unix_s or meta.elapsed_s or meta.engine)
+    return bool(meta.elapsed_s or (identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)))
 
 
 def _fits_16_bits(run: Run) -> bool:
-    """Whether all branch values come back from 16 bits as they are."""
-    values = run.branch_values
-    legal = run.branch_legal
-    assert values is not None
-    assert legal is not None
-    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
-    inside = values[mask]
+    """Check that all branch values survive 16 bits."""
+    assert run.branch_values is not None
+    assert run.branch_legal is not None
+    mask = (run.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    inside = run.branch_values[mask]
     if not np.isfinite(inside).all() or (inside.size and not 0 <= inside.min() <= inside.max() <= 1):
         return False
     levels = np.rint(inside.astype(np.float64) * 65535).astype(np.float32) / np.float32(65535)
@@ -268,7 +259,7 @@ def _fits_16_bits(run: Run) -> bool:
 
 
 def _fits_dataset(run: Run) -> bool:
-    """Whether all branch values come back from a data set's rows as they are."""
+    """Check that all branch values survive a data set's rows."""
     from tape2048.datasets.records import dataset_records, restore_values
 
     assert run.has_branches is not None
@@ -276,7 +267,7 @@ def _fits_dataset(run: Run) -> bool:
     try:
         dataset_records(run, 0, records)
     except FormatError:
-        return True  # it will be left out, by name
+        return True  # the writer skips the run
     rows = records.view(DATASET_ROW_DTYPE)
     values, legal = np.ascontiguousarray(rows["ev_values"]), np.ascontiguousarray(rows["ev_legal"])
     has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
@@ -285,9 +276,6 @@ def _fits_dataset(run: Run) -> bool:
         and (legal[has] == run.branch_legal[has]).all()  # type: ignore[index]
         and (values[has] == run.branch_values[has]).all()  # type: ignore[index]
     )
-
-
-# ---------------------------------------------------------------------------------------- writing
 
 
 def _run_files(where: Path, flow: _Flow) -> int:
@@ -320,7 +308,7 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
 
 
 def _pack(where: Path, flow: _Flow) -> int:
-    from tape2048.packs.reader import PackWriter
+    from tape2048.packs.writer import PackWriter
 
     with PackWriter(where, count_hint=flow.source.count) as writer:
         for run in flow.runs():
@@ -339,7 +327,7 @@ def _packdat(where: Path, flow: _Flow) -> int:
 def _dataset(where: Path, flow: _Flow) -> int:
     from tape2048.conversion.dataset_build import build_dataset
 
-    # The rows are laid out here, and not on the threads that decode: what is lost has to be known first.
+    # Lays out rows on this thread, not on those that decode: the check of losses comes first.
     source = Source(flow.source.path, flow.source.kind, flow.source.count, flow.chunks(), lambda runs: runs)
     built = build_dataset(where, [source], workers=1)
     flow.skipped += built.skipped

@@ -1,7 +1,7 @@
 """Data sets of 32-byte rows: the data set directory and pack.dat.
 
-- `Dataset`: A data set directory, or several as one.
-- `DataPack`: A pack.dat in memory.
+- `Dataset`: a data set directory, or several as one.
+- `DataPack`: a pack.dat in memory.
 - `verify_dataset`: checks a data set completely.
 """
 

@@ -1,4 +1,4 @@
-"""The data set directory: all steps of many runs in one array, and the runs in SQLite.
+"""The data set directory: a format with all steps of many runs in one array, and the runs in SQLite.
 
 ::
 
@@ -6,11 +6,10 @@
         steps.npy        one packed record of 32 bytes for each step, or
         shards/          ... in several files, steps_00000.npy, steps_00001.npy, ...
         metadata.db      SQLite: the run table (tape2048.datasets.metadata)
-        manifest.json    counts, sizes, checksums, sources, skipped runs; others may leave it out
+        manifest.json    counts, sizes, checksums, sources, skipped runs; other writers may omit it
 
-``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. What is written here has a header of
-:data:`HEADER_BYTES`, so that a row lies in one cache line and the header's length does not depend on the
-number of rows.
+``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256 bytes,
+so that a row lies in one cache line and the header's length does not depend on the number of rows.
 
 ==========  =======  =======================================================================
 field       type     meaning
@@ -26,16 +25,15 @@ step_index  ``<u2``  0-based move number within the run: a run has at most 65,53
 
 The rows of one run are contiguous and in step order, and the runs cover all rows.
 
-**What a reader sees, and when.** A data set is never changed in place. Building and appending write a
-whole directory under a name that begins with a dot, flush every file of it, and then one rename decides:
-:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names in one step
-(``renameat2`` with ``RENAME_EXCHANGE``), and removes the old one afterwards. A reader that opens before
-that sees the old data set, whole; one that opens after it sees the new one, whole. One that has opened
-the old one keeps it: mapped and open files outlive their names. One that is caught in between, with some
-files open and others not, notices that the name leads to another directory now, and opens again
-(:func:`pinned`); a program that opens ``steps.npy`` and ``metadata.db`` by path without looking can get
-one of each, as with any two files. A process that is killed leaves the old data set or the new one, and
-perhaps a directory with a dot, which the next append removes.
+**Atomicity.** A data set never changes in place. Building and appending write a whole directory under a name
+that begins with a dot, flush its files, and publish it by one rename:
+:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names (``renameat2``
+with ``RENAME_EXCHANGE``) and removes the old one afterwards. A reader sees the old data set before the rename
+and the new one after it, and keeps the one that it has opened: mapped and open files outlive their names. A
+reader that has opened some files when the rename happens notices that the name leads to another directory,
+and opens again (:func:`~tape2048.datasets.directory.open_directory`); a program that opens ``steps.npy`` and
+``metadata.db`` by path without this check can get one of each. A killed process leaves the old data set or
+the new one, and perhaps a directory with a dot, which the next append removes.
 """
 
 from __future__ import annotations
@@ -53,19 +51,7 @@ from tape2048.datasets.directory import begin_rows, check_run_ends, open_directo
 from tape2048.datasets.metadata import Extras
 from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows
-from tape2048.formats.dataset_layout import (
-    DATASET_ROW_DTYPE,
-    FORMAT_VERSION,
-    HEADER_BYTES,
-    MANIFEST,
-    METADATA_DB,
-    RUN_ID_MAX,
-    SHARDS,
-    STEPS_NPY,
-    Manifest,
-    SkippedRun,
-    SourceCount,
-)
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, RUN_ID_MAX
 from tape2048.formats.npy import check_load
 from tape2048.io.reading import map_file, reading
 from tape2048.runs.engine_text import join_seed
@@ -79,51 +65,41 @@ if TYPE_CHECKING:
     from tape2048.datasets.directory import Arriving, Opened
     from tape2048.formats.npy import Load
 
-__all__ = [
-    "DATASET_ROW_DTYPE",
-    "FORMAT_VERSION",
-    "HEADER_BYTES",
-    "MANIFEST",
-    "METADATA_DB",
-    "RUN_STEPS_MAX",
-    "SHARDS",
-    "STEPS_NPY",
-    "Dataset",
-    "Manifest",
-    "SkippedRun",
-    "SourceCount",
-]
-
-RUN_STEPS_MAX = 2**16
-
-# Runs of a mapped data set whose first and last row are looked at when it is opened.
+# Runs of a mapped data set whose first and last row are checked when it is opened.
 _PROBED_RUNS = 8
 
 
 class Dataset(TableRows):
-    """One data set, or several as one; a source of rows, and a view where a filter made it.
+    """One data set, or several as one, or a view made by a filter; a source of rows.
 
-    Rows come out as ``DATASET_ROW_DTYPE``. Nothing has to be closed. Pickling sends the paths, and opens them
-    again there (a view is pickled with its choice of runs).
+    Rows have ``DATASET_ROW_DTYPE``. Nothing has to be closed. Pickling sends the paths (of a view also its
+    choice of runs) and opens them again.
 
     Args:
-        path: a data set's directory, or several. The run ids of the second and later ones go on after
-            the highest one before, in :attr:`runs` and in every row that is read.
+        path: a data set's directory, or several. Run ids of the second and later ones continue after the
+            highest one before, in :attr:`runs` and in every row.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
         progress: called with the bytes read and all bytes, while rows are read into memory.
 
     Attributes:
         paths: the directories, absolute.
-        load: how the rows are held.
-        manifests: of each directory, None where there is none.
+        load: ``"ram"`` or ``"mmap"``.
+        manifests: of each directory, None where it is missing.
         extras: final boards and seeds, run by run as :attr:`runs`.
 
     Raises:
-        NotADatasetError: no data set stands at a path.
+        NotADatasetError: a path is not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
-        ValueError: no path, or ``load`` is something else.
+        ValueError: no path, or an unknown ``load``.
+
+    Example:
+        >>> from tape2048.conversion import build_dataset
+        >>> from tape2048.datasets import Dataset
+        >>> built = build_dataset("rows", "runs")
+        >>> len(Dataset("rows")) == built.steps, Dataset("rows").filter_by_length(min_steps=10**6)
+        (True, <Dataset rows: 0 rows, 0 runs, ram, a view>)
     """
 
     def __init__(
@@ -136,9 +112,9 @@ class Dataset(TableRows):
         check_load(load)
         paths = [path] if isinstance(path, str | os.PathLike) else list(path)
         if not paths:
-            raise ValueError("no data set was named; expected at least one path")
+            raise ValueError("no data set; expected at least one path")
         with contextlib.ExitStack() as stack:
-            # The rows of several go into one array, whose size is known when all are open.
+            # Rows of several go into one array, whose size is known when all are open.
             at_once = load == "ram" and len(paths) == 1
             opened = [open_directory(Path(os.path.abspath(one)), stack, read_rows=at_once) for one in paths]
             table, shifts = _joined_table(opened)
@@ -149,7 +125,7 @@ class Dataset(TableRows):
             else:
                 parts = _mapped(opened, shifts)
         runs = table.rows[table.rows["steps"] > 0]
-        if load == "mmap" and len(runs) > _PROBED_RUNS:  # each costs two reads on a cold disk
+        if load == "mmap" and len(runs) > _PROBED_RUNS:  # a run costs two reads on a cold disk
             runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
         for part in parts:
             check_run_ends(part, runs, opened[0].path / METADATA_DB)
@@ -167,7 +143,7 @@ class Dataset(TableRows):
         *,
         progress: Callable[[int, int], object] | None = None,
     ) -> Self:
-        """The constructor under the name that :class:`tape2048.Session` and packs have for it."""
+        """Open a data set as the constructor does, under the name of :meth:`tape2048.Session.open`."""
         return cls(path, load, progress=progress)
 
     def __repr__(self) -> str:
@@ -181,22 +157,22 @@ class Dataset(TableRows):
 
     @property
     def steps(self) -> NDArray[np.void]:
-        """All rows as one array, ``DATASET_ROW_DTYPE[N]``, read-only; not of a view.
+        """All rows as one array, ``DATASET_ROW_DTYPE[N]``, read-only.
 
         Raises:
             ValueError: this is a view, or mapped from several files.
         """
         if self.is_view or len(self._parts) != 1:
             what = "a view" if self.is_view else "mapped from several files"
-            raise ValueError(f"the rows of {self!r} are no one array: it is {what}; use get_batch")
+            raise ValueError(f"{self!r} is {what}, so its rows are not one array; use get_batch")
         return self._parts[0].records.view(DATASET_ROW_DTYPE)
 
     def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        """The rows with these numbers, in this order.
+        """Return the rows with these numbers, in this order.
 
         Args:
             indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
-                negative number is refused, not counted from the end. ``int64`` is the fast type.
+                negative number is an error, not counted from the end. ``int64`` is the fast type.
             out: ``DATASET_ROW_DTYPE[n]`` to write into, contiguous; None: a new array.
 
         Returns:
@@ -205,7 +181,7 @@ class Dataset(TableRows):
         Raises:
             IndexError: a number outside [0, N), or a mask of another length.
             TypeError: not integers of one dimension.
-            ValueError: ``out`` is something else.
+            ValueError: an unsuitable ``out``.
         """
         target = None
         if out is not None:
@@ -222,25 +198,24 @@ class Dataset(TableRows):
         return rows
 
     def run(self, ordinal: int, final_board: int | None = None) -> Run:
-        """One run of :attr:`runs` as a single run, for the formats that hold one.
+        """Return one run of :attr:`runs` as a :class:`Run`.
 
         Args:
             ordinal: of the run.
-            final_board: the board after its last move; None: the one that was kept when the run came
-                here, or the candidate of :func:`tape2048.game.moves.last_boards`.
+            final_board: the board after its last move; None: the stored one, or the candidate of
+                :func:`tape2048.game.moves.last_boards`.
 
         Raises:
             IndexError: no such run.
         """
-        run, _ = self.run_and_losses(ordinal, final_board)
-        return run
+        return self.run_and_losses(ordinal, final_board)[0]
 
     def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
-        """As :meth:`run`, and what of it is a guess.
+        """Return a run as :meth:`run`, and the uncertain parts of it.
 
         Returns:
-            The run; whether its final board is known for sure; and at how many steps the chosen move's
-            value is lost (see :func:`tape2048.datasets.records.restore_values`).
+            The run; whether its final board is certain; and the number of steps whose chosen move's value is
+            lost (see :func:`tape2048.datasets.records.restore_values`).
         """
         from tape2048.datasets.records import restore_values
         from tape2048.game.moves import last_boards
@@ -275,7 +250,7 @@ def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None) -> 
 
 
 def _joined_table(opened: list[Opened]) -> tuple[RunTable, list[int]]:
-    """The runs of all, row numbers and ids going on; and what was added to the ids of each."""
+    """Join the runs of all, with consecutive rows and ids; return also the offset of each one's ids."""
     tables = []
     shifts = []
     first_row = shift = 0
@@ -308,7 +283,7 @@ def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
 def _in_memory(
     arriving: Arriving, opened: list[Opened], shifts: list[int], progress: Callable[[int, int], object] | None
 ) -> Part:
-    """All rows in one piece of memory, with the run ids that they have among all data sets."""
+    """Wait for all rows in one piece of memory; make their run ids those among all data sets."""
     records = arriving.records
     done = 0
 
@@ -325,7 +300,7 @@ def _in_memory(
         if shift:
             from tape2048.datasets.records import shift_ids
 
-            shift_ids(records[begin:end], DATASET_ROW_DTYPE.fields["run_id"][1], shift)  # type: ignore[index]
+            shift_ids(records[begin:end], shift)
         begin = end
     records.flags.writeable = False
     return Part(records, 0, len(records) // ROW_BYTES)

@@ -1,6 +1,6 @@
-"""The files of a data set directory: what stands in it, its manifest, and opening it as a whole.
+"""Reader of data set directories: files, manifest, and opening as a whole.
 
-The layout is that of :mod:`tape2048.datasets.dataset`.
+:mod:`tape2048.datasets.dataset` describes the layout.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tape2048.io.bulk_read import Reading, Stretch
 from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -52,21 +52,21 @@ if TYPE_CHECKING:
     from tape2048.datasets.table_rows import Part
     from tape2048.formats.npy import NpyHeader
 
-#: Largest manifest that is parsed: room for the names of some 100,000 skipped runs.
+#: Largest accepted manifest: room for the names of some 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
 _FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
-#: How often a data set that is exchanged while it is opened is opened again.
+#: Attempts to open a data set that is exchanged meanwhile.
 OPEN_TRIES = 5
 
 
 def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
-    """Raise EmptyCorpusError where every run of some sources was left out: what is written would be empty."""
+    """Raise EmptyCorpusError if a target has no run because all were skipped."""
     if skipped:
         first = skipped[0]
         raise EmptyCorpusError(
-            f"0 of {counted(len(skipped), 'run')} can be written here; nothing was; the first: "
+            f"0 of {counted(len(skipped), 'run')} can be written here; nothing was written; the first: "
             f"{first.run}: {first.error}: {first.message}",
             path=path,
         )
@@ -81,14 +81,14 @@ class RowsFile(NamedTuple):
 
 
 class Arriving(NamedTuple):
-    """Rows on their way into memory: the array, and what fills it."""
+    """Rows on their way into memory: the array, and the reading that fills it."""
 
     records: NDArray[np.uint8]
     reading: Reading
 
 
 class Opened(NamedTuple):
-    """One data set whose files are open. ``rows``: where they are read at once; else none has been yet."""
+    """A data set with open files; ``rows`` if they are being read into memory."""
 
     path: Path
     files: list[RowsFile]
@@ -98,79 +98,67 @@ class Opened(NamedTuple):
     rows: Arriving | None = None
 
 
-@contextlib.contextmanager
-def pinned(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Hold a directory, so that its number is not given to another one meanwhile.
-
-    Yields:
-        A function: whether the path still leads to the directory that it led to at the beginning.
-
-    Raises:
-        NotADatasetError: nothing stands at the path, or no directory.
-        StorageError: the operating system would not say.
-    """
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
-        raise NotADatasetError(found, path=directory) from None
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
-    try:
-        mine = os.fstat(fd)
-
-        def same() -> bool:
-            try:
-                now = directory.stat()
-            except OSError:
-                return False
-            return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
-
-        yield same
-    finally:
-        os.close(fd)
-
-
 def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
-    """Open a data set, and check all that costs time in proportion to its runs.
+    """Open a data set, with all checks whose cost is in proportion to its runs.
 
     Args:
         directory: absolute.
         stack: closes the files.
-        read_rows: have threads read the rows from now on; they do while the run table is read here.
+        read_rows: start threads that read the rows while this function reads the run table.
 
     Raises:
-        NotADatasetError: no data set stands there.
+        NotADatasetError: not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
     """
     for _ in range(OPEN_TRIES):
-        with pinned(directory) as same, contextlib.ExitStack() as files:
+        with contextlib.ExitStack() as files:
+            # An open directory keeps its inode number: no other one can get it meanwhile.
+            pin = _open_pin(directory)
+            files.callback(os.close, pin)
             try:
                 opened = _open_once(directory, files, read_rows=read_rows)
             except TapeError:
-                if same():
+                if _leads_to(directory, pin):
                     raise
             else:
-                if same():
+                if _leads_to(directory, pin):
                     stack.enter_context(files.pop_all())
                     return opened
     raise StorageError(
         f"was exchanged for another one {OPEN_TRIES} times while it was opened",
         path=directory,
-        hint="something appends to it all the time; try again",
+        hint="another process keeps appending to it; try again",
     )
+
+
+def _open_pin(directory: Path) -> int:
+    try:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
+        raise NotADatasetError(found, path=directory) from None
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
+
+
+def _leads_to(directory: Path, pin: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(directory.stat(), os.fstat(pin))
+    return False
 
 
 def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool) -> Opened:
     parts = find_parts(directory)
-    manifest = read_manifest(directory)
+    manifest = read_manifest_file(
+        directory / MANIFEST, Manifest, version=FORMAT_VERSION, what="data set", bytes_max=MANIFEST_BYTES_MAX
+    )
     if manifest is not None:
         check_files(manifest, directory)
     files = []
     for part in parts:
         fd = stack.enter_context(open_regular(part))
-        files.append(RowsFile(part, fd, read_rows_header(fd, part)))
+        files.append(RowsFile(part, fd, read_header(fd, part, [DATASET_ROW_DTYPE])))
     rows = begin_rows(files, stack) if read_rows else None
     table, extras = read_runs_db(directory / METADATA_DB)
     check_whole(manifest, sum(file.header.rows for file in files), table, directory)
@@ -178,26 +166,23 @@ def _open_once(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool)
 
 
 def check_whole(manifest: Manifest | None, rows: int, table: RunTable, directory: Path) -> None:
-    """Compare what manifest, rows and run table say of each other.
-
-    Args:
-        manifest: None where there is none.
-        rows: of all files.
-        table: the runs by first row.
-        directory: named in errors.
+    """Compare the manifest, if any, with the number of rows and the run table.
 
     Raises:
-        ManifestError: a count of the manifest's is not what was found.
-        BookkeepingError: the runs do not cover the rows, or an id stands twice.
+        ManifestError: a count of the manifest differs.
+        BookkeepingError: the runs do not cover the rows, or an id occurs twice.
         FieldError: an id that a row cannot hold.
     """
-    _check_counts(manifest, rows, len(table), directory / MANIFEST)
+    for name, found in (("num_steps", rows), ("num_runs", len(table))):
+        claimed = getattr(manifest, name, found)
+        if claimed != found:
+            raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=directory / MANIFEST)
     table.check_tiles(rows, directory / METADATA_DB)
     table.check_ids(RUN_ID_MAX, directory / METADATA_DB)
 
 
 def find_parts(directory: Path) -> list[Path]:
-    """The file or the shards that hold the rows, in order; and make sure that ``metadata.db`` is there.
+    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists.
 
     Raises:
         NotADatasetError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
@@ -230,13 +215,13 @@ def find_parts(directory: Path) -> list[Path]:
 
 
 def _refuse_sessions(directory: Path, names: set[str]) -> None:
-    """Raise NotADatasetError where a session stands, or a directory of them."""
+    """Raise NotADatasetError for a session, or a directory of them."""
     if STEPS_NPY in names:
         try:
             with open_regular(directory / STEPS_NPY) as fd:
                 read_header(fd, directory / STEPS_NPY, STEP_DTYPES)
         except TapeError:
-            return  # whatever it is, no session
+            return  # not a session
         found = "a session"
     elif METADATA_DB in names and any(SESSION_SHARD_NAME.fullmatch(name) for name in names):
         found = "a session"
@@ -247,51 +232,19 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
     raise NotADatasetError(
         f"found {found}, expected a data set",
         path=directory,
-        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of those "
-        "that were recorded with record_action",
-    )
-
-
-def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest, or None where there is none.
-
-    Raises:
-        ManifestError: it is malformed, or of a version that this package does not know.
-        StorageError: the operating system could not read it.
-    """
-    return read_manifest_file(
-        directory / MANIFEST,
-        Manifest,
-        version=FORMAT_VERSION,
-        what="data set",
-        bytes_max=MANIFEST_BYTES_MAX,
+        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of sessions "
+        "with record_action",
     )
 
 
 def check_files(manifest: Manifest, directory: Path) -> None:
-    """Compare sizes with those of the manifest.
-
-    Raises:
-        ManifestError: a file is missing or longer, or the name is no file of the directory's.
-        TruncatedError: a file is shorter.
-        StorageError: the operating system would not say.
-    """
+    """Raise the first defect of the files' names and sizes in a manifest."""
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
         raise defect
 
 
-def read_rows_header(fd: int, path: Path) -> NpyHeader:
-    """The header of an open file of rows; errors as :func:`tape2048.formats.npy.read_header`."""
-    return read_header(fd, path, [DATASET_ROW_DTYPE])
-
-
 def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arriving:
-    """Begin to read the rows of several files, one after the other, into one new array.
-
-    Args:
-        files: open, until ``stack`` is closed.
-        stack: ends the reading.
-    """
+    """Start to read the rows of open files, one after the other, into one new array; ``stack`` ends it."""
     records = aligned_records(sum(file.header.rows for file in files))
     parts = [
         Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
@@ -299,27 +252,16 @@ def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arrivi
     return Arriving(records, stack.enter_context(Reading(records, parts)))
 
 
-def _check_counts(manifest: Manifest | None, rows: int, runs: int, path: Path) -> None:
-    if manifest is None:
-        return
-    for name, claimed, found in (
-        ("num_steps", manifest.num_steps, rows),
-        ("num_runs", manifest.num_runs, runs),
-    ):
-        if claimed != found:
-            raise ManifestError(f"{name} is {claimed}; the data set has {found}", path=path)
-
-
 def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:
-    """Look at the first and the last row of runs, where they lie in a part of the rows: are they theirs?
+    """Compare the first and last rows of runs with the run table.
 
     Args:
-        part: of the rows.
-        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each; those that lie elsewhere are passed over.
+        part: of the rows; others are not checked.
+        runs: ``RUN_TABLE_DTYPE[R]``, with at least one step each.
         path: of the run table, named in errors.
 
     Raises:
-        BookkeepingError: a row is not the one that the run table says.
+        BookkeepingError: a row belongs to another run or step.
     """
     rows = part.records.view(DATASET_ROW_DTYPE)
     for last in (False, True):

@@ -1,10 +1,8 @@
 """``metadata.db`` of a data set directory: the run table in SQLite.
 
-The table ``runs`` and its indexes are those of the original design. Beside it stands
-``tape2048_runs`` with what single runs have and that table has not: the board after the last move, and
-the seed of a game that our recorder played. Readers that do not know it lose nothing else.
-
-A file of others is read without trusting it (:mod:`tape2048.io.sqlite`).
+The table ``runs`` and its indexes are those of the original design. A second table, ``tape2048_runs``, holds
+the board after the last move, and the seed of a recorded game; readers may ignore it. The reader does not
+trust the file (:mod:`tape2048.io.sqlite`).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tape2048.datasets.run_table import RUN_TABLE_DTYPE, RunTable
-from tape2048.errors import BookkeepingError, FieldError, SchemaError
+from tape2048.errors import BookkeepingError, SchemaError
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ _COLUMN_OF: Final = {
     "highest_tile": "highest_tile",
     "start_time": "start_unix_s",
 }
-#: The largest number of a field: SQLite has integers of 63 bits, and a sign.
+#: The largest number of a field: SQLite has integers of 63 bits and a sign.
 _HIGHEST = {field: min(2**63 - 1, int(np.iinfo(RUN_TABLE_DTYPE[field]).max)) for field in _COLUMN_OF.values()}
 _EXTRA = "tape2048_runs"
 _EXTRA_COLUMNS = ("id", "final_board", "seed")
@@ -63,7 +61,7 @@ _TABLES = frozenset({"runs", _EXTRA})
 
 
 class Extras(NamedTuple):
-    """What single runs have and the table ``runs`` has not, run by run.
+    """Facts of runs that the table ``runs`` does not hold, run by run.
 
     Attributes:
         final_board: ``u64[R]``: the board after the last move.
@@ -79,79 +77,60 @@ class Extras(NamedTuple):
 
     @classmethod
     def unknown(cls, runs: int) -> Extras:
-        """Nothing known of so many runs."""
-        return cls(
-            np.zeros(runs, np.uint64),
-            np.zeros(runs, np.bool_),
-            np.zeros(runs, np.uint64),
-            np.zeros(runs, np.bool_),
-        )
+        """Make the extras of runs with nothing known."""
+        values, known = np.zeros((2, runs), np.uint64), np.zeros((2, runs), np.bool_)
+        return cls(values[0], known[0], values[1], known[1])
 
     def choose(self, ordinals: NDArray[Any]) -> Extras:
-        """Those of some runs."""
+        """Return those of some runs."""
         return Extras(*(column[ordinals] for column in self))
 
     @classmethod
     def joined(cls, parts: list[Extras]) -> Extras:
-        """Several one after the other."""
+        """Join several."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable, extras: Extras) -> None:
-    """Write a fresh file, as :func:`tape2048.io.sqlite.fresh_database`.
+    """Write a new file, as :func:`tape2048.io.sqlite.fresh_database`.
 
     Args:
-        path: where nothing stands.
-        table: the runs, in the order of their rows.
+        path: the file.
+        table: the runs, in the order of their rows, with no number above 2**63 - 1.
         extras: of the same runs.
-
-    Raises:
-        NameTakenError: something stands at ``path``.
-        DiskFullError: no room left.
-        StorageError: SQLite or the operating system could not write.
-        FieldError: a count above 2**63 - 1, which SQLite cannot hold.
     """
     rows = table.rows
-    for name in ("max_score", "start_unix_s"):
-        if len(rows) and int(rows[name].max()) >= 2**63:
-            raise FieldError(f"{name} is {rows[name].max()}; SQLite holds at most 2**63 - 1", path=path)
-    names = ("id", "first_row", "steps", "max_score", "highest_tile")
-    counts = [rows[name].tolist() for name in names]
-    records = zip(
-        *counts,
-        table.engine_names(),
-        rows["start_unix_s"].tolist(),
-        rows["elapsed_s"].astype(np.float64).tolist(),
-        strict=True,
-    )
+    columns = {name: rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
+    columns["engine"] = table.engine_names()
+    records = zip(*(columns[_COLUMN_OF.get(name, name)] for name in _REQUIRED), strict=True)
     finals = _nullable(extras.final_board, extras.has_final)
     seeds = _nullable(extras.seed, extras.has_seed)
-    known = [
-        record
-        for record in zip(rows["id"].tolist(), finals, seeds, strict=True)
-        if record[1] is not None or record[2] is not None
-    ]
+    known = (
+        (run_id, final, seed)
+        for run_id, final, seed in zip(columns["id"], finals, seeds, strict=True)
+        if final is not None or seed is not None
+    )
     with fresh_database(path) as database:
         tables, *indexes = SCHEMA.split("CREATE INDEX")
         for statement in tables.split(";")[:2]:
             database.execute(statement)
         insert_rows(database, "runs", _REQUIRED, itertools.chain.from_iterable(records))
         insert_rows(database, _EXTRA, _EXTRA_COLUMNS, itertools.chain.from_iterable(known))
-        for statement in indexes:  # afterwards: sorting once is faster than keeping sorted
+        for statement in indexes:  # last: sorting once is faster than keeping sorted
             database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
 
 
 def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
-    """Read a whole ``metadata.db``; nothing on the disk is changed, and no lock is waited for.
+    """Read a whole ``metadata.db``, without writes to the disk and without waiting for locks.
 
     Returns:
-        The runs by first row, and what else is known of them.
+        The runs by first row, and their extras.
 
     Raises:
         NotSqliteError: not SQLite, damaged, being written, or with a journal that is not yet merged.
         SchemaError: no table ``runs``, a column missing, a view or virtual table in a table's place,
             or a value of the wrong type.
-        BookkeepingError: a count out of range, or extras of a run that does not exist.
+        BookkeepingError: a count out of range, or extras of an unknown run.
         StorageError: the operating system could not read it.
     """
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
@@ -166,38 +145,27 @@ def read_runs_db(path: str | os.PathLike[str]) -> tuple[RunTable, Extras]:
     return table, extras
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def _nullable(values: NDArray[np.uint64], known: NDArray[np.bool_]) -> list[int | None]:
     signed = values.astype(np.int64).tolist()
     return [value if has else None for value, has in zip(signed, known.tolist(), strict=True)]
 
 
-# ---------------------------------------------------------------------------------------- reading
-
-
 def _read_columns(
     database: sqlite3.Connection, table: str, columns: dict[str, Any], path: str | os.PathLike[str]
 ) -> list[list[Any]]:
-    """Columns as lists, by one statement, so that all have one order.
+    """Read columns as lists by one statement, so that all have the same order.
 
-    Args:
-        database: the open file.
-        table: our own name of it.
-        columns: an expression for each column, and what its list decodes as; strict about types, which
-            SQLite's columns are not.
-        path: named in errors.
+    ``columns`` holds the type of each expression's list, which is strict, unlike SQLite's columns.
     """
     arrays = ", ".join(f"json_group_array({expression})" for expression in columns)
     try:
         texts = database.execute(f"SELECT {arrays} FROM {table}").fetchone()  # noqa: S608  (our own names)
     except (sqlite3.OperationalError, UnicodeDecodeError) as error:
-        # SQLite has one code for all of these; only its words tell a bad value from a bad file.
+        # SQLite has one error code for all of these; only the message tells a value from the file.
         if isinstance(error, sqlite3.OperationalError) and not re.search("BLOB|UTF-8", str(error)):
             raise
         raise SchemaError(
-            f"a value in the table {table} is no number and no text: {error}", path=path
+            f"a value in the table {table} is neither a number nor text: {error}", path=path
         ) from error
     found = []
     for text, (expression, kind) in zip(texts, columns.items(), strict=True):
@@ -209,7 +177,7 @@ def _read_columns(
 
 
 def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> RunTable:
-    """The runs, by first row."""
+    """Read the runs, sorted by first row."""
     expressions: dict[str, Any] = {name: list[int] for name in _COLUMN_OF if name != "start_time"}
     *counts, start, elapsed, engines = _read_columns(
         database,
@@ -228,13 +196,7 @@ def _read_table(database: sqlite3.Connection, path: str | os.PathLike[str]) -> R
 def table_of_columns(
     counts: list[list[int]], elapsed: list[float], engines: list[str | None], path: str | os.PathLike[str]
 ) -> RunTable:
-    """The run table in the columns of the table ``runs``, sorted by first row.
-
-    Args:
-        counts: ``id``, ``first_step_idx``, ``num_steps``, ``max_score``, ``highest_tile``, ``start_time``.
-        elapsed: ``elapsed_s``.
-        engines: ``engine``.
-        path: named in errors.
+    """Make the run table, sorted by first row, of the table ``runs``; ``counts`` as ``_COLUMN_OF``.
 
     Raises:
         BookkeepingError: a count out of its field's range.
@@ -252,7 +214,7 @@ def table_of_columns(
     with np.errstate(over="ignore"):
         columns["elapsed_s"] = np.array(elapsed, np.float64).astype(np.float32)
     if not np.isfinite(columns["elapsed_s"]).all():
-        raise SchemaError("runs.elapsed_s holds a number that is no finite float32", path=path)
+        raise SchemaError("runs.elapsed_s holds a number that is not a finite float32", path=path)
     return RunTable.of_columns(columns, engines).ordered()
 
 
@@ -262,19 +224,11 @@ def _read_extras(
     numbers, *values_of = _read_columns(
         database, _EXTRA, {"id": list[int], "final_board": list[int | None], "seed": list[int | None]}, path
     )
-    ids = np.array(numbers, np.int64)
-    if not len(ids):
-        return
-    by_id = np.argsort(table.rows["id"], kind="stable")
-    sorted_ids = table.rows["id"][by_id].astype(np.int64)
-    place = np.searchsorted(sorted_ids, ids)
-    unknown = place == len(sorted_ids)
-    unknown[~unknown] = sorted_ids[place[~unknown]] != ids[~unknown]
-    if unknown.any():
-        raise BookkeepingError(
-            f"{_EXTRA} has run {ids[unknown][0]}, which the table runs does not have", path=path
-        )
-    ordinals = by_id[place]
+    ordinal_of = {run_id: ordinal for ordinal, run_id in enumerate(table.rows["id"].tolist())}
+    unknown = [run_id for run_id in numbers if run_id not in ordinal_of]
+    if unknown:
+        raise BookkeepingError(f"{_EXTRA} has run {unknown[0]}, which the table runs lacks", path=path)
+    ordinals = np.array([ordinal_of[run_id] for run_id in numbers], np.int64)
     targets = ((extras.final_board, extras.has_final), (extras.seed, extras.has_seed))
     for (values, known), found in zip(targets, values_of, strict=True):
         known[ordinals] = [value is not None for value in found]

@@ -1,35 +1,4 @@
-"""pack.dat: a whole data set in one file that is read into memory at once.
-
-=============== ============ ======================================================================
-part            type         field
-=============== ============ ======================================================================
-header          ``4s``       magic ``2048``
-                ``u32``      version = 1
-                ``u32``      num_runs
-                ``u64``      num_steps
-                ``u64``      metadata_offset = 28 + 32 x num_steps
-each step       ``u64``      board before the move
-                ``u32``      run_id
-                ``u32``      index_in_run
-                ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
-                ``u8``       ev_mask: the moves that have a value; 0: no values
-                ``u16[4]``   ev_q: values in [0, 1] x 65535, rounded
-                ``u8[6]``    zero
-each run        ``u32``      id
-                ``u32``      first_step_idx
-                ``u32``      num_steps
-                ``u64``      max_score
-                ``u32``      highest_tile
-                ``u16``      engine_len, then so many bytes of UTF-8; 0: no engine
-                ``u64``      start_time, seconds since 1970 (UTC), 0 where unknown
-                ``f32``      elapsed_s
-last 4          ``u32``      CRC-32C of everything before
-=============== ============ ======================================================================
-
-The runs stand in the order of their steps and cover them. The board after a run's last move is not
-stored. The counts' widths are the format's limits: 2**32 - 1 runs, and runs that begin before step
-2**32.
-"""
+"""pack.dat in memory: read, build, append and write; see :mod:`tape2048.datasets.packdat_layout`."""
 
 from __future__ import annotations
 
@@ -42,12 +11,12 @@ from tape2048.datasets.packdat_layout import (
     CHUNK_BYTES,
     CRC_BYTES,
     HEADER_BYTES,
-    MAGIC,
     STEP_DTYPE,
     U32_MAX,
-    check_crc,
+    check_content,
     check_fits,
     check_steps,
+    checksum_of,
     encode_header,
     encode_runs,
     parse_runs,
@@ -59,8 +28,8 @@ from tape2048.formats.npy import check_load
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import map_file, open_regular, read_exactly, reading
-from tape2048.runs.files import scan_runs
+from tape2048.io.reading import map_path, open_regular, read_exactly, reading
+from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
 
 if TYPE_CHECKING:
@@ -71,16 +40,22 @@ if TYPE_CHECKING:
     from tape2048.datasets.packdat_layout import Header
     from tape2048.formats.npy import Load
 
-__all__ = ["HEADER_BYTES", "MAGIC", "STEP_DTYPE", "DataPack"]
-
 _LEVELS = np.float32(65535)
 
 
 class DataPack(TableRows):
     """A pack.dat in memory, or a view of some of its runs; a source of rows.
 
-    Made by :meth:`load` or :meth:`build`. Rows come out as ``ROW_DTYPE``, the branch values as float32
-    again; :meth:`records` gives them as the file has them.
+    :meth:`load` and :meth:`build` make one. Rows have ``ROW_DTYPE``, with branch values as float32;
+    :meth:`records` returns them as in the file.
+
+    Example:
+        >>> from tape2048.datasets import DataPack
+        >>> from tape2048.runs import scan
+        >>> pack = DataPack.build(found.run for found in scan("runs"))
+        >>> pack.save("rows.dat")
+        >>> len(DataPack.load("rows.dat")) == len(pack), len(pack.runs)
+        (True, 2)
     """
 
     @classmethod
@@ -89,9 +64,8 @@ class DataPack(TableRows):
 
         Args:
             path: the file.
-            load: ``"ram"`` reads the steps into memory; ``"mmap"`` maps them, which costs a read of
-                the file for its checksum and no memory, and makes random batches slow where the file is
-                not in the page cache.
+            load: ``"ram"`` reads the steps into memory; ``"mmap"`` maps them, which takes a read of the file
+                for its checksum and no memory; random batches are slow where it is not in the page cache.
 
         Raises:
             MagicError: not a pack.dat.
@@ -99,22 +73,20 @@ class DataPack(TableRows):
             TruncatedError: fewer bytes than the header claims.
             TrailingBytesError: bytes between the last run and the checksum.
             ChecksumError: bytes changed after they were written.
-            FieldError: an offset, an engine's name, a move or a value that cannot be.
+            FieldError: an invalid offset, engine's name, move or value.
             BookkeepingError: runs and steps disagree.
             StorageError: the operating system could not read it.
-            ValueError: ``load`` is something else.
+            ValueError: an unknown ``load``.
         """
         check_load(load)
+        if load == "mmap":
+            return cls.from_bytes(map_path(path).data, path)
         with open_regular(path) as fd, reading(path):
             size = os.fstat(fd).st_size
             header = read_header(os.pread(fd, HEADER_BYTES, 0), size, path)
-            if load == "mmap":
-                mapped = map_file(fd, size)
-                records = mapped[HEADER_BYTES : header.metadata_offset]
-            else:
-                records = aligned_records(header.steps)
-                read_into(records, [Stretch(path, HEADER_BYTES, len(records), fd)])
-                records.flags.writeable = False
+            records = aligned_records(header.steps)
+            read_into(records, [Stretch(path, HEADER_BYTES, len(records), fd)])
+            records.flags.writeable = False
             tail = np.empty(size - header.metadata_offset, np.uint8)
             read_exactly(fd, tail, header.metadata_offset, path)
         return cls._checked(header, records, tail, path)
@@ -123,10 +95,10 @@ class DataPack(TableRows):
     def from_bytes(
         cls, data: bytes | bytearray | memoryview, path: str | os.PathLike[str] | None = None
     ) -> Self:
-        """A file's content; the checks and errors are those of :meth:`load`.
+        """Parse a file's content, with the checks and errors of :meth:`load`.
 
         Args:
-            data: the whole file; the rows stay views of it.
+            data: the whole file; the rows are views of it.
             path: named in errors.
         """
         where = "pack.dat" if path is None else path
@@ -138,13 +110,9 @@ class DataPack(TableRows):
 
     @classmethod
     def _checked(
-        cls,
-        header: Header,
-        records: NDArray[np.uint8],
-        tail: NDArray[np.uint8],
-        path: str | os.PathLike[str],
+        cls, header: Header, records: NDArray[np.uint8], tail: NDArray[np.uint8], path: str | os.PathLike[str]
     ) -> Self:
-        check_crc(header.packed, records, tail, path)
+        check_content(header, records, tail, path)
         table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
         table.check_tiles(header.steps, path)
         table.check_ids(U32_MAX, path)
@@ -156,24 +124,23 @@ class DataPack(TableRows):
         """Lay runs end to end, in their order, with ids from 0.
 
         Args:
-            runs: the games; :func:`tape2048.conversion.sources.open_source` reads those of files.
+            runs: the games; :func:`tape2048.conversion.open_source` reads those of files.
 
         Raises:
-            TypeError: something else than runs.
-            FieldError: a fact that its field cannot hold, an illegal move, a branch value that is not
+            TypeError: an item is not a :class:`Run`.
+            FieldError: a value that its field cannot hold, an illegal move, a branch value that is not
                 finite, or more runs or steps than the format counts.
         """
         return cls._of_parts([], RunTable.of_metas([]), runs)
 
     @classmethod
     def _of_parts(cls, parts: list[NDArray[np.uint8]], table: RunTable, runs: Iterable[Run]) -> Self:
-        """A pack of the rows that are there, and then of more runs."""
+        """Make a pack of existing rows and more runs."""
         from tape2048.datasets.records import packdat_records
 
-        rows = sum(len(part) // ROW_BYTES for part in parts)
-        next_id = 1 + int(table.rows["id"].max(initial=0)) if len(table) else 0
+        begin = rows = sum(len(part) // ROW_BYTES for part in parts)
+        first_id = next_id = 1 + int(table.rows["id"].max()) if len(table) else 0
         metas = []
-        begin, first_id = rows, next_id
         for run in runs:
             if not isinstance(run, Run):
                 raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
@@ -187,26 +154,23 @@ class DataPack(TableRows):
             rows += len(run)
             next_id += 1
         joined = aligned_records(rows)
-        end = 0
-        for part in parts:
-            joined[end : end + len(part)] = part
-            end += len(part)
+        np.concatenate([joined[:0], *parts], out=joined)
         joined.flags.writeable = False
         more = RunTable.of_metas(metas, first_id=first_id, first_row=begin)
         return cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
 
     def append(self, runs: Iterable[Run]) -> None:
-        """Add runs at the end; their ids go on after the highest one.
+        """Add runs at the end; their ids continue after the highest one.
 
-        In memory alone: :meth:`save` writes a new file. Views that were made before stay what they are.
+        This changes the memory alone; :meth:`save` writes a new file. Existing views do not change.
 
         Raises:
-            TypeError: something else than runs.
+            TypeError: an item is not a :class:`Run`.
             ValueError: this is a view.
-            FieldError: as :meth:`build`; nothing is added then.
+            FieldError: as :meth:`build`; nothing is added.
         """
         if self.is_view:
-            raise ValueError("a view cannot be appended to; append to the pack that it was made from")
+            raise ValueError("cannot append to a view; append to its source")
         grown = self._of_parts([part.records for part in self._parts], self._table, runs)
         vars(self).update(vars(grown))
 
@@ -222,16 +186,16 @@ class DataPack(TableRows):
         Args:
             directory: with run files, of any kind.
             workers: threads that decode; None: one for each core.
-            on_skip: called with the path and the error of a file that is left out; without it such an
-                error is raised, and nothing is added.
+            on_skip: called with path and error of a file that is left out; None: the error is raised, and
+                nothing is added.
 
         Raises:
-            FormatError: a file is bad and there is no ``on_skip``; no run file stands there.
+            FormatError: a damaged file, without ``on_skip``; no run file.
             StorageError: the directory cannot be listed.
         """
 
         def runs() -> Iterator[Run]:
-            for found in scan_runs(directory, workers):
+            for found in scan(directory, workers):
                 if found.run is not None:
                     yield found.run
                 elif found.error is not None and on_skip is not None:
@@ -247,13 +211,13 @@ class DataPack(TableRows):
         """Write a new file, which appears whole or not at all. A view writes its runs, renumbered from 0.
 
         Args:
-            path: where nothing stands yet.
+            path: the file.
             progress: called with the bytes written and all bytes.
 
         Raises:
-            NameTakenError: something stands at ``path``.
-            FieldError: more than the format's fields hold, as an engine's name of 64 KiB.
-            StorageError: the operating system refused.
+            NameTakenError: ``path`` exists.
+            FieldError: a value that its field cannot hold, such as an engine's name of 64 KiB.
+            StorageError: the operating system could not write it.
         """
         pieces = self._file_parts()
         total = sum(len(piece) for piece in pieces)
@@ -268,45 +232,33 @@ class DataPack(TableRows):
                         progress(done, total)
 
     def to_bytes(self) -> bytes:
-        """The content that :meth:`save` writes."""
+        """Return the content that :meth:`save` writes."""
         return b"".join(self._file_parts())
 
     def _file_parts(self) -> list[memoryview]:
-        """The file in pieces; its runs renumbered where this is a view."""
-        from crc32c import crc32c
-
+        """Encode the file in pieces; a view's runs are renumbered."""
         table, records = self._table, self._parts[0].records
         if self.is_view:
-            steps = self.runs["steps"].astype(np.int64)
-            runs = self.runs.copy()
-            runs["id"] = np.arange(len(runs))
-            runs["first_row"] = np.cumsum(steps) - steps
-            table = RunTable(runs, table.engines)
+            table = table.renumbered()
             records = self._gather(np.arange(len(self)))
-            records.view(STEP_DTYPE)["run_id"] = np.repeat(np.arange(len(steps)), steps)
+            records.view(STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
         pieces = [
             memoryview(encode_header(len(table), len(self))),
             records.data,
             memoryview(encode_runs(table)),
         ]
-        checksum = 0
-        for piece in pieces:
-            for begin in range(0, len(piece), CHUNK_BYTES):
-                checksum = crc32c(piece[begin : begin + CHUNK_BYTES], checksum)
-        return [*pieces, memoryview(checksum.to_bytes(CRC_BYTES, "little"))]
-
-    # ----------------------------------------------------------------------------------- rows
+        return [*pieces, memoryview(checksum_of(pieces).to_bytes(CRC_BYTES, "little"))]
 
     def __repr__(self) -> str:
         return f"<DataPack: {len(self):,} rows, {len(self.runs):,} runs{', a view' if self.is_view else ''}>"
 
     def records(self, indices: ArrayLike) -> NDArray[np.void]:
-        """The rows as the file has them, ``STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
+        """Return rows as in the file, ``STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
         return self._gather(indices).view(STEP_DTYPE)
 
     def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        """The rows with these numbers, in this order.
+        """Return the rows with these numbers, in this order.
 
         Args:
             indices: row numbers ``[n]``, or a mask ``bool[N]``.
@@ -318,7 +270,7 @@ class DataPack(TableRows):
         Raises:
             IndexError: a number outside [0, N), or a mask of another length.
             TypeError: not integers of one dimension.
-            ValueError: ``out`` is something else.
+            ValueError: an unsuitable ``out``.
         """
         records = self.records(indices)
         if out is None:
@@ -334,12 +286,12 @@ class DataPack(TableRows):
         return out
 
     def run(self, ordinal: int, final_board: int) -> Run:
-        """One run of :attr:`runs` as a single run, for the formats that hold one.
+        """Return one run of :attr:`runs` as a :class:`Run`.
 
         Args:
             ordinal: of the run.
             final_board: the board after its last move, which this format does not hold;
-                :func:`tape2048.game.moves.last_boards` names the candidates.
+                :func:`tape2048.game.moves.last_boards` finds the candidates.
 
         Raises:
             IndexError: no such run.
@@ -354,7 +306,7 @@ class DataPack(TableRows):
 
 
 def _values(records: NDArray[np.void]) -> NDArray[np.float32]:
-    """Branch values, at most the float32 below 1, and 0 where the mask has none: ``f32[n, 4]``."""
+    """Return branch values, ``f32[n, 4]``: at most the float32 below 1, and 0 where the mask has none."""
     has = (records["ev_mask"][:, None] >> np.arange(4, dtype=np.uint8)) & 1
     values = records["ev_q"].astype(np.float32) / _LEVELS
     np.minimum(values, np.float32(1 - 2**-23), out=values)

@@ -1,4 +1,34 @@
-"""Reading and writing the parts of a pack.dat; its layout stands in :mod:`tape2048.datasets.packdat`."""
+"""pack.dat: the format of a whole data set in one file, and the codecs of its parts.
+
+=============== ============ ======================================================================
+part            type         field
+=============== ============ ======================================================================
+header          ``4s``       magic ``2048``
+                ``u32``      version = 1
+                ``u32``      num_runs
+                ``u64``      num_steps
+                ``u64``      metadata_offset = 28 + 32 x num_steps
+each step       ``u64``      board before the move
+                ``u32``      run_id
+                ``u32``      index_in_run
+                ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
+                ``u8``       ev_mask: the moves that have a value; 0: no values
+                ``u16[4]``   ev_q: values in [0, 1] x 65535, rounded
+                ``u8[6]``    zero
+each run        ``u32``      id
+                ``u32``      first_step_idx
+                ``u32``      num_steps
+                ``u64``      max_score
+                ``u32``      highest_tile
+                ``u16``      engine_len, then so many bytes of UTF-8; 0: no engine
+                ``u64``      start_time, seconds since 1970 (UTC), 0 where unknown
+                ``f32``      elapsed_s
+last 4          ``u32``      CRC-32C of everything before
+=============== ============ ======================================================================
+
+The runs are in the order of their steps and cover them. The format does not hold the board after a run's last
+move. The widths of the counts are its limits: 2**32 - 1 runs, and runs that begin before step 2**32.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +43,24 @@ from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES
 from tape2048.errors import (
     BookkeepingError,
-    ChecksumError,
     FieldError,
     MagicError,
     TrailingBytesError,
     TruncatedError,
     VersionError,
 )
+from tape2048.io.crc import check_crc
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
-
-__all__ = [
-    "CHUNK_BYTES",
-    "CRC_BYTES",
-    "HEADER_BYTES",
-    "MAGIC",
-    "STEP_DTYPE",
-    "U32_MAX",
-    "check_crc",
-    "check_fits",
-    "check_steps",
-    "encode_header",
-    "encode_runs",
-    "parse_runs",
-    "read_header",
-]
 
 MAGIC = b"2048"
 VERSION = 1
 
-#: A step as the file has it.
+#: A step in the file.
 STEP_DTYPE = np.dtype(
     [
         ("board", "<u8"),
@@ -68,12 +83,14 @@ _RUN_BYTES_MIN = _RUN_HEAD.size + _RUN_TAIL.size
 CRC_BYTES = 4
 U32_MAX = 2**32 - 1
 _ENGINE_BYTES_MAX = 2**16 - 1
-#: Bytes that are written, or checksummed, between two calls of a progress callback.
+#: Bytes that are written, or checksummed, at once.
 CHUNK_BYTES = 64 * 1024 * 1024
+#: Runs whose steps are checked together, which bounds the memory for it.
+_RUNS_AT_ONCE = 256
 
 
 class Header(NamedTuple):
-    """What a file's header says, and its bytes."""
+    """A file's header: its bytes and its fields."""
 
     packed: bytes
     runs: int
@@ -82,7 +99,7 @@ class Header(NamedTuple):
 
 
 def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
-    """Parse a header, and compare its counts with the file's size."""
+    """Parse a header and compare its counts with the file's size."""
     if head[:4] != MAGIC[: len(head)] or not head:
         raise MagicError(
             f"begins with {head[:4]!r}; expected {MAGIC!r}", path=path, offset=0, hint="not a pack.dat"
@@ -111,30 +128,30 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
     return Header(head, runs, steps, metadata_offset)
 
 
-def check_crc(
-    header: bytes, records: NDArray[np.uint8], tail: NDArray[np.uint8], path: str | os.PathLike[str]
-) -> None:
-    """Raise ChecksumError unless the last four bytes are the checksum of all before."""
+def checksum_of(pieces: Iterable[memoryview]) -> int:
+    """Return the CRC-32C of a file's consecutive pieces."""
     from crc32c import crc32c
 
-    checksum = crc32c(header)
-    for begin in range(0, len(records), CHUNK_BYTES):
-        checksum = crc32c(records[begin : begin + CHUNK_BYTES].data, checksum)
-    checksum = crc32c(tail[:-CRC_BYTES].data, checksum)
+    checksum = 0
+    for piece in pieces:
+        for begin in range(0, len(piece), CHUNK_BYTES):
+            checksum = crc32c(piece[begin : begin + CHUNK_BYTES], checksum)
+    return checksum
+
+
+def check_content(
+    header: Header, records: NDArray[np.uint8], tail: NDArray[np.uint8], path: str | os.PathLike[str]
+) -> None:
+    """Raise ChecksumError unless the last four bytes are the checksum of all before."""
+    checksum = checksum_of([memoryview(header.packed), records.data, tail[:-CRC_BYTES].data])
     stored = int.from_bytes(tail[-CRC_BYTES:].tobytes(), "little")
-    if checksum != stored:
-        raise ChecksumError(
-            f"CRC-32C of the content is {checksum:#010x}; the file says {stored:#010x}",
-            path=path,
-            offset=HEADER_BYTES + len(records) + len(tail) - CRC_BYTES,
-            hint="the file was damaged; restore it from a copy",
-        )
+    end = header.metadata_offset + len(tail) - CRC_BYTES
+    check_crc(checksum, stored, "the content", path=path, offset=end)
 
 
 def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> RunTable:
-    """The run table in the bytes between the steps and the checksum."""
-    columns: list[tuple[int, ...]] = []
-    tails: list[tuple[int, float]] = []
+    """Parse the run table, the bytes between the steps and the checksum."""
+    records: list[tuple[float, ...]] = []
     engines: list[str | None] = []
     at = 0
     for _ in range(header.runs):
@@ -160,8 +177,7 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
                 path=path,
                 offset=header.metadata_offset + tail_at + 8,
             )
-        columns.append(head[:5])
-        tails.append(tail)
+        records.append(head[:5] + tail)
         at = tail_at + _RUN_TAIL.size
     if at != len(content):
         raise TrailingBytesError(
@@ -170,8 +186,7 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
             offset=header.metadata_offset + at,
         )
     names = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
-    values = zip(*(head + tail for head, tail in zip(columns, tails, strict=True)), strict=True)
-    return RunTable.of_columns(dict(zip(names, values, strict=False)), engines)
+    return RunTable.of_columns(dict(zip(names, zip(*records, strict=True), strict=False)), engines)
 
 
 def _runs_end(path: str | os.PathLike[str], header: Header, at: int) -> FieldError:
@@ -183,7 +198,7 @@ def _runs_end(path: str | os.PathLike[str], header: Header, at: int) -> FieldErr
 
 
 def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> None:
-    """Raise for the first step that cannot be, or is not its run's."""
+    """Raise for the first step that is invalid or belongs to another run."""
     steps = records.view(STEP_DTYPE)
     lengths = table.rows["steps"].astype(np.int64)
     for begin in range(0, len(table), _RUNS_AT_ONCE):
@@ -213,18 +228,14 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
                 )
 
 
-#: Runs whose steps are checked together, so that the arrays for it stay small.
-_RUNS_AT_ONCE = 256
-
-
 def encode_header(runs: int, steps: int) -> bytes:
-    """The header of a file with so many runs and steps."""
+    """Encode a header."""
     check_fits("num_runs", runs)
     return _HEADER.pack(MAGIC, VERSION, runs, steps, HEADER_BYTES + ROW_BYTES * steps)
 
 
 def encode_runs(table: RunTable) -> bytes:
-    """The bytes of a run table."""
+    """Encode a run table."""
     parts = []
     for row, engine in zip(table.rows.tolist(), table.engine_names(), strict=True):
         name = (engine or "").encode()
@@ -242,7 +253,7 @@ def encode_runs(table: RunTable) -> bytes:
 
 
 def check_fits(name: str, value: int) -> None:
-    """Raise FieldError where a field of 32 bits cannot hold a value."""
+    """Raise FieldError if a field of 32 bits cannot hold a value."""
     if value > U32_MAX:
         raise FieldError(
             f"{name} would be {value}; pack.dat holds at most {U32_MAX} (32 bits)",

@@ -1,7 +1,7 @@
-"""Runs to 32-byte rows and back, compiled: the layouts of pack.dat and of the data set directory.
+"""Compiled kernels over records of 32 bytes, the rows of pack.dat and of the data set directory.
 
-Branch values are normalised on the way in (``normalised`` below), whatever the source has done to
-them before; values that are normalised already come out bit for bit as they went in.
+Runs become records and back, records are gathered by number. Branch values are normalised on the way in (by
+``normalised`` below); values that are normalised already keep all their bits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,29 @@ from numba.extending import register_jitable
 from tape2048.errors import FieldError
 from tape2048.game.rules import legal_mask
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import store8, store16, store32, store64
+from tape2048.jit.intrinsics import (
+    copy_record,
+    find,
+    prefetch_in,
+    prefetch_many_in,
+    store8,
+    store16,
+    store32,
+    store64,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tape2048.base.guide import Guide
     from tape2048.runs.run import Run
 
-__all__ = ["ALMOST_ONE", "dataset_records", "packdat_records", "restore_values", "shift_ids"]
-
 U64 = np.uint64
+
+#: Records between a prefetch and its copy: enough to hide the memory's latency, and few enough that none
+#: is evicted before its turn. And between the prefetch into the first level of cache and the copy.
+_FAR_AHEAD = 48
+_NEAR_AHEAD = 8
 
 #: The largest normalised value: the float32 below 1.
 ALMOST_ONE = np.float32(1 - 2**-23)
@@ -36,7 +49,7 @@ _SET_MOVE, _SET_LEGAL, _SET_VALUES, _SET_RUN, _SET_STEP = U64(8), U64(9), U64(10
 _DAT_RUN, _DAT_STEP, _DAT_MOVE, _DAT_MASK, _DAT_VALUES = U64(8), U64(12), U64(16), U64(17), U64(18)
 _RECORD = U64(32)
 
-# Why a run has no rows: the step is added to one of these.
+# Defects of a run; the step's number is added.
 _ILLEGAL_MOVE = 1 << 40
 _NOT_FINITE = 2 << 40
 _STEP_BITS = (1 << 40) - 1
@@ -44,12 +57,13 @@ _STEP_BITS = (1 << 40) - 1
 
 @register_jitable
 def normalised(values: Any, mask: Any, out: Any) -> bool:
-    """Expected values of one step, normalised over the moves of ``mask``.
+    """Normalise the expected values of one step over the moves of ``mask``.
 
-    False where one of them is not finite, or no float32 holds the difference of two.
+    One move: ``1 - 2**-23``. All equal: 0.5 each. Otherwise ``(ev - min) / (max - min)`` in float32, at most
+    ``1 - 2**-23``. Moves outside the mask become 0.
 
-    One move: ``1 - 2**-23``. All equal: 0.5 each. Otherwise ``(ev - min) / (max - min)`` in float32,
-    and what is >= 1 becomes ``1 - 2**-23``. Moves outside the mask become 0.
+    Returns:
+        False where a value is not finite, or no float32 holds the difference of two.
     """
     count = 0
     low = np.float32(np.inf)
@@ -142,8 +156,7 @@ _NO_VALUES = (np.empty((0, 4), np.float32), np.empty(0, np.uint8), np.empty(0, n
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as kernels take it: numba compiles for each kind of array, and one kind is enough."""
-    # A map of a file at any byte: the kernels read whole words.
+    """Make an array contiguous, aligned and read-only: numba compiles a kernel for each type of array."""
     plain = np.ascontiguousarray(array) if array.flags.aligned else array.copy()
     plain = plain.view()
     plain.flags.writeable = False
@@ -151,35 +164,26 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _records(fill: Any, run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
-    values: tuple[NDArray[Any], ...] = _NO_VALUES
+    values: tuple[Any, ...] = _NO_VALUES
     if run.has_branches is not None and run.has_branches.any():
-        assert run.branch_values is not None
-        assert run.branch_legal is not None
         values = (run.branch_values, run.branch_legal, run.has_branches)
-    arrays: tuple[NDArray[Any], ...] = (run.states, run.moves, *values)
-    parts = tuple(_plain(array) for array in arrays)
-    why = int(fill(parts, run_id, out))
-    if why < 0:
+    defect = int(fill(tuple(map(_plain, (run.states, run.moves, *values))), run_id, out))
+    if defect < 0:
         return
-    step = why & _STEP_BITS
-    if why - step == _ILLEGAL_MOVE:
+    step = defect & _STEP_BITS
+    if defect - step == _ILLEGAL_MOVE:
         raise FieldError(
             f"step {step}: move {run.moves[step]} is not legal on board {int(run.states[step]):#018x}",
-            hint="whoever wrote the run has other rules, or the file is damaged",
+            hint="the run's writer has other rules, or the file is damaged",
         )
     raise FieldError(
-        f"step {step}: branch values {values[0][step].tolist()}; expected finite ones, no further apart "
-        "than a float32 holds"
+        f"step {step}: branch values {values[0][step].tolist()}; expected finite ones with a difference "
+        "that a float32 holds"
     )
 
 
 def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
-    """Write the rows of a run in the layout of the data set directory.
-
-    Args:
-        run: at most 65,536 steps.
-        run_id: of the run.
-        out: ``u8[32 * steps]``.
+    """Write the rows of a run, of at most 65,536 steps, to ``out``, ``u8[32 * steps]``, as in a data set.
 
     Raises:
         FieldError: a move that is not legal on its board, or a branch value that is not finite.
@@ -188,30 +192,19 @@ def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
 
 
 def packdat_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
-    """Write the rows of a run in the layout of pack.dat; as :func:`dataset_records`."""
+    """Write the rows of a run as in a pack.dat; arguments and errors as :func:`dataset_records`."""
     _records(_fill_packdat, run, run_id, out)
 
 
 @kernel
-def _shift_ids(records: Any, ids_at: Any, shift: Any) -> None:
+def shift_ids(records: Any, shift: Any) -> None:
+    """Add to the ``run_id`` of each record of a data set, ``u8[32 * n]``, in place."""
     for i in range(len(records) // 32):
-        at = U64(i) * _RECORD + U64(ids_at)
+        at = U64(i) * _RECORD + _SET_RUN
         run_id = U64(0)
         for byte in range(4):
             run_id |= U64(records[at + U64(byte)]) << U64(8 * byte)
         store32(records, at, run_id + U64(shift))
-
-
-def shift_ids(records: NDArray[np.uint8], ids_at: int, shift: int) -> None:
-    """Add to the ``run_id`` of each record, in place.
-
-    Args:
-        records: ``u8[32 * n]``.
-        ids_at: offset of ``run_id`` in a record.
-        shift: what to add.
-    """
-    if shift:
-        _shift_ids(records, ids_at, shift)
 
 
 @kernel
@@ -247,15 +240,15 @@ def _restore(values: Any, legal: Any, moves: Any, has: Any) -> int:
 def restore_values(
     values: NDArray[np.float32], legal: NDArray[np.uint8], moves: NDArray[np.uint8]
 ) -> tuple[NDArray[np.bool_], int]:
-    """Undo, in place, what the data set does to normalised values: the chosen move's is 1.0 there.
+    """Restore, in place, the chosen moves' values, which a data set replaces by 1.0.
 
-    The values that are left say what it was: normalised values have a 0 and a ``1 - 2**-23`` among
-    them, or are all 0.5. Only where both ends stand among the moves that were not chosen is it lost (the
-    player did not take a best move), and ``1 - 2**-23`` is put.
+    The other values determine it: normalised values contain a 0 and a ``1 - 2**-23``, or are all 0.5. It is
+    lost only where both ends are among the moves that were not chosen (the player did not take a best move);
+    it becomes ``1 - 2**-23`` then.
 
     Args:
         values: ``f32[n, 4]``, contiguous.
-        legal: ``u8[n]``; 0 is put where a step has no values.
+        legal: ``u8[n]``; becomes 0 at steps without values.
         moves: ``u8[n]``.
 
     Returns:
@@ -263,3 +256,87 @@ def restore_values(
     """
     has = np.zeros(len(moves), np.bool_)
     return has, int(_restore(values, legal, moves, has))
+
+
+@kernel
+def gather(records: Any, rows: Any, count: Any, out: Any) -> int:
+    """Copy records by number.
+
+    Random records wait for memory: a record's cache line is prefetched into the second level of cache
+    ``_FAR_AHEAD`` records before the copy, then into the first; a record is copied as one vector. Every
+    number is checked before its record is touched.
+
+    Args:
+        records: ``u8[32 * count]``, of any alignment.
+        rows: ``i64[n]``, record numbers.
+        count: number of records.
+        out: ``u8[32 * n]``.
+
+    Returns:
+        -1, or the position in ``rows`` of a number outside [0, count); ``out`` is then not valid.
+    """
+    n = len(rows)
+    limit = U64(count)
+    for i in range(min(_FAR_AHEAD, n)):
+        if U64(rows[i]) >= limit:
+            return i
+        prefetch_many_in(records, U64(rows[i]) * _RECORD)
+    for i in range(n - _FAR_AHEAD):
+        ahead = U64(rows[i + _FAR_AHEAD])
+        if ahead >= limit:
+            return i + _FAR_AHEAD
+        prefetch_many_in(records, ahead * _RECORD)
+        prefetch_in(records, U64(rows[i + _NEAR_AHEAD]) * _RECORD)
+        copy_record(out, U64(i) * _RECORD, records, U64(rows[i]) * _RECORD)
+    for i in range(max(0, n - _FAR_AHEAD), n):
+        copy_record(out, U64(i) * _RECORD, records, U64(rows[i]) * _RECORD)
+    return -1
+
+
+@kernel
+def gather_scattered(records: Any, rows: Any, first: Any, count: Any, out: Any) -> int:
+    """Copy the records of one of several parts to their numbers' positions in ``rows``; return their count.
+
+    ``records`` are the rows ``first`` to ``first + count - 1``, ``rows`` are numbers over all parts; see
+    :func:`gather` for their shapes.
+    """
+    copied = 0
+    limit = U64(count)
+    for i in range(len(rows)):
+        row = U64(rows[i]) - U64(first)  # below first: wraps past the limit
+        if row < limit:
+            copy_record(out, U64(i) * _RECORD, records, row * _RECORD)
+            copied += 1
+    return copied
+
+
+@kernel
+def _locate(rows: Any, guide: Any, offsets: Any, runs: Any, out: Any) -> int:
+    entries, starts = U64(guide.entries.ctypes.data), U64(guide.starts.ctypes.data)
+    total = guide.starts[-1]
+    for i in range(len(rows)):
+        row = U64(rows[i])
+        if row >= total:
+            return i
+        run = find(row, entries, starts, guide.shift)
+        runs[i] = run
+        out[i] = rows[i] + offsets[run]
+    return -1
+
+
+def locate(
+    rows: NDArray[np.int64], guide: Guide, offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Locate the rows of a view, ``i64[n]``, in its source.
+
+    Args:
+        rows: numbers in the view.
+        guide: over the rows of each run of the view.
+        offsets: ``i64[R]``, from the view's row numbers to the source's, for each run.
+
+    Returns:
+        ``(runs, source, bad)``: for each row the ordinal of its run and its number in the source, both
+        ``i64[n]``; ``bad`` is -1, or the position of a number outside the view.
+    """
+    runs, source = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    return runs, source, int(_locate(rows, guide, offsets, runs, source))

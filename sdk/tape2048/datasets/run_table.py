@@ -1,7 +1,7 @@
 """The run table of pack.dat and of the data set directory, in memory.
 
-Both formats hold the same facts of a run (:class:`tape2048.runs.run.RunMeta`), and where its rows
-lie. The engine's name, which a thousand runs share, is an index into a list of names.
+Both formats hold the metadata of a run (:class:`tape2048.runs.run.RunMeta`) and the range of its rows. The
+engine's name, which thousands of runs share, is an index into a list of names.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["NO_ENGINE", "RUN_TABLE_DTYPE", "RunTable"]
-
-#: One run. ``engine`` is an index into :attr:`RunTable.engines`, :data:`NO_ENGINE` for none.
+#: One run. ``engine`` is an index into :attr:`RunTable.engines`, or :data:`NO_ENGINE`.
 RUN_TABLE_DTYPE = np.dtype(
     [
         ("id", "<u8"),
@@ -43,7 +41,7 @@ class RunTable:
 
     Attributes:
         rows: ``RUN_TABLE_DTYPE[R]``, read-only.
-        engines: the names that ``rows["engine"]`` counts.
+        engines: the names that ``rows["engine"]`` refers to.
     """
 
     def __init__(self, rows: NDArray[np.void], engines: Sequence[str] = ()) -> None:
@@ -59,7 +57,7 @@ class RunTable:
         return f"<RunTable: {len(self):,} runs, engines {', '.join(self.engines) or 'unknown'}>"
 
     def meta(self, ordinal: int) -> RunMeta:
-        """The facts of one run, as single runs carry them."""
+        """Return the metadata of one run."""
         row = self.rows[ordinal]
         return RunMeta(
             steps=int(row["steps"]),
@@ -71,38 +69,26 @@ class RunTable:
         )
 
     def engine_names(self) -> list[str | None]:
-        """The engine of each run."""
+        """Return the engine of each run."""
         return [None if index == NO_ENGINE else self.engines[index] for index in self.rows["engine"].tolist()]
 
     def choose(self, chosen: NDArray[Any]) -> RunTable:
-        """The runs of a mask or of ordinals."""
+        """Return a table of the runs of a mask or of ordinals."""
         return RunTable(self.rows[chosen], self.engines)
 
     @classmethod
     def of_metas(cls, metas: Iterable[RunMeta], *, first_id: int = 0, first_row: int = 0) -> RunTable:
-        """A table of runs that lie end to end, with consecutive ids."""
-        names: dict[str, int] = {}
-        records = []
-        for run_id, meta in enumerate(metas, start=first_id):
-            engine = NO_ENGINE if meta.engine is None else names.setdefault(meta.engine, len(names))
-            records.append(
-                (
-                    run_id,
-                    first_row,
-                    meta.steps,
-                    meta.max_score,
-                    meta.highest_tile,
-                    meta.start_unix_s,
-                    meta.elapsed_s,
-                    engine,
-                )
-            )
-            first_row += meta.steps
-        return cls(np.array(records, RUN_TABLE_DTYPE), tuple(names))
+        """Make a table of runs that lie end to end, with consecutive ids."""
+        metas = list(metas)
+        fields = ("steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
+        columns: dict[str, Any] = {name: [getattr(meta, name) for meta in metas] for name in fields}
+        columns["id"] = range(first_id, first_id + len(metas))
+        columns["first_row"] = np.cumsum([first_row, *columns["steps"]], dtype=np.uint64)[:-1]
+        return cls.of_columns(columns, [meta.engine for meta in metas])
 
     @classmethod
     def of_columns(cls, columns: dict[str, Any], engines: Iterable[str | None]) -> RunTable:
-        """A table of the columns by name, ``engine`` apart, and the engines' names run by run."""
+        """Make a table of columns by name, without ``engine``, and of each run's engine."""
         names: dict[str, int] = {}
         found = [NO_ENGINE if name is None else names.setdefault(name, len(names)) for name in engines]
         rows = np.zeros(len(found), RUN_TABLE_DTYPE)
@@ -113,7 +99,7 @@ class RunTable:
 
     @classmethod
     def joined(cls, tables: Sequence[RunTable]) -> RunTable:
-        """Several tables as one; ids and first rows stay as they are."""
+        """Join several tables; ids and first rows stay as they are."""
         if len(tables) == 1:
             return tables[0]
         names: dict[str, int] = {}
@@ -121,16 +107,23 @@ class RunTable:
         for table in tables:
             index = np.array([names.setdefault(name, len(names)) for name in table.engines] + [NO_ENGINE])
             part = table.rows.copy()
-            part["engine"] = index[table.rows["engine"]]  # NO_ENGINE is the last one, counted from the end
+            part["engine"] = index[table.rows["engine"]]  # NO_ENGINE, -1, is the last one
             parts.append(part)
         return cls(np.concatenate(parts), tuple(names))
 
     def ordered(self) -> RunTable:
-        """The table in the order of its rows; a run without steps comes before the one that begins there."""
+        """Sort by first row; a run without steps comes before the one that begins at its row."""
         return self.choose(np.lexsort([self.rows[name] for name in ("id", "steps", "first_row")]))
 
+    def renumbered(self) -> RunTable:
+        """Return the table with ids from 0 and runs that lie end to end."""
+        rows = self.rows.copy()
+        rows["id"] = np.arange(len(rows))
+        rows["first_row"] = np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
+        return RunTable(rows, self.engines)
+
     def check_tiles(self, rows: int, path: str | os.PathLike[str]) -> None:
-        """Raise unless the runs, as they stand, cover each row exactly once.
+        """Raise unless the runs, in their order, cover each row exactly once.
 
         Raises:
             BookkeepingError: a gap, an overlap, or ranges that do not end at ``rows``.
@@ -155,12 +148,12 @@ class RunTable:
         """Raise unless the ids differ from each other and are at most ``id_max``.
 
         Raises:
-            BookkeepingError: an id that stands there twice.
+            BookkeepingError: an id occurs twice.
             FieldError: an id that a row's ``run_id`` cannot hold.
         """
         ids = np.sort(self.rows["id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:
-            raise BookkeepingError(f"run id {ids[twice[0]]} stands more than once", path=path)
+            raise BookkeepingError(f"run id {ids[twice[0]]} occurs more than once", path=path)
         if ids.size and int(ids[-1]) > id_max:
             raise FieldError(f"run id {ids[-1]}; a row's run_id holds at most {id_max}", path=path)

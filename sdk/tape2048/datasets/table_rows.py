@@ -1,8 +1,7 @@
-"""Rows of 32 bytes beside a run table: what pack.dat and the data set directory have in common.
+"""Base of pack.dat and the data set directory: rows of 32 bytes with a run table.
 
-A filter chooses runs. What it gives is a view: it shares the rows, holds a few numbers for each run
-that was chosen, and is itself a source of rows that can be filtered again. No row is copied, and no
-list of rows is made.
+A filter chooses runs and makes a view, which is itself a source of rows that can be filtered again. It shares
+the rows and holds a few numbers for each chosen run: no row is copied, and no list of rows is made.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from tape2048.base.guide import Guide
     from tape2048.datasets.run_table import RunTable
 
-__all__ = ["ROW_BYTES", "Part", "TableRows", "aligned_records"]
-
 ROW_BYTES = 32
 
 _CACHE_LINE_BYTES = 64
@@ -37,9 +34,9 @@ class Part(NamedTuple):
 
     Attributes:
         records: ``u8[32 * rows]``, read-only.
-        first_row: the number of the first one.
-        rows: how many there are.
-        id_shift: what is to be added to each ``run_id``, so that ids differ among several sets.
+        first_row: number of the first one.
+        rows: number of rows.
+        id_shift: offset to add to each ``run_id``, so that ids differ among several sets.
     """
 
     records: NDArray[np.uint8]
@@ -74,7 +71,7 @@ class TableRows(RowView):
 
     @property
     def runs(self) -> NDArray[np.void]:
-        """``RUN_TABLE_DTYPE[R]``: one record a run, in the order of the rows."""
+        """One record a run, in the order of the rows: ``RUN_TABLE_DTYPE[R]``."""
         return self._table.rows
 
     @property
@@ -82,15 +79,13 @@ class TableRows(RowView):
         """Whether a filter made this."""
         return self._is_view
 
-    # ----------------------------------------------------------------------------------- rows
-
     @abstractmethod
     def get_batch(self, indices: ArrayLike, out: NDArray[np.void] | None = None) -> NDArray[np.void]:
-        """The rows with these numbers, in this order; see :meth:`RowView.get_batch`."""
+        """Return the rows with these numbers, in this order; see :meth:`RowView.get_batch`."""
 
     def _gather(self, indices: ArrayLike, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """The records with these numbers, one after the other: ``u8[32 * n]``."""
-        from tape2048.datasets.record_gather import gather, gather_scattered
+        """Return the records with these numbers, one after the other: ``u8[32 * n]``."""
+        from tape2048.datasets.records import gather, gather_scattered
 
         fast = type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1
         numbers = np.ascontiguousarray(indices if fast else row_numbers(indices, len(self)))
@@ -114,7 +109,7 @@ class TableRows(RowView):
         return out
 
     def _id_shifts(self, indices: ArrayLike) -> NDArray[np.uint32] | None:
-        """What to add to the ``run_id`` of each row; None where that is nothing."""
+        """Return the offset of each row's ``run_id``; None where all are 0."""
         if not any(part.id_shift for part in self._parts):
             return None
         rows = self.source_rows(indices)
@@ -123,14 +118,14 @@ class TableRows(RowView):
         return np.array([part.id_shift for part in self._parts], np.uint32)[owner]
 
     def source_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """The numbers that the given rows have in the source that this is a view of: ``i8[n]``."""
+        """Return the rows' numbers in the source of this view: ``i64[n]``."""
         numbers = row_numbers(indices, len(self))
         if not self._is_view:
             return numbers
         return self._locate(numbers)[1]
 
     def run_index(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """The ordinal, in :attr:`runs`, of the run of each given row: ``i8[n]``.
+        """Return the ordinal, in :attr:`runs`, of each row's run: ``i64[n]``.
 
         Raises:
             IndexError: a number outside [0, N), or a mask of another length.
@@ -139,8 +134,8 @@ class TableRows(RowView):
         return self._locate(row_numbers(indices, len(self)))[0]
 
     def _locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """The run of each row, its number in the source, and the position of a wrong one, or -1."""
-        from tape2048.datasets.record_gather import locate
+        """Return each row's run and number in the source, and the position of an invalid number, or -1."""
+        from tape2048.datasets.records import locate
 
         if self._places is None:
             starts = np.concatenate(([0], np.cumsum(self.runs["steps"], dtype=np.int64)))
@@ -148,24 +143,19 @@ class TableRows(RowView):
         return locate(numbers, *self._places)
 
     def rows_of(self, run: int) -> slice:
-        """The rows of one run of :attr:`runs`, as a slice of this source.
+        """Return the rows of one run of :attr:`runs`, as a slice of this source.
 
         Raises:
             IndexError: no such run.
-            TypeError: no integer.
+            TypeError: not an integer.
         """
         run = run_ordinal(run, len(self.runs))
         steps = self.runs["steps"]
         first = int(steps[:run].sum(dtype=np.int64)) if self.is_view else int(self.runs["first_row"][run])
         return slice(first, first + int(steps[run]))
 
-    # -------------------------------------------------------------------------------- filters
-
     def filter_runs(self, chosen: ArrayLike) -> Self:
-        """A view of some runs, in their order.
-
-        Args:
-            chosen: ``bool[R]``, one for each of :attr:`runs`.
+        """Make a view of the runs of a mask, ``bool[R]``.
 
         Raises:
             ValueError: not such a mask.
@@ -174,7 +164,7 @@ class TableRows(RowView):
         if mask.dtype != np.bool_ or mask.shape != (len(self.runs),):
             raise ValueError(f"a mask of {mask.dtype}{list(mask.shape)}; expected bool[{len(self.runs)}]")
         view = copy.copy(self)
-        view._choose(mask)  # noqa: SLF001 - it is one of us
+        view._choose(mask)  # noqa: SLF001 - of the same class
         return view
 
     def _choose(self, mask: NDArray[np.bool_]) -> None:
@@ -184,36 +174,34 @@ class TableRows(RowView):
         self._places = None
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
-        """A view of the runs whose ``max_score`` lies between the two, both included."""
+        """Make a view of the runs with ``max_score`` between the two, both included."""
         return self.filter_runs(_between(self.runs["max_score"], min_score, max_score))
 
     def filter_by_length(self, min_steps: int | None = None, max_steps: int | None = None) -> Self:
-        """A view of the runs with so many steps, both ends included."""
+        """Make a view of the runs with a number of steps between the two, both included."""
         return self.filter_runs(_between(self.runs["steps"], min_steps, max_steps))
 
     def filter_by_highest_tile(self, min_tile: int | None = None, max_tile: int | None = None) -> Self:
-        """A view of the runs whose highest tile (its value, as 8192) lies between the two, included."""
+        """Make a view of the runs with a highest tile (its value, as 8192) between the two, both included."""
         return self.filter_runs(_between(self.runs["highest_tile"], min_tile, max_tile))
 
     def filter_by_engine(self, *engines: str | None) -> Self:
-        """A view of the runs that one of these engines played; None: that name none."""
-        wanted = set(engines)
-        names = self._table.engines
-        known = np.array([name in wanted for name in names] + [None in wanted], np.bool_)
+        """Make a view of the runs of these engines; None: of the runs without one."""
+        known = np.array([name in engines for name in (*self._table.engines, None)], np.bool_)
         return self.filter_runs(known[self.runs["engine"]])
 
     def filter_by_time(
         self, since: float | dt.datetime | None = None, until: float | dt.datetime | None = None
     ) -> Self:
-        """A view of the runs that started in ``[since, until)``; a run of unknown start is in none.
+        """Make a view of the runs with a known start in ``[since, until)``.
 
         Args:
-            since: seconds since 1970 (UTC), or a moment with its time zone.
+            since: seconds since 1970 (UTC), or a datetime with its time zone.
             until: as ``since``.
 
         Raises:
             TypeError: neither of these.
-            ValueError: a moment without a time zone.
+            ValueError: a datetime without a time zone.
         """
         start = self.runs["start_unix_s"]
         mask = start > 0
@@ -225,10 +213,9 @@ class TableRows(RowView):
 
 
 def aligned_records(count: int) -> NDArray[np.uint8]:
-    """Room for so many records, ``u8[32 * count]``, that begins at a cache line.
+    """Allocate records, ``u8[32 * count]``, from the start of a cache line.
 
-    So no record lies across two lines: where all of them do not, half of them do (memory of NumPy begins
-    16 bytes after a page).
+    NumPy's own memory begins 16 bytes after a page: every other record would lie across two lines.
     """
     memory = np.empty(ROW_BYTES * count + _CACHE_LINE_BYTES, np.uint8)
     skip = -memory.ctypes.data % _CACHE_LINE_BYTES

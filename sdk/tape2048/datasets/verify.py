@@ -1,7 +1,7 @@
-"""Read a data set to its last byte and name everything that is wrong with it.
+"""Full verification of a data set.
 
-Opening checks what costs time in proportion to the runs; this checks the rest: every checksum of the
-manifest, and every row against the run table and the rules of the game.
+Opening makes the checks whose cost is in proportion to the runs; this module makes the others: every checksum
+of the manifest, and every row against the run table and the rules of the game.
 """
 
 from __future__ import annotations
@@ -30,30 +30,28 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["verify_dataset"]
-
 U64 = np.uint64
 
 #: Runs that are checked together, on one thread.
 _JOB_RUNS = 32
 
-#: Rows of a kind of defect that are named; the rest are counted.
+#: Rows that are named of each kind of defect; others are counted.
 _NAMED_MAX = 5
 
 _RUN_ID, _STEP_INDEX, _MOVE, _LEGAL, _VALUES, _NEXT = range(1, 7)
-_WORDS = {
+_DEFECTS = {
     _RUN_ID: (BookkeepingError, "belongs to another run"),
     _STEP_INDEX: (BookkeepingError, "has another step_index than its place in the run"),
     _MOVE: (FieldError, "has a move that is not legal on its board"),
     _LEGAL: (FieldError, "has an ev_legal that is not the board's"),
     _VALUES: (FieldError, "has ev_values that are neither all 0 nor normalised, the chosen one 1"),
-    _NEXT: (FieldError, "leads by no spawn to the board of the row after it"),
+    _NEXT: (FieldError, "does not lead to the next row's board by one spawn"),
 }
 
 
 @register_jitable
 def _values_fit(values: Any, mask: Any, move: Any) -> Any:
-    """Whether values are in [0, 1], 0 where a move is not legal, and all 0 or 1 for the chosen move."""
+    """Check that values are in [0, 1], 0 for illegal moves, and either all 0 or 1 for the chosen move."""
     any_value = False
     for m in range(4):
         value = values[m]
@@ -66,7 +64,7 @@ def _values_fit(values: Any, mask: Any, move: Any) -> Any:
 
 @register_jitable
 def _leads_to(after: Any, board: Any) -> Any:
-    """Whether a board is an afterstate and one spawned tile, a 2 or a 4."""
+    """Check that a board is an afterstate and one spawned tile, a 2 or a 4."""
     spawn = board ^ after
     empty = empty_mask(after)
     return (
@@ -78,7 +76,7 @@ def _leads_to(after: Any, board: Any) -> Any:
 
 @kernel
 def _defect(rows: Any, i: int, last: Any) -> int:
-    """What is wrong with row ``i`` of a run; 0: nothing."""
+    """Return the kind of defect of row ``i`` of a run, or 0."""
     boards, moves, legal, values = rows
     mask = legal_mask(boards[i])
     move = U64(moves[i])
@@ -95,7 +93,7 @@ def _defect(rows: Any, i: int, last: Any) -> int:
 
 @kernel
 def _check_rows(rows: Any, places: Any, runs: Any, found: Any) -> int:
-    """Check whole runs; fills ``found`` with (kind, row, run ordinal) of bad rows, returns their number."""
+    """Check whole runs: fill ``found`` with (kind, row, run ordinal) of bad rows, return their number."""
     ids, steps = places
     run_ids, lengths = runs
     row = 0
@@ -124,17 +122,23 @@ def verify_dataset(
 ) -> Report:
     """Check a data set completely.
 
-    Compared: the manifest's counts, sizes and checksums; that the runs cover the rows; each row's
-    ``run_id`` and ``step_index``; that its move is legal, its ``ev_legal`` the board's and its
-    ``ev_values`` normalised; that move and one spawn lead to the next row's board; and each run's
-    ``highest_tile`` against the tiles that its rows show.
+    The checks: the manifest's counts, sizes and checksums; the runs cover the rows; each row's ``run_id`` and
+    ``step_index``; its move is legal, its ``ev_legal`` the board's, its ``ev_values`` normalised; move and
+    one spawn lead to the next row's board; each run's ``highest_tile`` is not below the tiles of its rows.
 
     Args:
         path: the directory.
         progress: called with the bytes read and all bytes.
 
     Returns:
-        All findings; defects are never raised.
+        All findings; a defect does not raise.
+
+    Example:
+        >>> from tape2048.conversion import build_dataset
+        >>> from tape2048.datasets import verify_dataset
+        >>> _ = build_dataset("verified", "runs")
+        >>> verify_dataset("verified").findings
+        ()
     """
     directory = Path(os.path.abspath(path))
     findings: list[Finding] = []
@@ -154,7 +158,7 @@ def verify_dataset(
 
     try:
         with ExitStack() as stack:
-            opened = open_directory(directory, stack)  # holds the files, whatever happens to their names
+            opened = open_directory(directory, stack)  # keeps the files open, whatever happens to their names
             files = opened.manifest.files if opened.manifest is not None else {}
             by_name = {str(file.path.relative_to(directory)): file.fd for file in opened.files}
             for name, entry in files.items():
@@ -175,15 +179,15 @@ def verify_dataset(
 def _row_findings(dataset: Dataset) -> Iterator[Finding]:
     runs = dataset.runs
     table = dataset.paths[0] / METADATA_DB
-    counts = dict.fromkeys(_WORDS, 0)
+    counts = dict.fromkeys(_DEFECTS, 0)
     jobs = [range(first, min(first + _JOB_RUNS, len(runs))) for first in range(0, len(runs), _JOB_RUNS)]
     for bad, total, tiles in map_ordered(lambda job: _check_job(dataset, job), jobs):
         for kind, row, run in bad:
             counts[kind] += 1
             if counts[kind] <= _NAMED_MAX:
-                error, words = _WORDS[kind]
-                text = f"row {row} {words} (run {runs['id'][run]}, from row {runs['first_row'][run]})"
-                yield Finding.of(error(text, path=dataset.paths[0]))
+                error, text = _DEFECTS[kind]
+                where = f"run {runs['id'][run]}, from row {runs['first_row'][run]}"
+                yield Finding.of(error(f"row {row} {text} ({where})", path=dataset.paths[0]))
         if total > len(bad):
             yield Finding.of(FieldError(f"{total - len(bad)} more bad rows", path=dataset.paths[0]))
         for run, tile in tiles:
@@ -192,12 +196,12 @@ def _row_findings(dataset: Dataset) -> Iterator[Finding]:
             yield Finding.of(BookkeepingError(text, path=table))
     for kind, count in counts.items():
         if count > _NAMED_MAX:
-            error, words = _WORDS[kind]
-            yield Finding.of(error(f"{count} rows, each of which {words}", path=dataset.paths[0]))
+            error, text = _DEFECTS[kind]
+            yield Finding.of(error(f"{count} rows, each of which {text}", path=dataset.paths[0]))
 
 
 def _check_job(dataset: Dataset, job: range) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int]]]:
-    """Bad rows of a few runs, their number, and the runs whose rows show a higher tile than they claim."""
+    """Check some runs: bad rows, their number, and the runs with a higher tile than they claim."""
     runs = dataset.runs[job.start : job.stop]
     first, last = dataset.rows_of(job.start).start, dataset.rows_of(job.stop - 1).stop
     rows = dataset.get_batch(np.arange(first, last))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tape2048.errors import ChecksumError
 from tape2048.io.reading import read_exactly
 
 if TYPE_CHECKING:
@@ -84,3 +85,18 @@ def crc32c_file(
         checksum = crc32c(chunk.data, checksum)
         on_chunk(chunk)
     return checksum
+
+
+def check_crc(
+    computed: int,
+    stored: int,
+    what: str,
+    *,
+    path: str | os.PathLike[str] | None,
+    offset: int,
+    hint: str = "the file was damaged or cut; restore it from a copy",
+) -> None:
+    """Raise ChecksumError unless the checksum of a file's part is the stored one."""
+    if computed != stored:
+        message = f"CRC-32C of {what} is {computed:#010x}; the file says {stored:#010x}"
+        raise ChecksumError(message, path=path, offset=offset, hint=hint)

@@ -1,9 +1,9 @@
 """Packs: many runs in one read-only file (a2pack).
 
-- `PackReader`: A pack, read at random, in sequence or in shuffled batches.
-- `RunSlice`: the file of one run as it was packed.
+- `PackReader`: reads a pack at random, in sequence or in shuffled batches.
+- `RunSlice`: the file of one run as packed.
 - `EntryInfo`: an entry of the index.
-- `PackStats`: the statistics stored in a pack.
+- `PackStats`: statistics of a pack's runs.
 - `PackWriter`: writes a pack, run by run.
 - `pack_directory`: packs all run files of a directory.
 """

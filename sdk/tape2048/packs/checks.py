@@ -1,4 +1,4 @@
-"""The full check of a pack, every byte and run of it."""
+"""Full check of a pack: every byte and every run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from crc32c import crc32c
 
-from tape2048.errors import BookkeepingError, ChecksumError, FieldError
+from tape2048.errors import BookkeepingError, FieldError
+from tape2048.io.crc import check_crc
 from tape2048.packs.layout import HEADER_BYTES, INDEX_DTYPE
 from tape2048.packs.stats import StatsCounter, parse_stats
 
@@ -31,12 +32,7 @@ def check_pack(
 ) -> None:
     """Raise for the first defect; see :meth:`PackReader.validate`.
 
-    Args:
-        data: ``u8[bytes]``, the whole pack.
-        layout: of these bytes.
-        metas: of the runs; the next one is taken once the bytes of its entry are checked.
-        path: named in errors.
-        progress: called with runs done and runs in all.
+    ``data`` is the whole pack; the metadata of a run is taken after the check of its entry's bytes.
     """
     counter = StatsCounter()
     count = len(layout.entries)
@@ -46,16 +42,23 @@ def check_pack(
         begin = int(entry["offset"])
         _check_zeros(data, end, begin, path)
         end = begin + int(entry["length"])
-        _check_crc(data[begin:end], int(entry["crc32c"]), f"entry {i}", begin, path)
+        if entry["crc32c"]:
+            check_crc(
+                crc32c(data[begin:end].data), int(entry["crc32c"]), f"entry {i}", path=path, offset=begin
+            )
         counter.add(next(following))
         if progress is not None:
             progress(i + 1, count)
     _check_zeros(data, end, layout.data_end, path)
     begin, end = layout.data_begin, layout.data_end
-    _check_crc(data[begin:end], layout.data_crc, "the data", begin, path)
+    if layout.data_crc:
+        check_crc(crc32c(data[begin:end].data), layout.data_crc, "the data", path=path, offset=begin)
     if layout.stats is None:
         return
-    _check_object(layout.stats, end, path)
+    try:
+        msgspec.json.decode(layout.stats, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FieldError(f"the stats are not a JSON object: {error}", path=path, offset=end) from error
     found = parse_stats(layout.stats)
     if found is not None and found != counter.result():
         raise BookkeepingError(
@@ -63,26 +66,8 @@ def check_pack(
         )
 
 
-def _check_object(stats: bytes, offset: int, path: Path) -> None:
-    """Raise unless the stats are a JSON object, whatever it says."""
-    try:
-        msgspec.json.decode(stats, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FieldError(f"the stats are no JSON object: {error}", path=path, offset=offset) from error
-
-
 def _check_zeros(data: NDArray[np.uint8], begin: int, end: int, path: Path) -> None:
     padding = data[begin:end]
     if padding.any():
         at = begin + int(padding.argmax())
         raise FieldError(f"byte {data[at]:#04x} in the padding; expected zeros", path=path, offset=at)
-
-
-def _check_crc(part: NDArray[np.uint8], stored: int, what: str, offset: int, path: Path) -> None:
-    if stored == 0:
-        return
-    computed = crc32c(part.data)
-    if computed != stored:
-        raise ChecksumError(
-            f"CRC-32C of {what} is {computed:#010x}; the file says {stored:#010x}", path=path, offset=offset
-        )

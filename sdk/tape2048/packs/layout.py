@@ -1,4 +1,24 @@
-"""What is not payload in a pack: header, index, footer; see :mod:`tape2048.packs.reader`."""
+r"""a2pack: the format of many runs in one read-only file; extension ``.a2pack``.
+
+======== =========== ==================================================================================
+part     bytes       layout
+======== =========== ==================================================================================
+header   28          magic ``A2PACK\0\0``, ``u32`` version = 1, ``u32`` flags = 0, ``u64`` count, ``u32``
+                     CRC-32C of bytes 0 to 23
+index    32 x count  ``u64`` absolute offset, ``u32`` length, ``u16`` kind (1 = A2T1, 2 = a2run2), ``u16``
+                     flags (low byte: 0 stored, 1 zstd, 2 lz4), ``u32`` CRC-32C of the stored payload (0 =
+                     left out), ``u32`` raw length (0 where not compressed), ``u64`` 0
+padding              zeros up to the alignment (4096 by default)
+data                 payloads in index order, each aligned, zeros between
+stats    optional    ``u32`` length, then a JSON object: :class:`~tape2048.packs.stats.PackStats`
+footer   32          ``u64`` end of the data, ``u32`` CRC-32C of the index, ``u32`` CRC-32C of the data or
+                     0, ``u64`` offset of the stats or 0, ``u32`` CRC-32C of the footer's first 24 bytes,
+                     ``u32`` 0
+======== =========== ==================================================================================
+
+Payloads are whole run files, byte for byte. Entries are in order of their offsets and do not overlap. The
+format names lz4; this package does not read it.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +28,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.errors import (
-    ChecksumError,
-    FieldError,
-    FormatError,
-    LayoutError,
-    MagicError,
-    TruncatedError,
-    VersionError,
-)
+from tape2048.errors import FieldError, FormatError, LayoutError, MagicError, TruncatedError, VersionError
+from tape2048.io.crc import check_crc
 
 if TYPE_CHECKING:
     import os
 
     from numpy.typing import NDArray
-
-__all__ = [
-    "ALIGN_DEFAULT",
-    "ALIGN_MAX",
-    "COMPRESSIONS",
-    "FOOTER_BYTES",
-    "HEADER_BYTES",
-    "INDEX_DTYPE",
-    "KINDS",
-    "LENGTH_MAX",
-    "MAGIC",
-    "Layout",
-    "align_up",
-    "footer_bytes",
-    "header_bytes",
-    "read_layout",
-]
 
 MAGIC: Final = b"A2PACK\0\0"
 VERSION: Final = 1
@@ -74,18 +70,18 @@ ALIGN_DEFAULT: Final = 4096
 ALIGN_MAX: Final = 1 << 20
 LENGTH_MAX: Final = 2**32 - 1
 
-# The most that zstd can make of a few bytes: each block costs four and holds at most 128 KiB.
+# Bound of zstd's expansion: each block takes four bytes or more and holds at most 128 KiB.
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
 _ZSTD_BLOCK_BYTES_MIN = 4
 
 
 class Layout(NamedTuple):
-    """Where the parts of a pack lie.
+    """Positions of a pack's parts.
 
     Attributes:
         entries: ``INDEX_DTYPE[count]``, a copy.
-        data_begin: the first byte of the data region: the first entry's, or ``data_end`` without entries.
-        data_end: the byte after the data region.
+        data_begin: offset of the first entry, or ``data_end`` without entries.
+        data_end: offset after the data region.
         data_crc: CRC-32C of the data region; 0 where the writer left it out.
         stats: the stats block's bytes (JSON), or None.
     """
@@ -98,38 +94,32 @@ class Layout(NamedTuple):
 
 
 def align_up(offset: int, align: int) -> int:
-    """The first multiple of ``align`` that is not below ``offset``."""
+    """Return the first multiple of ``align`` that is not below ``offset``."""
     return -(-offset // align) * align
 
 
 def header_bytes(count: int) -> bytes:
-    """The header of a pack of ``count`` entries."""
+    """Encode the header of a pack of ``count`` entries."""
     head = _HEADER.pack(MAGIC, VERSION, 0, count, 0)[:_HEADER_SUMMED]
     return head + crc32c(head).to_bytes(4, "little")
 
 
 def footer_bytes(data_end: int, index_crc: int, data_crc: int, stats_offset: int) -> bytes:
-    """The footer."""
+    """Encode the footer; see the module's table."""
     head = _FOOTER.pack(data_end, index_crc, data_crc, stats_offset, 0, 0)[:_FOOTER_SUMMED]
     return head + crc32c(head).to_bytes(4, "little") + bytes(4)
 
 
 def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout:
-    """Read header, footer and index, and check all that they claim against the file's length.
-
-    The payloads are not touched.
-
-    Args:
-        data: ``u8[bytes]``, the whole file.
-        path: named in errors.
+    """Read header, footer and index of a whole file; check them against its length, and read no payload.
 
     Raises:
         MagicError: not a pack.
-        VersionError: another version, or flags or a compression that nothing here knows.
+        VersionError: another version, unknown flags or an unknown compression.
         TruncatedError: the file is too short for its own header, index or stats.
         ChecksumError: header, index or footer were changed.
         LayoutError: entries overlap, are out of order, or lie outside the data region.
-        FieldError: an unknown kind of payload, or a field that has to be 0 and is not.
+        FieldError: an unknown kind of payload, or a reserved field that is not 0.
     """
     count = _read_header(data, path)
     footer_at = len(data) - FOOTER_BYTES
@@ -142,11 +132,11 @@ def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout
         )
     footer = data[footer_at:].tobytes()
     data_end, index_crc, data_crc, stats_offset, footer_crc, zero = _FOOTER.unpack(footer)
-    _check_crc(footer[:_FOOTER_SUMMED], footer_crc, "the footer", footer_at, path)
+    _check_crc(footer[:_FOOTER_SUMMED], footer_crc, "the footer", path, footer_at)
     if zero:
         raise FieldError(f"the footer ends with {zero}; expected 0", path=path, offset=len(data) - 4)
     index_raw = data[HEADER_BYTES:index_end]
-    _check_crc(index_raw.data, index_crc, "the index", HEADER_BYTES, path)
+    _check_crc(index_raw.data, index_crc, "the index", path, HEADER_BYTES)
     index = index_raw.copy().view(INDEX_DTYPE)
     data_end, stats = _read_tail(data, index_end, data_end, stats_offset, path)
     _check_index(index, index_end, data_end, path)
@@ -155,7 +145,7 @@ def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> Layout
 
 
 def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
-    """Check the header; returns the number of entries."""
+    """Check the header; return the number of entries."""
     head = data[:HEADER_BYTES].tobytes()
     if head[:8] != MAGIC[: len(head)] or not head:
         raise MagicError(f"begins with {head[:8]!r}; expected {MAGIC!r}", path=path, offset=0)
@@ -166,7 +156,7 @@ def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
             offset=len(data),
         )
     _, version, flags, count, crc = _HEADER.unpack(head)
-    _check_crc(head[:_HEADER_SUMMED], crc, "the header", 0, path)
+    _check_crc(head[:_HEADER_SUMMED], crc, "the header", path, 0)
     if version != VERSION:
         raise VersionError(f"pack version {version}; expected {VERSION}", path=path, offset=8)
     if flags:
@@ -177,7 +167,7 @@ def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
 def _read_tail(
     data: NDArray[np.uint8], index_end: int, data_end: int, stats_offset: int, path: str | os.PathLike[str]
 ) -> tuple[int, bytes | None]:
-    """Check where the data end and what follows them; returns the end and the stats."""
+    """Check the end of the data and the bytes after it; return that end and the stats."""
     footer_at = len(data) - FOOTER_BYTES
     if not index_end <= data_end <= footer_at:
         raise LayoutError(
@@ -216,7 +206,7 @@ def _check_index(
 ) -> None:
     offsets, lengths = index["offset"], index["length"].astype(np.uint64)
     kinds, flags, raw = index["kind"], index["flags"], index["raw_length"]
-    # An offset past the end fails by itself; of the others, adding a length stays within 64 bits.
+    # The first check refuses offsets past the end; offset plus length of the others fits 64 bits.
     ends = offsets + lengths
     overlaps = np.zeros(len(index), np.bool_)
     overlaps[1:] = offsets[1:] < ends[:-1]
@@ -226,11 +216,11 @@ def _check_index(
         (offsets < index_end, LayoutError, f"lies before the index's end at {index_end}"),
         (ends > data_end, LayoutError, f"ends past the data's end at {data_end}"),
         (overlaps, LayoutError, "begins before the entry before it ends"),
-        ((kinds == 0) | (kinds > len(KINDS)), FieldError, f"its kind is none of {list(KINDS)}"),
-        (index["reserved"] != 0, FieldError, "its reserved field is not 0"),
-        (flags >= len(COMPRESSIONS), VersionError, "its flags are not known"),
-        ((flags == 0) & (raw != 0), FieldError, "it is not compressed and has a raw length"),
-        ((flags != 0) & (raw > most), FieldError, "its raw length is more than its bytes can hold"),
+        ((kinds == 0) | (kinds > len(KINDS)), FieldError, f"unknown kind; expected one of {list(KINDS)}"),
+        (index["reserved"] != 0, FieldError, "the reserved field is not 0"),
+        (flags >= len(COMPRESSIONS), VersionError, "unknown flags"),
+        ((flags == 0) & (raw != 0), FieldError, "not compressed, but with a raw length"),
+        ((flags != 0) & (raw > most), FieldError, "a raw length that its bytes cannot hold"),
     ]
     for bad, kind, what in defects:
         if bad.any():
@@ -240,13 +230,7 @@ def _check_index(
 
 
 def _check_crc(
-    data: bytes | memoryview, stored: int, what: str, offset: int, path: str | os.PathLike[str]
+    part: bytes | memoryview, stored: int, what: str, path: str | os.PathLike[str], offset: int
 ) -> None:
-    computed = crc32c(data)
-    if computed != stored:
-        raise ChecksumError(
-            f"CRC-32C of {what} is {computed:#010x}; the file says {stored:#010x}",
-            path=path,
-            offset=offset,
-            hint="the file was cut or damaged; make the pack again",
-        )
+    hint = "the file was damaged or cut; make the pack again"
+    check_crc(crc32c(part), stored, what, path=path, offset=offset, hint=hint)

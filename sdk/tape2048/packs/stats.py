@@ -1,4 +1,4 @@
-"""What a pack's stats block says of its runs, and how it is counted while packing."""
+"""Statistics of a pack's runs: its stats block, and the counter that makes it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ import msgspec
 if TYPE_CHECKING:
     from tape2048.runs.run import RunMeta
 
-__all__ = ["PackStats", "StatsCounter", "parse_stats", "stats_bytes"]
-
 
 class PackStats(msgspec.Struct, frozen=True):
-    """A pack in numbers.
+    """Statistics of a pack's runs.
 
     Attributes:
         count: runs.
         total_steps: steps of all runs.
-        min_len: steps of the shortest run, 0 where there is none.
+        min_len: steps of the shortest run, 0 without runs.
         max_len: steps of the longest run.
         mean_len: mean steps of a run.
-        p50_len: steps that half of the runs do not exceed (nearest rank: a length that occurs).
-        p90_len: ... nine tenths of the runs.
-        p99_len: ... 99 of 100 runs.
+        p50_len: median steps of a run (nearest rank, so a length that occurs).
+        p90_len: 90th percentile.
+        p99_len: 99th percentile.
         highest_tile_hist: runs by their highest tile (its value).
-        engine_counts: runs by engine; "" for runs that name none.
+        engine_counts: runs by engine; "" for runs without one.
+
+    Example:
+        >>> from tape2048.packs import pack_directory
+        >>> pack_directory("runs", "stats.a2pack").stats.count
+        2
     """
 
     count: int
@@ -42,7 +45,7 @@ class PackStats(msgspec.Struct, frozen=True):
 
 
 class StatsCounter:
-    """Counts runs as they pass; keeps one number for each run."""
+    """Counts runs one by one; keeps one number for each run."""
 
     def __init__(self) -> None:
         self._lengths: list[int] = []
@@ -56,7 +59,7 @@ class StatsCounter:
         self._engines[meta.engine or ""] += 1
 
     def result(self) -> PackStats:
-        """The numbers so far."""
+        """Return the statistics of the runs so far."""
         lengths = sorted(self._lengths)
         count, total = len(lengths), sum(lengths)
 
@@ -77,13 +80,8 @@ class StatsCounter:
         )
 
 
-def stats_bytes(stats: PackStats) -> bytes:
-    """The stats block's JSON; the same numbers give the same bytes."""
-    return msgspec.json.encode(stats)
-
-
 def parse_stats(block: bytes) -> PackStats | None:
-    """The stats in a block; None where it says something else (other writers may have other names)."""
+    """Parse a stats block; return None for other content (other writers may have other names)."""
     try:
         return msgspec.json.decode(block, type=PackStats)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Writing packs: one payload after the other into a draft, then index and header in front of them."""
+"""Writer of packs: payloads into a draft one by one, then index and header in front of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+import msgspec
 import numpy as np
 from crc32c import crc32c
 
@@ -24,7 +25,7 @@ from tape2048.packs.layout import (
     footer_bytes,
     header_bytes,
 )
-from tape2048.packs.stats import PackStats, StatsCounter, stats_bytes
+from tape2048.packs.stats import PackStats, StatsCounter
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC
 from tape2048.runs.a2run import parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
@@ -38,18 +39,9 @@ if TYPE_CHECKING:
 
     from tape2048.runs.run import Run, RunMeta
 
-__all__ = [
-    "Compression",
-    "PackWriter",
-    "Packed",
-    "check_compression",
-    "pack_directory",
-    "parse_payload",
-]
-
 Compression = Literal["none", "zstd"]
 
-#: Bytes collected before they are written, and moved at once when the index outgrows its place.
+#: Bytes of a write, and of a move when the index outgrows its place.
 _BUFFER_BYTES = 4 << 20
 
 #: zstd's own default.
@@ -57,7 +49,7 @@ _ZSTD_LEVEL = 3
 
 
 class Packed(NamedTuple):
-    """What :func:`pack_directory` did."""
+    """Result of :func:`pack_directory`."""
 
     stats: PackStats
     bytes: int
@@ -65,7 +57,7 @@ class Packed(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A payload as it is stored."""
+    """A payload as stored."""
 
     stored: bytes | memoryview
     kind: int
@@ -74,32 +66,8 @@ class _Entry(NamedTuple):
     meta: RunMeta
 
 
-def parse_payload(data: bytes | memoryview, path: str | os.PathLike[str] | None = None) -> tuple[int, Run]:
-    """The kind (1 = A2T1, 2 = a2run2) of a run's bytes, by their first ones, and the run.
-
-    Raises:
-        FormatError: as :func:`tape2048.runs.a2run.parse_run` and :meth:`RunV2.from_bytes`.
-    """
-    if bytes(data[:4]) == A2T1_MAGIC:
-        return 1, parse_run(np.frombuffer(data, np.uint8), path)
-    return 2, RunV2.from_bytes(data, path)
-
-
-def check_compression(compress: str) -> None:
-    """Raise unless entries can be compressed this way here.
-
-    Raises:
-        ValueError: no such compression.
-        MissingPackageError: its package is not installed.
-    """
-    if compress not in get_args(Compression):
-        raise ValueError(f"compress={compress!r}; expected one of {get_args(Compression)}")
-    if compress == "zstd":
-        zstandard()
-
-
 def zstandard() -> Any:
-    """The zstandard package.
+    """Import the zstandard package.
 
     Raises:
         MissingPackageError: it is not installed.
@@ -116,20 +84,29 @@ def zstandard() -> Any:
 class PackWriter:
     """Writes a pack in one pass; a context manager.
 
-    Payloads go to a draft beside the target as they come; when the block is left without an error, the
-    index is put in front of them and the pack appears. Memory: 32 bytes and a few numbers for each run.
+    Payloads go to a draft beside the target. When the block ends without an error, the index is written in
+    front of them and the pack appears. Memory: 32 bytes and a few numbers for each run.
 
     Args:
-        path: the pack; nothing may stand there.
-        align: each payload starts at a multiple of this; a power of two, 1 to 1 MiB.
+        path: the pack, which must not exist.
+        align: alignment of payloads; a power of two, 1 to 1 MiB.
         compress: ``"none"`` or ``"zstd"`` (extra ``zstd``).
         entry_crc: store a CRC-32C for each payload.
-        count_hint: how many entries will come. Where this is right (within a page of index), nothing
-            that was written is moved at the end.
+        count_hint: expected number of entries. An accurate one (within a page of index) saves moving the
+            payloads at the end.
 
     Raises:
-        ValueError: ``align`` or ``compress`` is something else.
+        ValueError: an invalid ``align`` or ``compress``.
+        MissingPackageError: zstandard is not installed.
         NameTakenError, StorageError: when the block is entered or left.
+
+    Example:
+        >>> from tape2048.packs import PackWriter
+        >>> from tape2048.runs import read_run
+        >>> with PackWriter("one.a2pack") as writer:
+        ...     writer.add_run(read_run("runs/golden.a2run"))
+        >>> len(writer)
+        1
     """
 
     def __init__(
@@ -143,7 +120,10 @@ class PackWriter:
     ) -> None:
         if not (1 <= align <= ALIGN_MAX and align & (align - 1) == 0):
             raise ValueError(f"align={align}; expected a power of two from 1 to {ALIGN_MAX}")
-        check_compression(compress)
+        if compress not in get_args(Compression):
+            raise ValueError(f"compress={compress!r}; expected one of {get_args(Compression)}")
+        if compress == "zstd":
+            zstandard()
         self.path = path
         self.align = align
         self.compress: Compression = compress
@@ -182,19 +162,19 @@ class PackWriter:
 
     @property
     def stats(self) -> PackStats:
-        """The numbers of the runs so far."""
+        """Statistics of the runs so far."""
         return self._stats.result()
 
     def add(self, payload: bytes | memoryview) -> None:
-        """Append a run's file, byte for byte as it is.
+        """Append a run's file, byte for byte.
 
         Raises:
-            FormatError: the bytes are not a run, or too many for an entry.
+            FormatError: the bytes are not a run, or exceed an entry.
         """
         self.append_entry(self.prepare(payload))
 
     def add_run(self, run: Run) -> None:
-        """Append a run: as a2run2 where its arrays for branch values are there, else as A2T1.
+        """Append a run: as a2run2 if it has the branch arrays, else as A2T1.
 
         Raises:
             FieldError: the run does not fit the format.
@@ -202,8 +182,12 @@ class PackWriter:
         self.add(b"".join(run_bytes(run)) if run.has_branches is None else RunV2.from_run(run).to_bytes())
 
     def prepare(self, payload: bytes | memoryview, path: str | os.PathLike[str] | None = None) -> _Entry:
-        """Check and compress a payload; any thread may, for :meth:`append_entry` to store it in order."""
-        kind, run = parse_payload(payload, path)
+        """Check and compress a payload, on any thread; :meth:`append_entry` stores it in order."""
+        run: Run
+        if bytes(payload[:4]) == A2T1_MAGIC:
+            kind, run = 1, parse_run(np.frombuffer(payload, np.uint8), path)
+        else:
+            kind, run = 2, RunV2.from_bytes(payload, path)
         if len(payload) > LENGTH_MAX:
             raise FieldError(
                 f"the run is {len(payload)} bytes; an entry holds at most {LENGTH_MAX}", path=path
@@ -215,10 +199,10 @@ class PackWriter:
         return _Entry(stored, kind, raw_length, crc32c(stored) if self.entry_crc else 0, run.meta)
 
     def append_entry(self, entry: _Entry) -> None:
-        """Store what :meth:`prepare` made."""
+        """Store a result of :meth:`prepare`."""
         self._put(bytes(align_up(self._length, self.align) - self._length))
         record = np.zeros((), INDEX_DTYPE)
-        record["offset"] = self._length  # relative until the index's length is known
+        record["offset"] = self._length  # relative; absolute in _finish
         record["length"] = len(entry.stored)
         record["kind"] = entry.kind
         record["flags"] = int(entry.raw_length > 0)
@@ -246,16 +230,11 @@ class PackWriter:
         _move(self._fd, self._data_at, data_at, self._length, self.path)
         index["offset"] += np.uint64(data_at)
         data_end = data_at + self._length
-        stats = stats_bytes(self.stats)
-        # A whole-region checksum of compressed entries would only repeat theirs.
+        stats = msgspec.json.encode(self.stats)
+        # A checksum of the region of compressed entries would only repeat theirs.
         data_crc = self._data_crc if self.compress == "none" else 0
-        tail = b"".join(
-            [
-                len(stats).to_bytes(4, "little"),
-                stats,
-                footer_bytes(data_end, crc32c(self._index), data_crc, data_end),
-            ]
-        )
+        footer = footer_bytes(data_end, crc32c(self._index), data_crc, data_end)
+        tail = len(stats).to_bytes(4, "little") + stats + footer
         head = header_bytes(len(self)) + self._index
         write_all(self._fd, head.ljust(data_at, b"\0"), 0)
         write_all(self._fd, tail, data_end)
@@ -275,8 +254,8 @@ def pack_directory(
 ) -> Packed:
     """Pack every run file below a directory, in ascending path order.
 
-    The same files give the same bytes, on any number of workers. Each file is decoded before it is
-    stored; one that is not a run, whole, is left out and named in the result.
+    The same files give the same bytes, on any number of workers. Each file is decoded before it is stored;
+    a damaged one is left out and named in the result.
 
     Args:
         source: the directory; see :func:`tape2048.runs.files.find_run_files`.
@@ -287,12 +266,21 @@ def pack_directory(
         workers: threads that read, check and compress; None: one for each core.
         progress: called with files done and files in all.
 
+    Returns:
+        The pack's statistics and size, and the files that were left out.
+
     Raises:
-        NoRunsError: no run file stands there, or none that is whole.
+        NoRunsError: the directory has no undamaged run file.
         OutDirError: the directory is missing or cannot be listed.
-        NameTakenError: something stands at ``target``.
-        StorageError: the operating system refused.
-        ValueError: ``align`` or ``compress`` is something else.
+        NameTakenError: ``target`` exists.
+        StorageError: the operating system could not write it.
+        ValueError: an invalid ``align`` or ``compress``.
+
+    Example:
+        >>> from tape2048.packs import pack_directory
+        >>> packed = pack_directory("runs", "all.a2pack", align=1)
+        >>> packed.stats.count, packed.skipped
+        (2, [])
     """
     paths = find_run_files(source)
     skipped: list[Skipped] = []
@@ -314,14 +302,14 @@ def pack_directory(
                 progress(done, len(paths))
         if not len(writer):
             raise NoRunsError(
-                f"none of {counted(len(paths), 'file')} is a whole run; the first: {skipped[0].error}",
+                f"found {counted(len(paths), 'file')}, all damaged; the first: {skipped[0].error}",
                 path=source,
             )
     return Packed(writer.stats, writer.bytes, skipped)
 
 
 def _move(fd: int, source: int, target: int, length: int, path: str | os.PathLike[str]) -> None:
-    """Move bytes within a file, in the order in which none is overwritten before it is read."""
+    """Move bytes within a file, in an order that overwrites none before it is read."""
     if source == target:
         return
     starts = range(0, length, _BUFFER_BYTES)

@@ -1,4 +1,4 @@
-"""A2T1: one run, one file, no branch values; file name extension ``.a2run``.
+"""A2T1: the format of one run in one file, without branch values; extension ``.a2run``.
 
 ============== ============== =====================================================
 offset         type           field
@@ -18,8 +18,8 @@ then           ``u8[n]``      moves, 0 to 3
 last 4         ``u32``        CRC-32C of everything before
 ============== ============== =====================================================
 
-Nothing stands between moves and checksum. ``states`` and ``moves`` are views of the file's bytes, of the page
-cache itself where it is mapped; ``states`` is an unaligned one (the header is 36 bytes).
+The checksum follows the moves. ``states`` and ``moves`` of a run are views of the file's bytes (of the page
+cache where it is mapped); ``states`` is unaligned, since the header has 36 bytes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,9 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
-from tape2048.base.text import counted
-from tape2048.errors import (
-    ChecksumError,
-    FieldError,
-    MagicError,
-    TrailingBytesError,
-    TruncatedError,
-    VersionError,
-)
+from tape2048.errors import FieldError, MagicError, TrailingBytesError, TruncatedError, VersionError
 from tape2048.formats.npy import check_load
+from tape2048.io.crc import check_crc
 from tape2048.io.durable import fsync_dir, new_file, storage_errors, write_all
 from tape2048.io.reading import load_path, map_path, read_path
 from tape2048.runs.run import Run, RunMeta, check_meta
@@ -72,19 +65,24 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
 
     Args:
         path: an A2T1 file, whatever its name.
-        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once; None: what is faster, which is
-            to read a file of less than a megabyte (its pages take longer to map than to copy), and to
-            map a longer one.
+        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once; None: reads a file of less than
+            a megabyte (its pages take longer to map than to copy) and maps a longer one.
 
     Returns:
-        A run whose arrays are read-only views of the file's bytes. No file stays open; a mapping goes
-        with the last array. A file that is cut while it is mapped ends the process with SIGBUS when the
-        lost part is touched.
+        A run whose arrays are read-only views of the file's bytes. No file stays open; the mapping is
+        released with the last array. Access to a mapped file's lost part after it was cut ends the process
+        with SIGBUS.
 
     Raises:
         FormatError: as :func:`parse_run`.
         StorageError: the operating system could not open, map or read it.
-        ValueError: ``load`` is something else.
+        ValueError: an unknown ``load``.
+
+    Example:
+        >>> from tape2048.runs import read_run
+        >>> run = read_run("runs/golden.a2run")
+        >>> len(run.states) == len(run.moves) + 1 == len(run) + 1
+        True
     """
     if load is None:
         return parse_run(load_path(path), path)
@@ -95,7 +93,7 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
 
 
 def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:
-    """The run in a file's bytes.
+    """Parse a file's bytes.
 
     Args:
         data: ``u8[bytes]``, the whole file.
@@ -111,6 +109,12 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         TrailingBytesError: more bytes than the header claims.
         ChecksumError: bytes changed after they were written.
         FieldError: the engine is not UTF-8, a move is above 3, ``elapsed_s`` is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048.runs import parse_run
+        >>> parse_run(np.fromfile("runs/golden.a2run", np.uint8)).has_branches is None
+        True
     """
     head = data[:HEADER_BYTES].tobytes()
     if head[:4] != MAGIC[: len(head)] or not head:
@@ -132,29 +136,41 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     moves_at = states_at + _BOARD_BYTES * (steps + 1)
     end = moves_at + steps + _CRC_BYTES
     if len(data) != end:
-        raise _length_error(len(data), end, f"{steps} steps and {engine_len} bytes of engine", path)
-    _check_crc(data, path)
+        raise (TruncatedError if len(data) < end else TrailingBytesError)(
+            f"the header claims {steps} steps and {engine_len} bytes of engine ({end} bytes); "
+            f"the file has {len(data)}",
+            path=path,
+            offset=min(len(data), end),
+        )
+    crc_at = end - _CRC_BYTES
+    stored = int.from_bytes(data[crc_at:].tobytes(), "little")
+    check_crc(crc32c(data[:crc_at].data), stored, "the content", path=path, offset=crc_at)
     moves = data[moves_at : moves_at + steps]
     if steps and int(moves.max()) > 3:
         at = int((moves > 3).argmax())
         raise FieldError(f"move {moves[at]} at step {at}; expected 0 to 3", path=path, offset=moves_at + at)
     if not math.isfinite(elapsed):
         raise FieldError(f"elapsed_s is {elapsed}; expected a finite number", path=path, offset=18)
-    engine = _engine(data[HEADER_BYTES:states_at].tobytes(), path)
-    return Run(
-        states=data[states_at:moves_at].view("<u8"),
-        moves=moves,
-        meta=RunMeta(steps, start, elapsed, score, tile, engine),
-    )
+    try:
+        engine = data[HEADER_BYTES:states_at].tobytes().decode() or None
+    except UnicodeDecodeError as error:
+        raise FieldError(
+            f"the engine is not UTF-8: {error.reason}", path=path, offset=HEADER_BYTES + error.start
+        ) from error
+    meta = RunMeta(steps, start, elapsed, score, tile, engine)
+    return Run(data[states_at:moves_at].view("<u8"), moves, meta)
 
 
 def run_bytes(run: Run) -> list[bytes]:
-    """The file that holds this run, in pieces to be written one after the other.
-
-    Branch values are not part of the format and are left out.
+    """Encode a run, without its branch values, as consecutive pieces of a file.
 
     Raises:
-        FieldError: a fact does not fit its field, or a move is above 3.
+        FieldError: a value does not fit its field, or a move is above 3.
+
+    Example:
+        >>> from tape2048.runs import read_run, run_bytes
+        >>> b"".join(run_bytes(read_run("runs/golden.a2run"))) == open("runs/golden.a2run", "rb").read()
+        True
     """
     meta = run.meta
     check_meta(meta)
@@ -163,17 +179,8 @@ def run_bytes(run: Run) -> list[bytes]:
         raise FieldError(f"engine is {len(engine)} bytes; an A2T1 file holds at most {_ENGINE_BYTES_MAX}")
     if len(run) and int(run.moves.max()) > 3:
         raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3")
-    header = _HEADER.pack(
-        MAGIC,
-        VERSION,
-        0,
-        meta.steps,
-        meta.start_unix_s,
-        meta.elapsed_s,
-        meta.max_score,
-        meta.highest_tile,
-        len(engine),
-    )
+    facts = (meta.steps, meta.start_unix_s, meta.elapsed_s, meta.max_score, meta.highest_tile)
+    header = _HEADER.pack(MAGIC, VERSION, 0, *facts, len(engine))
     parts = [header + engine, run.states.astype("<u8", copy=False).tobytes(), run.moves.tobytes()]
     checksum = 0
     for part in parts:
@@ -189,9 +196,15 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
         run: the run; branch values are left out, and an engine of ``""`` reads back as None.
 
     Raises:
-        NameTakenError: something stands at ``path``.
+        NameTakenError: ``path`` exists.
         FieldError: as :func:`run_bytes`.
-        StorageError: the operating system refused.
+        StorageError: the operating system could not write it.
+
+    Example:
+        >>> from tape2048.runs import read_run, write_run
+        >>> write_run("copy.a2run", read_run("runs/golden.a2run"))
+        >>> read_run("copy.a2run").equals(read_run("runs/golden.a2run"))
+        True
     """
     parts = run_bytes(run)
     with new_file(path) as fd:
@@ -200,16 +213,21 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
 
 
 def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) -> Path:
-    """A path for a run in directories by day, ``<root>/YYYYMMDD/<name>.a2run``; makes the directory.
+    """Make a directory by day and return a run's path in it, ``<root>/YYYYMMDD/<name>.a2run``.
 
     Args:
-        root: where the days are; it is made where it is missing, its parent is not.
+        root: directory of the days; it is made where it is missing, its parent is not.
         run: its start (UTC) gives the day; an unknown start is 1970-01-01.
         name: the file's name without extension; None: a random UUID.
 
     Raises:
         StorageError: the directory cannot be made.
         FieldError: the start is past the year 9999.
+
+    Example:
+        >>> from tape2048.runs import read_run, shard_path
+        >>> shard_path("by-day", read_run("runs/golden.a2run"), "first").name
+        'first.a2run'
     """
     try:
         begin = dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC)
@@ -222,35 +240,3 @@ def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) 
                 directory.mkdir(exist_ok=True)
                 fsync_dir(directory.parent)
     return day / f"{uuid.uuid4() if name is None else name}{SUFFIX}"
-
-
-def _length_error(
-    found: int, expected: int, claim: str, path: str | os.PathLike[str] | None
-) -> TruncatedError | TrailingBytesError:
-    claim = f"the header claims {claim} ({expected} bytes)"
-    if found < expected:
-        return TruncatedError(f"{claim}; the file has {found}", path=path, offset=found)
-    more = counted(found - expected, "byte")
-    return TrailingBytesError(f"{claim}; the file has {more} more", path=path, offset=expected)
-
-
-def _check_crc(data: NDArray[np.uint8], path: str | os.PathLike[str] | None) -> None:
-    end = len(data) - _CRC_BYTES
-    stored = int.from_bytes(data[end:].tobytes(), "little")
-    computed = crc32c(data[:end].data)
-    if computed != stored:
-        raise ChecksumError(
-            f"CRC-32C of the content is {computed:#010x}; the file says {stored:#010x}",
-            path=path,
-            offset=end,
-            hint="the file was damaged or cut and filled up; restore it from a copy",
-        )
-
-
-def _engine(raw: bytes, path: str | os.PathLike[str] | None) -> str | None:
-    try:
-        return raw.decode() or None
-    except UnicodeDecodeError as error:
-        raise FieldError(
-            f"the engine is not UTF-8: {error.reason}", path=path, offset=HEADER_BYTES + error.start
-        ) from error

@@ -1,4 +1,4 @@
-"""a2run2: one run with branch values, in the ``postcard`` encoding; extension ``.a2run2``.
+"""a2run2: the format of one run with branch values, in the ``postcard`` encoding; extension ``.a2run2``.
 
 ::
 
@@ -14,9 +14,9 @@ first, high bit = more), ``f32`` is 4 little-endian bytes, an ``Option`` is a by
 value, an enum is its variant's number as a varint and the variant's fields, strings and lists are their
 length as a varint and the content; arrays and structs are their elements alone.
 
-There is no magic, no version and no checksum. Each count is checked against the bytes that are left before
-anything is allocated. A varint must be as short as its value allows, so that a value has one encoding:
-what was decoded encodes to the same bytes.
+The format has no magic, no version and no checksum. The reader checks each count against the remaining bytes
+before it allocates. A varint must have its shortest form, so that a value has one encoding and a decoded file
+encodes to the same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from tape2048.base.text import counted
 from tape2048.errors import EncodingError, FieldError, TrailingBytesError, TruncatedError
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import load_path
-from tape2048.runs.branches import normalize
 from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
@@ -44,16 +43,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["SUFFIX", "Branch", "Move", "RunV2", "StepV2", "StepsView"]
-
 SUFFIX = ".a2run2"
 
 #: The shortest step: a board of one byte, the move, no branches.
 _STEP_BYTES_MIN: Final = 3
 
+#: The largest normalized value, just below 1.
+_VALUE_MAX = np.float32(1 - 2**-23)
+
 
 class Move(IntEnum):
-    """A move, as every format numbers them."""
+    """A move, numbered as in every format.
+
+    Example:
+        >>> from tape2048.runs import Move
+        >>> [move.name for move in Move]
+        ['UP', 'DOWN', 'LEFT', 'RIGHT']
+    """
 
     UP = 0
     DOWN = 1
@@ -62,26 +68,38 @@ class Move(IntEnum):
 
 
 class Branch(NamedTuple):
-    """What a step says of one move: ``Legal(value)``, or ``Illegal`` with no value."""
+    """One move of a step: ``Legal(value)``, or ``Illegal`` without a value.
+
+    Example:
+        >>> from tape2048.runs import Branch, RunV2
+        >>> isinstance(RunV2.load("runs/golden.a2run2").steps[0].branches[0], Branch)
+        True
+    """
 
     legal: bool
     value: float | None
 
 
 class StepV2(NamedTuple):
-    """One step of a run; ``branches`` holds up, down, left and right, or is None."""
+    """One step of a run; ``branches`` holds up, down, left and right, or is None.
+
+    Example:
+        >>> from tape2048.runs import RunV2
+        >>> RunV2.load("runs/golden.a2run2").steps[0]._fields
+        ('pre_board', 'chosen', 'branches')
+    """
 
     pre_board: int
     chosen: Move
     branches: tuple[Branch, Branch, Branch, Branch] | None
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class StepsView(Sequence[StepV2]):
-    """The steps of a run as objects, each made when it is asked for."""
+    """The steps of a run as objects, each made on access."""
 
-    def __init__(self, run: RunV2, numbers: range) -> None:
-        self._run = run
-        self._numbers = numbers
+    _run: RunV2
+    _numbers: range
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -111,7 +129,14 @@ class StepsView(Sequence[StepV2]):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RunV2(Run):
-    """A run as a2run2 files hold it; the branch arrays are always there, see :class:`Run`."""
+    """A run as a2run2 files hold it: a :class:`Run` that always has the branch arrays.
+
+    Example:
+        >>> from tape2048.runs import RunV2
+        >>> run = RunV2.load("runs/golden.a2run2")
+        >>> run.branch_values.shape == (len(run), 4)
+        True
+    """
 
     branch_values: NDArray[np.float32]
     branch_legal: NDArray[np.uint8]
@@ -141,13 +166,13 @@ class RunV2(Run):
         """Decode a whole file.
 
         Args:
-            data: its bytes; nothing of them is kept.
+            data: its bytes, which the run does not keep.
             path: named in errors.
 
         Raises:
             TruncatedError: the bytes end too early, or a count is more than they can hold.
             TrailingBytesError: bytes follow the final board.
-            EncodingError: a varint that is too long, or a number of a variant that does not exist.
+            EncodingError: a varint that is too long, or the number of an unknown variant.
             FieldError: ``steps`` is not the length of the list, ``elapsed_s`` is not finite, or the
                 engine is not UTF-8.
         """
@@ -155,7 +180,7 @@ class RunV2(Run):
         array = np.ascontiguousarray(
             data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         ).view()
-        array.flags.writeable = False  # kernels are compiled for each kind of array: one kind is enough
+        array.flags.writeable = False  # numba compiles a kernel for each type of array: one is enough
         cursor = _Cursor(array, path)
         meta, steps, at = _fast_head(cursor) or _slow_head(cursor)
         if steps != meta.steps:
@@ -168,7 +193,14 @@ class RunV2(Run):
                 path=path,
                 offset=len(array),
             )
-        run = cls._allocate(meta)
+        run = cls(
+            states=np.empty(steps + 1, np.uint64),
+            moves=np.empty(steps, np.uint8),
+            meta=meta,
+            branch_values=np.empty((steps, 4), np.float32),
+            branch_legal=np.empty(steps, np.uint8),
+            has_branches=np.empty(steps, np.bool_),
+        )
         status, at = kernels.decode_steps(
             array,
             cursor.at,
@@ -184,48 +216,31 @@ class RunV2(Run):
         run.states[steps] = cursor.varint(64)
         if cursor.left:
             raise TrailingBytesError(
-                f"found {counted(cursor.left, 'byte')} behind the final board", path=path, offset=cursor.at
+                f"found {counted(cursor.left, 'byte')} after the final board", path=path, offset=cursor.at
             )
         return run
 
     @classmethod
-    def _allocate(cls, meta: RunMeta) -> Self:
-        steps = meta.steps
-        return cls(
-            states=np.empty(steps + 1, np.uint64),
-            moves=np.empty(steps, np.uint8),
-            meta=meta,
-            branch_values=np.empty((steps, 4), np.float32),
-            branch_legal=np.empty(steps, np.uint8),
-            has_branches=np.empty(steps, np.bool_),
-        )
-
-    @classmethod
     def from_v1(cls, run: Run) -> Self:
-        """The same boards, moves and metadata; no branch values."""
+        """Return a run with the same boards, moves and metadata, and no branch values."""
         steps = len(run)
-        # Broadcast: a run without values costs no memory for them.
-        return cls(
-            run.states,
-            run.moves,
-            run.meta,
-            np.broadcast_to(np.zeros((), np.float32), (steps, 4)),
-            np.broadcast_to(np.zeros((), np.uint8), (steps,)),
-            np.broadcast_to(np.zeros((), np.bool_), (steps,)),
-        )
+        # Broadcast: absent values take no memory.
+        values = np.broadcast_to(np.float32(0), (steps, 4))
+        legal, has = np.broadcast_to(np.uint8(0), (steps,)), np.broadcast_to(np.False_, (steps,))
+        return cls(run.states, run.moves, run.meta, values, legal, has)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Any run as this class, with its branch values where it has them."""
+        """Convert any run to this class, with its branch values where it has them."""
         if run.branch_values is None or run.branch_legal is None or run.has_branches is None:
             return cls.from_v1(run)
         return cls(run.states, run.moves, run.meta, run.branch_values, run.branch_legal, run.has_branches)
 
     def to_bytes(self) -> bytes:
-        """Encode; what :meth:`from_bytes` decoded gives the same bytes again.
+        """Encode the run; one that :meth:`from_bytes` decoded gives the same bytes again.
 
         Raises:
-            FieldError: a fact does not fit its field, or a move is above 3.
+            FieldError: a value does not fit its field, or a move is above 3.
         """
         kernels = _kernels()
         check_meta(self.meta)
@@ -233,7 +248,7 @@ class RunV2(Run):
             raise FieldError(f"a move is {self.moves.max()}; expected 0 to 3")
         body = np.empty(len(self) * kernels.STEP_BYTES_MAX, np.uint8)
         used = kernels.encode_steps(
-            # Copies: a mapped A2T1 file's boards are unaligned and read-only, absent values broadcast.
+            # Copies: boards of a mapped A2T1 file are unaligned and read-only, absent values broadcast.
             self.states.copy(),
             self.moves.copy(),
             self.branch_values.copy("C").view(np.uint32),
@@ -241,28 +256,31 @@ class RunV2(Run):
             self.has_branches.copy(),
             body,
         )
-        return b"".join(
-            [_meta_bytes(self.meta), _varint(len(self)), body[:used].tobytes(), _varint(self.final_board)]
-        )
+        meta, engine = self.meta, b"\x00"
+        if meta.engine is not None:
+            text = meta.engine.encode()
+            engine = b"\x01" + _varint(len(text)) + text
+        head = _varint(meta.steps) + _varint(meta.start_unix_s) + struct.pack("<f", meta.elapsed_s)
+        head += _varint(meta.max_score) + _varint(meta.highest_tile) + engine + _varint(len(self))
+        return b"".join((head, body[:used].tobytes(), _varint(self.final_board)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a new file, which appears whole or not at all.
 
         Raises:
-            NameTakenError: something stands at ``path``.
+            NameTakenError: ``path`` exists.
             FieldError: as :meth:`to_bytes`.
-            StorageError: the operating system refused.
+            StorageError: the operating system could not write it.
         """
         data = self.to_bytes()
         with new_file(path) as fd:
             write_all(fd, data)
 
     def normalize_branches(self) -> Self:
-        """The run with its branch values normalized per step over the legal moves.
+        """Return the run with its branch values normalized by :func:`normalize`.
 
-        A move counts as legal where the file says so and the rules agree: files in the wild say
-        ``Legal(0.0)`` of moves that are not, which become ``Illegal``. Steps without branches stay
-        without. See :mod:`tape2048.runs.branches`.
+        A move counts as legal where the file says so and the rules agree: existing files say ``Legal(0.0)``
+        of illegal moves, which become ``Illegal``. Steps without branches keep none.
 
         Raises:
             FieldError: values that are not finite.
@@ -274,29 +292,68 @@ class RunV2(Run):
         return dataclasses.replace(self, branch_values=values, branch_legal=legal)
 
 
+def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Normalize expected values per step over the legal moves, in float32.
+
+    A single legal move becomes ``1 - 2**-23``; equal values become 0.5 each; otherwise a value becomes
+    ``(ev - min) / (max - min)``, and at most ``1 - 2**-23``.
+
+    Args:
+        values: ``f32[n, 4]`` (UDLR), any scale.
+        legal: ``u8[n]``: bit ``m`` set where move ``m`` is legal.
+
+    Returns:
+        ``f32[n, 4]``, 0 where a move is not legal.
+
+    Raises:
+        FieldError: values of legal moves at one step are not finite, or too far apart for a float32 to hold
+            their difference.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048.runs import normalize
+        >>> normalize(np.array([[10, 5, 0, 99]], np.float32), np.array([0b0111], np.uint8)).round(3).tolist()
+        [[1.0, 0.5, 0.0, 0.0]]
+    """
+    mask = (legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    low = np.where(mask, values, np.float32(np.inf)).min(axis=1, initial=np.inf)
+    high = np.where(mask, values, np.float32(-np.inf)).max(axis=1, initial=-np.inf)
+    count = mask.sum(axis=1)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        spread = high - low
+        bad = (count > 0) & ~np.isfinite(spread)
+        if bad.any():
+            step = int(bad.argmax())
+            raise FieldError(f"branch values {values[step].tolist()} at step {step}; expected finite ones")
+        scaled = (values - low[:, None]) / spread[:, None]
+    scaled = np.where(spread[:, None] == 0, np.float32(0.5), scaled)
+    scaled = np.where(count[:, None] == 1, _VALUE_MAX, scaled)
+    return np.where(mask, np.minimum(scaled, _VALUE_MAX), np.float32(0)).astype(np.float32, copy=False)
+
+
 @functools.cache
 def _kernels() -> Any:
-    """The compiled part, which loads numba: with the first run, and not with this module."""
+    """Import the compiled codec, and with it numba, for the first run."""
     from tape2048.runs import a2run2_codec
 
     return a2run2_codec
 
 
+@dataclasses.dataclass
 class _Cursor:
-    """A place in the bytes, and the postcard values that are read there."""
+    """A reader of postcard values with its offset in the bytes."""
 
-    def __init__(self, data: NDArray[np.uint8], path: str | os.PathLike[str] | None) -> None:
-        self.data = data
-        self.path = path
-        self.at = 0
+    data: NDArray[np.uint8]
+    path: str | os.PathLike[str] | None
+    at: int = 0
 
     @property
     def left(self) -> int:
-        """Bytes from here to the end."""
+        """Number of remaining bytes."""
         return len(self.data) - self.at
 
     def take(self, count: int, what: str) -> bytes:
-        """The next ``count`` bytes."""
+        """Read ``count`` bytes."""
         if count > self.left:
             raise TruncatedError(
                 f"{what} needs {count} bytes; {self.left} are left", path=self.path, offset=len(self.data)
@@ -305,7 +362,7 @@ class _Cursor:
         return self.data[self.at - count : self.at].tobytes()
 
     def varint(self, bits: int) -> int:
-        """An unsigned integer of at most ``bits`` bits."""
+        """Read an unsigned integer of at most ``bits`` bits."""
         begin = self.at
         raw = self.data[begin : begin + -(-bits // 7)].tobytes()
         value = 0
@@ -327,19 +384,17 @@ class _Cursor:
 
 
 def _fast_head(cursor: _Cursor) -> tuple[RunMeta, int, int] | None:
-    """As :func:`_slow_head`, compiled; None where anything is wrong, with the cursor as it was."""
+    """Do :func:`_slow_head`'s work compiled; return None for invalid bytes and leave the cursor in place."""
     at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count = _kernels().decode_head(
         cursor.data
     )
     if not at:
         return None
     (elapsed,) = struct.unpack_from("<f", cursor.data.data, elapsed_at)
-    engine = None
-    if engine_end:
-        try:
-            engine = cursor.data[engine_at:engine_end].tobytes().decode()
-        except UnicodeDecodeError:
-            return None
+    try:
+        engine = cursor.data[engine_at:engine_end].tobytes().decode() if engine_end else None
+    except UnicodeDecodeError:
+        return None
     if not math.isfinite(elapsed):
         return None
     cursor.at = at
@@ -347,13 +402,7 @@ def _fast_head(cursor: _Cursor) -> tuple[RunMeta, int, int] | None:
 
 
 def _slow_head(cursor: _Cursor) -> tuple[RunMeta, int, int]:
-    """The metadata, the length of the list of steps, and where that stands; raises where it is wrong."""
-    meta = _read_meta(cursor)
-    at = cursor.at
-    return meta, cursor.varint(64), at
-
-
-def _read_meta(cursor: _Cursor) -> RunMeta:
+    """Read the metadata, the length of the list of steps, and that length's offset; raise at the defect."""
     steps = cursor.varint(32)
     start = cursor.varint(64)
     elapsed_at = cursor.at
@@ -383,24 +432,8 @@ def _read_meta(cursor: _Cursor) -> RunMeta:
         raise FieldError(
             f"elapsed_s is {elapsed}; expected a finite number", path=cursor.path, offset=elapsed_at
         )
-    return RunMeta(steps, start, elapsed, score, tile, engine)
-
-
-def _meta_bytes(meta: RunMeta) -> bytes:
-    engine = b"\x00"
-    if meta.engine is not None:
-        text = meta.engine.encode()
-        engine = b"\x01" + _varint(len(text)) + text
-    return b"".join(
-        [
-            _varint(meta.steps),
-            _varint(meta.start_unix_s),
-            struct.pack("<f", meta.elapsed_s),
-            _varint(meta.max_score),
-            _varint(meta.highest_tile),
-            engine,
-        ]
-    )
+    at = cursor.at
+    return RunMeta(steps, start, elapsed, score, tile, engine), cursor.varint(64), at
 
 
 def _varint(value: int) -> bytes:

@@ -1,7 +1,7 @@
-"""The a2run2 step list, decoded and encoded in compiled code.
+"""Compiled decoder and encoder of the a2run2 step list.
 
-Bytes are looked at one by one: a varint's length is known only at its end. Floats are moved as their
-32 bits, so that no value (NaN with a payload, say) changes on its way.
+The decoder reads byte by byte: a varint's length is known only at its end. Floats move as their 32 bits, so
+that no value changes (a NaN with a payload, say).
 """
 
 from __future__ import annotations
@@ -13,23 +13,10 @@ from numba.extending import register_jitable
 
 from tape2048.jit.compiler import kernel
 
-__all__ = [
-    "BAD_MOVE",
-    "BAD_OPTION",
-    "BAD_VARIANT",
-    "BAD_VARINT",
-    "OK",
-    "SHORT",
-    "STEP_BYTES_MAX",
-    "decode_head",
-    "decode_steps",
-    "encode_steps",
-]
-
 U8 = np.uint8
 U64 = np.uint64
 
-#: What :func:`decode_steps` found.
+#: Status of :func:`decode_steps`.
 OK, SHORT, BAD_VARINT, BAD_MOVE, BAD_OPTION, BAD_VARIANT = range(6)
 
 #: A board as a varint, the move, the option, and four branches of a variant and a float.
@@ -38,7 +25,7 @@ STEP_BYTES_MAX = 10 + 1 + 1 + 4 * 5
 
 @register_jitable
 def _read_f32_bits(data: Any, at: Any) -> Any:
-    """Four little-endian bytes (LLVM makes one load of them)."""
+    """Read four little-endian bytes (LLVM makes one load of them)."""
     return (
         np.uint32(data[at])
         | np.uint32(data[at + 1]) << np.uint32(8)
@@ -49,7 +36,7 @@ def _read_f32_bits(data: Any, at: Any) -> Any:
 
 @register_jitable
 def _read_varint(data: Any, at: Any, bits: Any) -> Any:
-    """``(value, next)``: an unsigned integer of at most ``bits`` bits; ``next`` is 0 where there is none."""
+    """Read an unsigned integer of at most ``bits`` bits: ``(value, next)``; ``next`` is 0 where invalid."""
     value = U64(0)
     shift = 0
     while shift < bits and at < data.shape[0]:
@@ -66,12 +53,12 @@ def _read_varint(data: Any, at: Any, bits: Any) -> Any:
 
 @kernel
 def decode_head(data: Any) -> Any:
-    """Everything before the first step, where it is as it should be.
+    """Decode all before the first step.
 
     Returns:
         ``(at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count)``: ``at`` is the first
-        step's offset, or 0 where anything is wrong (which, the caller finds out byte by byte);
-        ``engine_end`` is 0 where no engine is named.
+        step's offset, or 0 for invalid bytes (the caller then locates the defect); ``engine_end`` is 0
+        without an engine.
     """
     failed = (0, U64(0), U64(0), 0, U64(0), U64(0), 0, 0, U64(0))
     steps, at = _read_varint(data, 0, 32)
@@ -100,15 +87,15 @@ def decode_steps(
 
     Args:
         data: ``u8[bytes]``, the whole file.
-        begin: where the first step starts.
-        boards: out, ``u64[n]`` or longer.
-        moves: out, ``u8[n]``.
-        value_bits: out, ``u32[n, 4]``: the values' bits, 0 where there is none.
-        legal: out, ``u8[n]``.
-        has_branches: out, ``bool[n]``.
+        begin: offset of the first step.
+        boards: ``u64[n]`` or longer.
+        moves: ``u8[n]``.
+        value_bits: ``u32[n, 4]``: the values' bits, 0 for no value.
+        legal: ``u8[n]``.
+        has_branches: ``bool[n]``.
 
     Returns:
-        ``(status, offset)``: OK and the byte after the last step, or what is wrong and where.
+        ``(status, offset)``: OK and the offset after the last step, or the defect and its offset.
     """
     size = data.shape[0]
     at = begin
@@ -119,7 +106,7 @@ def decode_steps(
             if at >= size:
                 return SHORT, at
             byte = U64(data[at])
-            # The tenth byte has one bit left; and a last byte of 0 after others says nothing.
+            # The tenth byte has one bit left; a last byte of 0 after others is not the shortest form.
             if shift == U64(63) and byte > U64(1):
                 return BAD_VARINT, at
             board |= (byte & U64(0x7F)) << shift
@@ -164,7 +151,7 @@ def decode_steps(
 
 @kernel
 def encode_steps(boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any, out: Any) -> Any:
-    """Encode steps into ``out`` (``u8``, at least ``STEP_BYTES_MAX`` a step); returns the bytes used.
+    """Encode steps into ``out`` (``u8``, at least ``STEP_BYTES_MAX`` a step); return the bytes used.
 
     The arrays are those of :func:`decode_steps`; values of moves without their ``legal`` bit are left out.
     """

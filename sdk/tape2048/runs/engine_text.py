@@ -1,12 +1,12 @@
-"""A game's identity in the text of its engine.
+"""Identity of a recorded game in the text of its engine.
 
-A session names its games by their seeds, and single runs have no field for one. The engine's text carries
-it: a run out of a session of our recorder is named ::
+A session identifies its games by player and seed; run files have no fields for these. A run from a recorded
+session carries them in its engine's text ::
 
     tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
 
-and :func:`tape2048.conversion.session_runs.write_session` finds player and seed in it again, so that a game
-keeps its identity (which splits hash) through every format.
+and :func:`tape2048.conversion.session_runs.write_session` reads them back, so that a game keeps its identity
+(which splits hash) through every format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IDENTITY = re.compile(
 
 
 class Identity(NamedTuple):
-    """What an engine's text says of a game's identity: the rest of the text, player, seed."""
+    """A game's player and seed, and the rest of its engine's text."""
 
     engine: str
     player_sha256: str
@@ -28,12 +28,12 @@ class Identity(NamedTuple):
 
 
 def engine_text(engine: str, player_sha256: str, seed: int) -> str:
-    """An engine's text that carries a game's identity; :func:`identity_of` reads it."""
+    """Return an engine's text that carries a game's identity; :func:`identity_of` reads it."""
     return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
 
 
 def identity_of(engine: str | None) -> Identity | None:
-    """The identity that an engine's text carries, or None."""
+    """Return the identity that an engine's text carries, or None."""
     match = _IDENTITY.fullmatch(engine) if engine is not None else None
     if match is None or int(match["seed"]) >= 2**64:
         return None
@@ -41,7 +41,7 @@ def identity_of(engine: str | None) -> Identity | None:
 
 
 def split_seed(engine: str | None) -> tuple[str | None, int | None]:
-    """An engine's text without the seed at its end, which thousands of runs share; and the seed."""
+    """Split the seed off an engine's text; thousands of runs share the rest."""
     if engine is None or identity_of(engine) is None:
         return engine, None
     text, _, seed = engine.rpartition(" seed=")
@@ -49,5 +49,5 @@ def split_seed(engine: str | None) -> tuple[str | None, int | None]:
 
 
 def join_seed(engine: str | None, seed: int | None) -> str | None:
-    """The opposite of :func:`split_seed`."""
+    """Undo :func:`split_seed`."""
     return engine if seed is None else f"{engine} seed={seed}"

@@ -1,7 +1,7 @@
-"""Files of single runs in directories: finding them, and reading them past the bad ones.
+"""Run files in directories: finding them, and reading them past damaged ones.
 
-The extensions are those that have been in use: ``.a2run`` (A2T1), ``.a2run2`` (a2run2, in older
-collections also A2T1), ``.run`` and ``.bin`` (A2T1). What a file is, its content decides.
+Extensions: ``.a2run`` (A2T1), ``.a2run2`` (a2run2, in older collections also A2T1), ``.run`` and ``.bin``
+(A2T1). The content of a file decides its format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tape2048.runs import a2run
 from tape2048.runs.a2run2 import RunV2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tape2048.runs.run import Run
 
@@ -25,7 +25,7 @@ RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin")
 
 
 class Found(NamedTuple):
-    """A file of a directory: either its run, or the error that says what is wrong with it."""
+    """A file of a directory, with its run or its error."""
 
     path: Path
     run: Run | None
@@ -33,10 +33,9 @@ class Found(NamedTuple):
 
 
 def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_SUFFIXES) -> list[Path]:
-    """Every file below a directory that has one of the extensions, in ascending path order.
+    """List every file below a directory that has one of the extensions, in ascending path order.
 
-    Names that begin with a dot (still being written) are passed over, links to directories are not
-    followed.
+    Skips names that begin with a dot (unfinished files); does not follow links to directories.
 
     Args:
         root: the directory.
@@ -46,11 +45,15 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
         Paths that begin with ``root``, ordered by their parts as bytes: the same on every machine.
 
     Raises:
-        NoRunsError: there is none.
+        NoRunsError: no such file.
         OutDirError: the directory, or one below it, is missing or cannot be listed.
     """
+
+    def refuse(error: OSError) -> None:
+        raise OutDirError(f"cannot be listed: {error.strerror or error}", path=error.filename) from error
+
     found = []
-    for directory, inner, names in os.walk(root, onerror=_refuse):
+    for directory, inner, names in os.walk(root, onerror=refuse):
         inner[:] = [name for name in inner if not name.startswith(".")]
         found += [
             Path(directory, name)
@@ -63,7 +66,7 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
 
 
 def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
-    """The first bytes of a regular file; fewer where it is shorter.
+    """Read the first bytes of a regular file; fewer where it is shorter.
 
     Raises:
         StorageError: it cannot be opened or read, or is not a regular file.
@@ -73,12 +76,17 @@ def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
 
 
 def read_run_file(path: str | os.PathLike[str]) -> Run:
-    """Read a file of one run, A2T1 or a2run2; its first bytes say which.
+    """Read a file of one run, A2T1 or a2run2 by its first bytes.
 
     Raises:
         FormatError: as :func:`tape2048.runs.a2run.parse_run` and
             :meth:`tape2048.runs.a2run2.RunV2.from_bytes`.
         StorageError: the operating system could not open or read it.
+
+    Example:
+        >>> from tape2048.runs import read_run_file
+        >>> len(read_run_file("runs/golden.a2run2")) > 0
+        True
     """
     data = load_path(path)
     if data[: len(a2run.MAGIC)].tobytes() == a2run.MAGIC:
@@ -86,56 +94,34 @@ def read_run_file(path: str | os.PathLike[str]) -> Run:
     return RunV2.from_bytes(data, path)
 
 
-def _scan(paths: Iterable[Path], read: Callable[[Path], Run], workers: int | None = 1) -> Iterator[Found]:
-    """Read files in order; a bad one is yielded with its error, and the rest go on.
-
-    Args:
-        paths: the files.
-        read: reads one, or raises FormatError or StorageError.
-        workers: threads that read; None: one for each core.
-    """
-
-    def attempt(path: Path) -> Found:
-        try:
-            return Found(path, read(path), None)
-        except (FormatError, StorageError) as error:
-            return Found(path, None, error)
-
-    return map_ordered(attempt, paths, workers)
-
-
-def scan_runs(root: str | os.PathLike[str], workers: int | None = 1) -> Iterator[Found]:
+def scan(
+    root: str | os.PathLike[str], workers: int | None = 1, suffixes: Sequence[str] = RUN_SUFFIXES
+) -> Iterator[Found]:
     """Read every run file below a directory, A2T1 and a2run2 mixed, in path order.
 
     Args:
         root: the directory; see :func:`find_run_files`.
         workers: threads that read; None: one for each core.
+        suffixes: extensions of the files to read.
 
-    Yields:
-        For each file its path and either the run or the error, which names the defect.
-
-    Raises:
-        NoRunsError: no run file stands there.
-        OutDirError: the directory is missing or cannot be listed.
-    """
-    return _scan(find_run_files(root), read_run_file, workers)
-
-
-def scan(root: str | os.PathLike[str]) -> Iterator[Found]:
-    """Read every A2T1 file below a directory, in path order; a bad file costs that file alone.
-
-    Args:
-        root: a directory, or one of directories by day.
-
-    Yields:
-        For each file its path and either the run or the error, which names the defect.
+    Returns:
+        For each file its path and either the run or the error, which names the defect; a damaged file costs
+        that file alone.
 
     Raises:
-        NoRunsError: no file with this format's extensions stands there.
+        NoRunsError: no such file.
         OutDirError: the directory is missing or cannot be listed.
+
+    Example:
+        >>> from tape2048.runs import scan
+        >>> [(found.path.name, found.error) for found in scan("runs")]
+        [('golden.a2run', None), ('golden.a2run2', None)]
     """
-    return _scan(find_run_files(root, (a2run.SUFFIX, ".bin", ".run")), a2run.read_run)
 
+    def attempt(path: Path) -> Found:
+        try:
+            return Found(path, read_run_file(path), None)
+        except (FormatError, StorageError) as error:
+            return Found(path, None, error)
 
-def _refuse(error: OSError) -> None:
-    raise OutDirError(f"cannot be listed: {error.strerror or error}", path=error.filename) from error
+    return map_ordered(attempt, find_run_files(root, suffixes), workers)

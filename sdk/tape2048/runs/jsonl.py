@@ -1,4 +1,4 @@
-"""Runs as JSON lines, for tools that read nothing else.
+"""Runs as JSON lines, for tools that read no other format.
 
 One line a run: ``run_idx, steps, start_unix_s, elapsed_s, max_score, highest_tile, engine, final_board,
 states, moves`` (moves as ``"UP"``, ``"DOWN"``, ``"LEFT"``, ``"RIGHT"``). One line a step: ``run_idx,
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048.errors import FieldError, FormatError, TapeError
+from tape2048.errors import FieldError, FormatError
 from tape2048.io.reading import open_regular, read_exactly, reading
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, RunMeta, check_meta
@@ -26,19 +26,19 @@ from tape2048.runs.run import Run, RunMeta, check_meta
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Lines are read together up to so many bytes.
+#: Lines are read in pieces of about so many bytes.
 PIECE_BYTES = 4 * 1024 * 1024
 
-#: Steps whose lines are made together: their Python objects take about 2 KB each.
-_PIECE_STEPS = 1024
+#: Steps that are encoded together: with more, their Python objects leave the second level of cache.
+_CHUNK_STEPS = 256
 
 _MOVES = {"UP": 0, "DOWN": 1, "LEFT": 2, "RIGHT": 3}
-_NAMES = tuple(_MOVES)
+_NAMES = np.array(list(_MOVES), object)
 _encoder = msgspec.json.Encoder()
 
 
 class Piece(NamedTuple):
-    """Whole lines of a file: where they begin, how many bytes they have, the number of the first."""
+    """Whole lines of a file: their offset, their bytes, the number of the first line."""
 
     offset: int
     length: int
@@ -58,12 +58,12 @@ class _RunLine(msgspec.Struct, kw_only=True):
     moves: list[str]
 
 
-class _Branch(msgspec.Struct):
+class _Branch(msgspec.Struct, gc=False):
     legal: bool
     value: float | None
 
 
-class _StepLine(msgspec.Struct):
+class _StepLine(msgspec.Struct, gc=False):
     run_idx: int
     step_idx: int
     pre_board: list[int]
@@ -71,11 +71,8 @@ class _StepLine(msgspec.Struct):
     branches: list[_Branch] | None
 
 
-_ILLEGAL = _Branch(legal=False, value=None)
-
-
 def step_lines(run: Run, run_idx: int) -> bytes:
-    """One line for each step.
+    """Encode a run as one line a step.
 
     Args:
         run: the run.
@@ -83,43 +80,56 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
     Returns:
         The lines, each with its newline, UTF-8.
+
+    Example:
+        >>> from tape2048.runs import read_run, step_lines
+        >>> step_lines(read_run("runs/golden.a2run"), 0).splitlines()[0][:27]
+        b'{"run_idx":0,"step_idx":0,"'
     """
     from tape2048.game.rules import boards_to_exps
 
     full = RunV2.from_run(run)
-    pieces = []
-    for begin in range(0, len(run), _PIECE_STEPS):
-        part = slice(begin, begin + _PIECE_STEPS)
-        columns = zip(
+    bits = full.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1
+    chunks = []
+    for begin in range(0, len(run), _CHUNK_STEPS):
+        part = slice(begin, begin + _CHUNK_STEPS)
+        legal = bits[part].astype(np.bool_).reshape(-1)
+        values = full.branch_values[part].astype(object).reshape(-1)
+        values[~legal] = None
+        branches = list(map(_Branch, legal.tolist(), values.tolist()))
+        steps = map(
+            _StepLine,
+            itertools.repeat(run_idx),
             itertools.count(begin),
             boards_to_exps(full.boards[part]).tolist(),
-            (_NAMES[move] for move in full.moves[part].tolist()),
-            map(
-                _branches,
-                full.branch_values[part].tolist(),
-                full.branch_legal[part].tolist(),
-                full.has_branches[part].tolist(),
+            _NAMES[full.moves[part]].tolist(),
+            (
+                branches[4 * i : 4 * i + 4] if has else None
+                for i, has in enumerate(full.has_branches[part].tolist())
             ),
-            strict=False,
         )
-        pieces.append(_encoder.encode_lines([_StepLine(run_idx, *step) for step in columns]))
-    return b"".join(pieces)
+        chunks.append(_encoder.encode_lines(list(steps)))
+    return b"".join(chunks)
 
 
 def run_line(run: Run, run_idx: int) -> bytes:
-    """The run as one line; the arguments and the result are those of :func:`step_lines`."""
-    meta = run.meta
+    r"""Encode a run as one line, UTF-8, with its newline.
+
+    Args:
+        run: the run.
+        run_idx: its number among the runs of the file.
+
+    Example:
+        >>> from tape2048.runs import read_run, run_line
+        >>> run_line(read_run("runs/golden.a2run"), 0).count(b"\n")
+        1
+    """
     line = _RunLine(
         run_idx=run_idx,
-        steps=meta.steps,
-        start_unix_s=meta.start_unix_s,
-        elapsed_s=float(str(np.float32(meta.elapsed_s))),
-        max_score=meta.max_score,
-        highest_tile=meta.highest_tile,
-        engine=meta.engine,
+        **(msgspec.structs.asdict(run.meta) | {"elapsed_s": float(str(np.float32(run.meta.elapsed_s)))}),
         final_board=run.final_board,
         states=run.states.tolist(),
-        moves=[_NAMES[move] for move in run.moves.tolist()],
+        moves=_NAMES[run.moves].tolist(),
     )
     return _encoder.encode_lines([line])
 
@@ -131,38 +141,35 @@ def pieces_of(path: Path) -> list[Piece]:
         StorageError: the file cannot be read.
     """
     pieces = []
+    begin = line = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
-        begin = line = 0
-        size = lines = 0
-        for text in file:
-            size += len(text)
-            lines += 1
-            if size >= PIECE_BYTES:
-                pieces.append(Piece(begin, size, line))
-                begin, line, size, lines = begin + size, line + lines, 0, 0
-        if size:
+        while lines := file.readlines(PIECE_BYTES):
+            size = sum(map(len, lines))
             pieces.append(Piece(begin, size, line))
+            begin, line = begin + size, line + len(lines)
     return pieces
 
 
-def read_piece(path: Path, piece: Piece) -> list[tuple[str, Run | None, TapeError | None]]:
-    """The runs of a piece's lines: for each its name, and the run or what is wrong with it."""
+def read_piece(path: Path, piece: Piece) -> list[tuple[int, bytes]]:
+    """Read the lines of a piece that are not blank, each with its number, for :func:`parse_line`.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    content = np.empty(piece.length, np.uint8)
     with open_regular(path) as fd:
-        content = np.empty(piece.length, np.uint8)
         read_exactly(fd, content, piece.offset, path)
-    found: list[tuple[str, Run | None, TapeError | None]] = []
-    for number, line in enumerate(content.tobytes().split(b"\n"), start=piece.line + 1):
-        if not line.strip():
-            continue
-        name = f"{path}: line {number}"
-        try:
-            found.append((name, _run(line, path, number), None))
-        except TapeError as error:
-            found.append((name, None, error))
-    return found
+    lines = enumerate(content.tobytes().split(b"\n"), start=piece.line + 1)
+    return [(number, line) for number, line in lines if line.strip()]
 
 
-def _run(line: bytes, path: Path, number: int) -> Run:
+def parse_line(line: bytes, path: Path, number: int) -> Run:
+    """Parse a line of one run; path and number are named in errors.
+
+    Raises:
+        FormatError: not JSON, or not a run.
+        FieldError: a value that a run cannot have.
+    """
     try:
         fields = msgspec.json.decode(line, type=_RunLine)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -183,23 +190,8 @@ def _run(line: bytes, path: Path, number: int) -> Run:
         raise FieldError(f"line {number}: move {unknown[0]!r}; expected one of {list(_MOVES)}", path=path)
     if any(not 0 <= state < 2**64 for state in states):
         raise FieldError(f"line {number}: a board outside 64 bits", path=path)
-    meta = RunMeta(
-        fields.steps,
-        fields.start_unix_s,
-        fields.elapsed_s or 0.0,
-        fields.max_score,
-        fields.highest_tile,
-        fields.engine,
-    )
+    facts = {name: getattr(fields, name) for name in RunMeta.__struct_fields__}
+    meta = RunMeta(**facts | {"elapsed_s": fields.elapsed_s or 0.0})
     check_meta(meta, path)
     moves = np.array([_MOVES[move] for move in fields.moves], np.uint8)
     return Run(np.array(states, np.uint64), moves, meta)
-
-
-def _branches(values: list[float], legal: int, has: bool) -> list[_Branch] | None:  # noqa: FBT001 - mapped
-    if not has:
-        return None
-    return [
-        _Branch(legal=True, value=value) if legal >> move & 1 else _ILLEGAL
-        for move, value in enumerate(values)
-    ]

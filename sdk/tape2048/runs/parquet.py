@@ -3,19 +3,20 @@
 Columns: ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_tile u32, engine string,
 states list<u64>, moves list<u8>``, and, null where a run has no branch values, ``branch_values
 list<f32>`` (up, down, left, right of the first step, then of the second, ...), ``branch_legal list<u8>``
-(legal masks) and ``has_branches list<u8>``. Nothing of a run is lost.
+(legal masks) and ``has_branches list<u8>``. The columns hold all data of a run.
 
-A row for each step, for analysis, is what ``UNNEST`` makes of it in DuckDB.
+For analysis, ``UNNEST`` in DuckDB makes a row of each step.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.errors import FieldError, FormatError, MissingPackageError, TapeError
+from tape2048.errors import FieldError, FormatError, MissingPackageError
 from tape2048.io.durable import new_file
 from tape2048.runs.run import Run, RunMeta, check_meta
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["groups_of", "read_group", "write_parquet"]
-
-#: Runs of a row group: 16,000 steps or so to decode at once, in a few hundred kilobytes.
+#: Runs in a row group: about 16,000 steps, some hundred kilobytes, to decode at once.
 GROUP_RUNS = 16
 
 _META = ("steps", "start_unix_s", "elapsed_s", "max_score", "highest_tile", "engine")
@@ -64,9 +63,9 @@ def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
 
     Raises:
         MissingPackageError: pyarrow is not installed.
-        NameTakenError: something stands at ``path``.
-        FieldError: a fact that its field cannot hold.
-        StorageError: the operating system refused.
+        NameTakenError: ``path`` exists.
+        FieldError: a value does not fit its field.
+        StorageError: the operating system could not write it.
     """
     pa, parquet = _pyarrow()
     schema = _schema(pa)
@@ -76,16 +75,12 @@ def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
         os.fdopen(os.dup(fd), "wb") as file,
         parquet.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
-        group: list[Run] = []
-        for run in runs:
-            check_meta(run.meta)
-            group.append(run)
-            count += 1
-            if len(group) == GROUP_RUNS:
-                writer.write_table(_table(pa, schema, group))
-                group = []
-        if group:
+        remaining = iter(runs)
+        while group := list(itertools.islice(remaining, GROUP_RUNS)):
+            for run in group:
+                check_meta(run.meta)
             writer.write_table(_table(pa, schema, group))
+            count += len(group)
     return count
 
 
@@ -102,11 +97,11 @@ def _table(pa: Any, schema: Any, runs: list[Run]) -> Any:
 
 
 def groups_of(path: Path) -> list[int]:
-    """The numbers of a file's row groups.
+    """List the numbers of a file's row groups.
 
     Raises:
         MissingPackageError: pyarrow is not installed.
-        FormatError: it is no Parquet file, or has other columns.
+        FormatError: not a Parquet file, or one with other columns.
     """
     pa, parquet = _pyarrow()
     try:
@@ -120,30 +115,32 @@ def groups_of(path: Path) -> list[int]:
         return list(range(file.num_row_groups))
 
 
-def read_group(path: Path, group: int) -> list[tuple[str, Run | None, TapeError | None]]:
-    """The runs of a row group: for each its name, and the run or what is wrong with it."""
+def read_group(path: Path, group: int) -> list[dict[str, Any]]:
+    """Read the rows of a row group, for :func:`parse_row`.
+
+    Raises:
+        FormatError: the row group cannot be read.
+    """
     pa, parquet = _pyarrow()
-    name = f"{path}: row group {group}"
     try:
         with parquet.ParquetFile(path) as file:
-            rows = file.read_row_group(group).to_pylist()
+            rows: list[dict[str, Any]] = file.read_row_group(group).to_pylist()
     except (pa.ArrowException, OSError) as error:
-        return [(name, None, FormatError(f"row group {group} is not readable: {error}", path=path))]
-    found: list[tuple[str, Run | None, TapeError | None]] = []
-    for number, row in enumerate(rows):
-        try:
-            found.append((f"{name}, row {number}", _run(row, path), None))
-        except TapeError as error:
-            found.append((f"{name}, row {number}", None, error))
-    return found
+        raise FormatError(f"row group {group} is not readable: {error}", path=path) from error
+    return rows
 
 
-def _run(row: dict[str, Any], path: Path) -> Run:
+def parse_row(row: dict[str, Any], path: Path) -> Run:
+    """Make a run of a row; ``path`` is named in errors.
+
+    Raises:
+        FieldError: a list or a value that a run cannot have.
+    """
     meta = RunMeta(*(row[name] for name in _META))
     check_meta(meta, path)
     lists = {name: (row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None}
     for name, (values, _) in lists.items():
-        if None in values:  # which NumPy would make a NaN of, or a TypeError
+        if None in values:  # NumPy would make it NaN, or raise TypeError
             raise FieldError(f"{name} has no value at {values.index(None)}", path=path)
     arrays: dict[str, Any] = {name: np.array(values, dtype) for name, (values, dtype) in lists.items()}
     if "branch_values" in arrays and len(arrays["branch_values"]) == 4 * meta.steps:
@@ -153,7 +150,7 @@ def _run(row: dict[str, Any], path: Path) -> Run:
     try:
         run = Run(meta=meta, **arrays)
     except (TypeError, ValueError) as error:
-        raise FieldError(f"lists that do not fit {meta.steps} steps: {error}", path=path) from error
+        raise FieldError(f"the lists do not fit {meta.steps} steps: {error}", path=path) from error
     if len(run) and int(run.moves.max()) > 3:
         raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3", path=path)
     if run.branch_legal is not None and int(run.branch_legal.max(initial=0)) > 15:

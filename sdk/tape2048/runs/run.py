@@ -1,8 +1,7 @@
-"""``Run``: one game in memory, the same whatever file it came from.
+"""Runs in memory: one game, independent of its file's format.
 
-All run formats decode into this: A2T1 (:mod:`tape2048.runs.a2run`), a2run2
-(:mod:`tape2048.runs.a2run2`), and packs of them. A run of ``n`` moves is ``n + 1`` boards
-(``states``): the first one, and the one after each move and its spawn.
+A run of ``n`` moves has ``n + 1`` boards (``states``): the first one, and the one after each move and its
+spawn.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Run", "RunMeta", "RunRows", "check_meta"]
-
-#: What the fields of every run format hold at most.
+#: The largest values that fit every run format's fields.
 _UNSIGNED_MAX = {
     "steps": 2**32 - 1,
     "start_unix_s": 2**64 - 1,
@@ -39,15 +36,20 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class RunMeta(msgspec.Struct, frozen=True):
-    """What is known of a run as a whole.
+    """Metadata of a run.
 
     Attributes:
         steps: moves made.
         start_unix_s: start, seconds since 1970 (UTC); 0 where unknown.
         elapsed_s: wall time in seconds; files hold it as a float32.
-        max_score: the score at the end; some foreign files carry the board score here.
+        max_score: the score at the end; some files of other programs hold the board score here.
         highest_tile: the tile's value (8192), not its exponent.
-        engine: what played, or None.
+        engine: name of the player, or None.
+
+    Example:
+        >>> from tape2048.runs import RunMeta
+        >>> RunMeta(steps=3).engine is None
+        True
     """
 
     steps: int
@@ -59,15 +61,15 @@ class RunMeta(msgspec.Struct, frozen=True):
 
 
 def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> None:
-    """Raise unless the fields of every run format can hold these facts.
+    """Raise unless the fields of every run format can hold the metadata.
 
     Args:
-        meta: the facts.
+        meta: the metadata.
         path: named in errors.
 
     Raises:
-        FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is no
-            text that UTF-8 holds.
+        FieldError: a count does not fit its field, ``elapsed_s`` is not a finite float32, or ``engine`` is
+            not valid Unicode.
     """
     for name, highest in _UNSIGNED_MAX.items():
         value = getattr(meta, name)
@@ -75,13 +77,13 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None) -> Non
             raise FieldError(f"{name} is {value!r}; expected a whole number from 0 to {highest}", path=path)
     try:
         fits = math.isfinite(meta.elapsed_s) and abs(meta.elapsed_s) <= _FLOAT32_MAX
-    except (TypeError, OverflowError):  # no number, or one that no float holds
+    except (TypeError, OverflowError):  # not a number, or too large for a float
         fits = False
     if not fits:
         raise FieldError(f"elapsed_s is {meta.elapsed_s!r}; expected a finite float32", path=path)
     engine: object = meta.engine
     if engine is not None and not (isinstance(engine, str) and is_utf8(engine)):
-        raise FieldError(f"engine is {engine!r}; expected text, or None", path=path)
+        raise FieldError(f"engine is {engine!r}; expected text or None", path=path)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -93,12 +95,18 @@ class Run(RowView):
     Attributes:
         states: ``u64[n + 1]``: the first board, then the board after each move and spawn.
         moves: ``u8[n]``: 0 up, 1 down, 2 left, 3 right.
-        meta: facts of the run; ``meta.steps`` is n.
-        branch_values: ``f32[n, 4]`` (UDLR) as the source has them, 0 where it has none; None where the
-            format stores no branch values at all.
+        meta: metadata of the run; ``meta.steps`` is n.
+        branch_values: ``f32[n, 4]`` (UDLR) as in the source, 0 for no value; None where the format stores no
+            branch values.
         branch_legal: ``u8[n]``: bit ``m`` set where the source says ``Legal`` for move ``m`` (some
-            files say ``Legal(0.0)`` of moves that are not); None as above.
+            files say ``Legal(0.0)`` of illegal moves); None as above.
         has_branches: ``bool[n]``: whether the source has branch values for this step; None as above.
+
+    Example:
+        >>> from tape2048.runs import Run, RunMeta
+        >>> run = Run.from_boards([0x11], [3], 0x21, RunMeta(steps=1))
+        >>> run, run.states.tolist(), run[0]["move"]
+        (<Run: 1 step, score 0, highest tile 0>, [17, 33], np.uint8(3))
     """
 
     states: NDArray[np.uint64]
@@ -120,24 +128,19 @@ class Run(RowView):
 
     @classmethod
     def from_boards(
-        cls,
-        boards: ArrayLike,
-        moves: ArrayLike,
-        final_board: int,
-        meta: RunMeta,
-        **branches: Any,
+        cls, boards: ArrayLike, moves: ArrayLike, final_board: int, meta: RunMeta, **branches: Any
     ) -> Self:
-        """A run from the boards before each move and the board at the end.
+        """Make a run from the boards before each move and the final board.
 
         Args:
             boards: ``u64[n]``.
             moves: ``u8[n]``.
             final_board: the board after the last move and its spawn.
-            meta: facts of the run.
+            meta: metadata of the run.
             branches: the three branch arrays, by name.
 
         Raises:
-            ValueError: lengths or types that do not fit each other, or numbers that do not fit their type.
+            ValueError: lengths or types do not agree, or a number does not fit its type.
         """
         states = np.append(_unsigned("boards", boards, _U64), _unsigned("final_board", [final_board], _U64))
         return cls(states, _unsigned("moves", moves, _U8), meta, **branches)
@@ -164,7 +167,7 @@ class Run(RowView):
         )
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
-        """The steps with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`."""
+        """Return the steps with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`."""
         numbers = row_numbers(indices, len(self))
         rows = np.zeros(len(numbers), ROW_DTYPE)
         rows["board"] = self.states[numbers]
@@ -176,25 +179,20 @@ class Run(RowView):
         return rows
 
     def equals(self, other: Run) -> bool:
-        """Whether both hold the same bits: boards, moves, metadata, branch values (NaN included)."""
-        if self.meta != other.meta:
-            return False
-        for field in dataclasses.fields(Run):
-            if field.name == "meta":
-                continue
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if (mine is None) != (theirs is None):
-                return False
-            if mine is not None and mine.tobytes() != theirs.tobytes():
-                return False
-        return True
+        """Compare all bits: boards, moves, metadata, branch values (NaN included)."""
+
+        def bits(run: Run) -> list[bytes | None]:
+            arrays = (run.states, run.moves, run.branch_values, run.branch_legal, run.has_branches)
+            return [None if array is None else array.tobytes() for array in arrays]
+
+        return self.meta == other.meta and bits(self) == bits(other)
 
 
 def _unsigned(name: str, values: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Numbers as an array of an unsigned type, none of them rounded or wrapped."""
+    """Convert numbers to an unsigned type without rounding or wrapping."""
     if isinstance(values, np.ndarray) and values.dtype == dtype:
         return values
-    # Object by object: of a list with boards on both sides of 2**63, NumPy makes floats.
+    # As objects: NumPy turns a list with boards below and above 2**63 into floats.
     given = np.asarray(values, object)
     for value in given.flat:
         if not isinstance(value, int | np.integer) or not 0 <= value < 1 << 8 * dtype.itemsize:
@@ -204,7 +202,7 @@ def _unsigned(name: str, values: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any
 
 def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if array is None:
-        raise ValueError(f"{name} is missing; branch arrays come all three or not at all")
+        raise ValueError(f"{name} is missing; expected all three branch arrays or none")
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} is a {type(array).__name__}; expected {dtype}{list(shape)}")
     if array.shape != shape or array.dtype != dtype:
@@ -215,12 +213,18 @@ class RunRows(RowView):
     """The steps of several runs as one source of rows, in the order of the runs.
 
     Args:
-        runs: the runs; ``run_id`` is the ordinal among them. They are held, not copied.
+        runs: the runs, held without a copy; ``run_id`` is the ordinal among them.
+
+    Example:
+        >>> from tape2048.runs import RunRows, read_run
+        >>> run = read_run("runs/golden.a2run")
+        >>> len(RunRows([run, run])) == 2 * len(run)
+        True
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self.runs = tuple(runs)
-        #: ``i8[R + 1]``: the first row of each run, then the number of rows.
+        #: ``i64[R + 1]``: the first row of each run, then the number of rows.
         self.first_rows = np.cumsum([0, *(len(run) for run in self.runs)], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -231,10 +235,9 @@ class RunRows(RowView):
         return f"<RunRows: {counted(len(self), 'row')}, {counted(len(self.runs), 'run')}>"
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
-        """The rows with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`.
+        """Return the rows with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`.
 
-        Each run that the indices touch costs a few NumPy calls: for millions of random batches build a
-        data set.
+        Each run among the indices costs a few NumPy calls: for millions of random batches build a data set.
         """
         numbers = row_numbers(indices, len(self))
         owners = np.searchsorted(self.first_rows, numbers, side="right") - 1

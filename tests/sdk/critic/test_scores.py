@@ -18,7 +18,7 @@ from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import EmbeddingsError, NameTakenError, ScoresError
 from tape2048.game.rules import exps_to_boards
-from tape2048.packs.reader import pack_directory
+from tape2048.packs import pack_directory
 
 from .. import corpora
 from ..run_builders import a2run2_bytes, a2t1_bytes, game

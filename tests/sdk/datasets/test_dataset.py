@@ -196,7 +196,7 @@ class TestBuild:
         assert list((tmp_path / "ds").iterdir()) == []
 
     def test_every_kind_of_source(self, tmp_path: Path, runs: Path, built: Path) -> None:
-        from tape2048.packs.reader import pack_directory
+        from tape2048.packs import pack_directory
 
         pack_directory(runs, tmp_path / "x.a2pack")
         (tmp_path / "pack.dat").write_bytes(packdat_bytes())
@@ -735,7 +735,7 @@ class TestVerify:
             ("ev_legal", 0, "FieldError", "row 10 has an ev_legal"),
             ("ev_values", [2, 2, 2, 2], "FieldError", "row 10 has ev_values"),
             ("ev_values", [np.nan, 0, 0, 0], "FieldError", "row 10 has ev_values"),
-            ("board", 0x1234_1234_1234_1230, "FieldError", "row 9 leads by no spawn"),
+            ("board", 0x1234_1234_1234_1230, "FieldError", "row 9 does not lead"),
         ],
     )
     def test_rows(self, tmp_path: Path, field: str, value: Any, error: str, words: str) -> None:

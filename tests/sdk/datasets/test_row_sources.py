@@ -7,7 +7,7 @@ import pytest
 
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
-from tape2048.packs.reader import PackReader, PackWriter
+from tape2048.packs import PackReader, PackWriter
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session

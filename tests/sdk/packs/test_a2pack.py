@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
+from tape2048.packs import PackReader, PackStats, PackWriter, pack_directory
 from tape2048.packs import writer as writer_module
-from tape2048.packs.reader import PackReader, PackStats, PackWriter, pack_directory
 from tape2048.runs.a2run2 import RunV2
 
 from .. import run_builders as build
@@ -301,7 +301,7 @@ class TestWriter:
         with pytest.raises(errors.NoRunsError, match=r"\*\.a2run"):
             pack_directory(tmp_path / "runs", tmp_path / "x")
         (tmp_path / "runs/a.a2run").write_bytes(b"A2T1")
-        with pytest.raises(errors.NoRunsError, match="none of 1 file is a whole run"):
+        with pytest.raises(errors.NoRunsError, match="found 1 file, all damaged"):
             pack_directory(tmp_path / "runs", tmp_path / "x")
         assert names(tmp_path) == ["runs"]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tape2048 import errors
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import Branch, Move, RunV2
-from tape2048.runs.files import read_run_file, scan_runs
+from tape2048.runs.files import read_run_file, scan
 from tape2048.runs.run import Run, RunMeta
 
 from .. import run_builders as build
@@ -156,13 +156,11 @@ class TestReadAndWrite:
             "d.a2run": build.a2t1_bytes(GAME),
         }.items():
             (tmp_path / name).write_bytes(content)
-        found = list(scan_runs(tmp_path))
+        found = list(scan(tmp_path))
         assert [isinstance(item.run, RunV2) for item in found] == [False, True, False, False]
         assert [item.run is None for item in found] == [False, False, True, False]
         assert isinstance(found[2].error, errors.TruncatedError)
-        (tmp_path / "none").mkdir()
-        with pytest.raises(errors.NoRunsError):
-            scan_runs(tmp_path / "none")
+        assert [item.path.name for item in scan(tmp_path, suffixes=(".a2run",))] == ["d.a2run"]
 
 
 class TestFromV1:
@@ -272,7 +270,7 @@ class TestBadInput:
 
     def test_trailing_bytes(self) -> None:
         data = build.a2run2_bytes(GAME)
-        with pytest.raises(errors.TrailingBytesError, match="found 1 byte behind") as caught:
+        with pytest.raises(errors.TrailingBytesError, match="found 1 byte after") as caught:
             RunV2.from_bytes(data + b"\0")
         assert caught.value.offset == len(data)
 

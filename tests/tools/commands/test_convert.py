@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.packs.reader import PackReader
+from tape2048.packs import PackReader
 from tape2048.session.session import Session, sessions
 
 if TYPE_CHECKING:

@@ -36,12 +36,12 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Steps
     that have values keep them, but for --replace. SOURCE and TARGET are as for `tape2048 convert`.
     """
-    from tape2048.conversion.sources import Endings, open_source
+    from tape2048.conversion import open_source
     from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.replay.annotate import Annotator
     from tape2048_recorder.replay.final_boards import final_boards
 
     name, args = split_player(player)
     annotator = Annotator(name, args or {}, replace=replace)
-    annotated = open_source(source, Endings(final_boards)).changed(annotator)
+    annotated = open_source(source, final_boards).changed(annotator)
     write_converted("annotating", annotated, target, **how)

@@ -62,10 +62,9 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
     is given; then what was left out is said on standard error. Runs that cannot be read are left out
     and named there too, and the exit code is 1; where none can be read, nothing is written (51).
     """
-    from tape2048.conversion.sources import Endings
     from tape2048_recorder.replay.final_boards import final_boards
 
-    write_converted("converting", source, target, endings=Endings(final_boards), **how)
+    write_converted("converting", source, target, endings=final_boards, **how)
 
 
 def write_converted(

@@ -141,10 +141,10 @@ def _opened(sources: Sequence[Path], *, final_boards: bool) -> Sequence[Path | S
     """The sources; those of sessions say how their games ended where that is wanted."""
     if not final_boards:
         return sources
-    from tape2048.conversion.sources import Endings, open_source
+    from tape2048.conversion import open_source
     from tape2048_recorder.replay import final_boards as endings
 
-    return [open_source(path, Endings(endings.final_boards)) for path in sources]
+    return [open_source(path, endings.final_boards) for path in sources]
 
 
 @command.command(

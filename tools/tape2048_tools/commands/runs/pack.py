@@ -19,7 +19,7 @@ from tape2048_tools.terminal.output import complain, print_human, print_json, pr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.packs.reader import PackReader, PackStats
+    from tape2048.packs import PackReader, PackStats
 
 EXIT_FINDINGS = 1
 EXIT_INVALID = 2
@@ -87,7 +87,7 @@ def pack(
     """
     from tape2048.base.text import counted
     from tape2048.errors import NoRunsError
-    from tape2048.packs.reader import pack_directory
+    from tape2048.packs import pack_directory
     from tape2048_tools.views.opening import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
@@ -277,7 +277,7 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
 
 
 def _open(path: Path) -> PackReader:
-    from tape2048.packs.reader import PackReader
+    from tape2048.packs import PackReader
 
     return PackReader.open(path)
 

@@ -85,7 +85,7 @@ def _read(path: Path, index: int | None) -> Run:
     if kind == "run":
         raise click.BadParameter("a file of one run has no others", param_hint="--index")
     if kind == "pack":
-        from tape2048.packs.reader import PackReader
+        from tape2048.packs import PackReader
 
         reader = PackReader.open(path)
         return reader.decode(_checked(index, len(reader)))
