@@ -147,7 +147,7 @@ def _parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) 
             raise MergeError("this session is named twice", path=path, hint="its games would count twice")
         seen.add(real)
         session = Session.open(path)
-        held.callback(lambda _: None, session._hold)  # noqa: SLF001 - the lock, without the rows' mapping
+        held.callback(lambda _: None, session.read_lock)  # the lock, without the rows' mapping
         parts.append(_part(session))
     yield from sorted(parts, key=lambda part: (str(part.facts.get("started_at")), part.path.name))
 

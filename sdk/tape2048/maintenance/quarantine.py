@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape2048.base.findings import Finding
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
 QUARANTINE = ".quarantine"
 _REASON = ".reason.json"
@@ -87,7 +87,7 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
     return target
 
 
-def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: Upkeep, *, by: str) -> Path:
+def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: RemovalLock, *, by: str) -> Path:
     """Put a published session away, unless somebody reads it.
 
     Raises:
@@ -95,7 +95,7 @@ def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: Upkeep, 
         StorageError: the operating system refused; the session is where it was.
     """
     with storage_errors(path, "moving it to the quarantine"):
-        taken = upkeep.take(path)
+        taken = upkeep.try_lock(path)
     if taken is None:
         raise HeldError(
             "a process reads this session; it stays where it is",
@@ -105,7 +105,7 @@ def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: Upkeep, 
     try:
         return quarantine(path.parent, path, findings, by=by)
     finally:
-        upkeep.give_back(taken)
+        upkeep.unlock(taken)
 
 
 def quarantined(root: Path) -> list[str]:

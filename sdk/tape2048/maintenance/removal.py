@@ -23,7 +23,7 @@ from tape2048.session.embeddings import EMBEDDINGS_FILES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 
@@ -79,7 +79,7 @@ def hidden_leftovers(root: Path) -> list[Path]:
         )
 
 
-def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Removed]:  # noqa: ARG001 - the right to do so
+def clear_leftovers(root: Path, upkeep: RemovalLock) -> list[Removed]:  # noqa: ARG001 - the right to do so
     """Remove what removals that were killed have left; says of each, sorted, what became of it.
 
     One that fails does not keep the others: it would keep them for ever.
@@ -105,7 +105,7 @@ def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Removed]:  # noqa: ARG00
 def remove_sessions(
     root: Path,
     paths: Iterable[Path],
-    upkeep: Upkeep,
+    upkeep: RemovalLock,
     *,
     still_needed: Callable[[Path], bool] = lambda _: True,
 ) -> Iterator[Removed]:
@@ -146,20 +146,20 @@ def remove_sessions(
                 yield Removed(path, gone=True)
             finally:
                 if taken is not None:
-                    upkeep.give_back(taken)
+                    upkeep.unlock(taken)
         with storage_errors(root, "flushing it"):
             fsync_dir(root)
 
 
-def _hide(path: Path, upkeep: Upkeep) -> tuple[Path, Path | TapeError | None, int | None]:
+def _hide(path: Path, upkeep: RemovalLock) -> tuple[Path, Path | TapeError | None, int | None]:
     """Rename one session; its path, then its hidden name, an error, or None where it is read; its lock."""
     taken = None
     try:
-        taken = upkeep.take(path)
+        taken = upkeep.try_lock(path)
         if taken is None:
             return path, None, None
         return path, rename_numbered(path, path.with_name(f".{path.name}.removed")), taken
     except OSError as error:
         if taken is not None:
-            upkeep.give_back(taken)
+            upkeep.unlock(taken)
         return path, storage_error(error, path, "removing it"), None

@@ -15,7 +15,7 @@ from tape2048.io.durable import rename_noreplace
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.locks import Upkeep, make_readers_lock
+from tape2048.session.locks import RemovalLock, make_readers_lock
 
 from ..builders import Game, Spec, names, note_flushes, open_files, write_foreign, write_ours
 
@@ -240,14 +240,14 @@ def test_the_originals_stay_while_they_are_copied(tmp_path: Path) -> None:
     make_readers_lock(tmp_path / "root")
 
     def prune(_done: int, _rows: int) -> None:
-        with Upkeep(tmp_path / "root") as upkeep:
+        with RemovalLock(tmp_path / "root") as upkeep:
             assert not [
                 removed for removed in remove_sessions(tmp_path / "root", made, upkeep) if removed.gone
             ]
 
     merged = merge_sessions(made, tmp_path / "out", progress=prune)
     assert rows_by_seed([merged.path]) == rows_by_seed(made)
-    with Upkeep(tmp_path / "root") as upkeep:
+    with RemovalLock(tmp_path / "root") as upkeep:
         assert all(removed.gone for removed in remove_sessions(tmp_path / "root", made, upkeep))
 
 

@@ -109,14 +109,14 @@ def _check_removable(sessions: Sequence[Path]) -> None:
 def _remove(sessions: Sequence[Path]) -> list[Removed]:
     from tape2048.errors import TapeError
     from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
     done: list[Removed] = []
     absolute = [path.absolute() for path in sessions]
     for root in sorted({path.parent for path in absolute}):
         here = [path for path in absolute if path.parent == root]
         try:
-            with Upkeep(root) as upkeep:
+            with RemovalLock(root) as upkeep:
                 clear_leftovers(root, upkeep)  # of others: `prune` says what could not be removed
                 done += remove_sessions(root, here, upkeep)
         except TapeError as error:
