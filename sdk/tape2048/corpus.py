@@ -19,7 +19,7 @@ from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.session.session import Session
 from tape2048.store.filters import check_some, choose_runs, named_filters
 from tape2048.store.phase import ALL, Phase, make_phase
-from tape2048.store.splits import assign, check_parts, why_empty
+from tape2048.store.splits import assign, check_parts, explain_empty
 from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
 from tape2048.store.view import CappedView, View
 
@@ -250,7 +250,7 @@ class Corpus(View):
                 for i, (name, share) in enumerate(parts.items())
             }
         except EmptyCorpusError as error:
-            hint = why_empty(self.runs, self.sessions)
+            hint = explain_empty(self.runs, self.sessions)
             raise EmptyCorpusError(error.message, hint=hint) from None
 
     def _of_runs(self, chosen: NDArray[np.bool_], what: str) -> Corpus:

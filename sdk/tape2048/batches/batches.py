@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -76,21 +76,12 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     world_size: int
 
 
-class _Draw(NamedTuple):
-    """The parameters of an epoch's random order."""
-
-    seed: int
-    epoch: int
-    shuffle: bool
-    augment: bool
-
-
 class _Keys:
-    """The keys of an epoch's random order, caps and symmetries."""
+    """The keys of an epoch's random order, caps and symmetries, from (seed, epoch, shuffle, augment)."""
 
     __slots__ = ("cap", "draw", "order", "permutation")
 
-    def __init__(self, rows: int, draw: _Draw) -> None:
+    def __init__(self, rows: int, draw: tuple[int, int, bool, bool]) -> None:
         self.draw = draw
         seed, epoch, shuffle, augment = draw
         self.permutation = Permutation(rows, seed=seed, epoch=epoch).keys
@@ -297,7 +288,7 @@ class Batches:
             )
         keys = self._keys_of(epoch)
         if self._pool is not None:
-            self._pool.fill(batch, (keys.draw.seed, epoch), (first, count), keys.order, cap_key=keys.cap)
+            self._pool.fill(batch, keys.draw[:2], (first, count), keys.order, cap_key=keys.cap)
         else:
             self._gatherer.fill(keys.order, (first, count), batch, keys.permutation)
         assert batch.rows == count
@@ -306,7 +297,7 @@ class Batches:
     def _keys_of(self, epoch: int) -> _Keys:
         # Read once, since another thread may replace it.
         keys = self._keys
-        draw = _Draw(self.seed, epoch, self.shuffle, bool(self.augment))
+        draw = self.seed, epoch, self.shuffle, bool(self.augment)
         if keys is None or keys.draw != draw:
             keys = self._keys = _Keys(self._rows, draw)
         return keys
@@ -330,11 +321,7 @@ class Batches:
         self.next_epoch()
 
     def check_files(self) -> None:
-        """Check the mapped files that batches are read from.
-
-        Raises:
-            RowsGoneError: a file was truncated since the corpus was opened.
-        """
+        """Raise RowsGoneError if a mapped file that batches are read from was truncated."""
         if self._gatherer.reads_rows or self._pool is not None:
             self.corpus.store.check_files()
 
@@ -373,20 +360,9 @@ class Batches:
         return msgspec.structs.asdict(self._state())
 
     def _state(self) -> _State:
-        return _State(
-            version=STATE_VERSION,
-            seed=self.seed,
-            epoch=self.epoch,
-            position=self.position,
-            corpus=self.source.identity,
-            rows=self._rows,
-            batch_size=self.batch_size,
-            shuffle=self.shuffle,
-            drop_last=self.drop_last,
-            pool_rows=self.pool_rows,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
+        names = set(_State.__struct_fields__) - {"version", "corpus"}
+        own = {name: getattr(self, name) for name in names}
+        return _State(version=STATE_VERSION, corpus=self.source.identity, **own)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state: with its seed, in its epoch, at its position.

@@ -112,13 +112,8 @@ class Gatherer:
     ) -> int:
         """Fill a batch from its first row on, and return how many places were within the view.
 
-        Runs in any number of threads, each with a batch of its own, and releases the GIL.
-
-        Args:
-            order: the entries of an ``Order``, ``u64``.
-            places: the first place (unless they are listed), and their number.
-            batch: a batch with room for as many rows.
-            keys: ``Permutation.keys`` if the order is SHUFFLED.
+        Runs in any number of threads, each with a batch of its own, and releases the GIL. Arguments as for
+        ``gather_kernel.fill``.
         """
         assert places[1] <= batch.capacity
         done: int = gather_kernel.fill(self.plan.words, order, places, keys, batch.words)

@@ -121,14 +121,10 @@ class PoolReader:
         *,
         cap_key: int,
     ) -> None:
-        """Fill a batch from this rank's order of an epoch; a batch may span two pools.
+        """Fill a batch from this rank's order of an epoch (a seed and a number); a batch may span two pools.
 
-        Args:
-            batch: the batch to fill.
-            epoch: the seed and the epoch.
-            places: first place in the rank's order, and number of rows.
-            order: the entries of a SHUFFLED ``Order``, ``u64``.
-            cap_key: its key of the capped rows.
+        ``places``: first place in the rank's order, and number of rows; ``order``: the entries of a SHUFFLED
+        ``Order``, ``u64``; ``cap_key``: its key of the capped rows.
         """
         if self._process != os.getpid():
             self._reset()  # a forked child has its parent's futures but not the thread that completes them

@@ -90,12 +90,7 @@ def find_steps(directory: Path) -> list[Path]:
 
 
 def is_dataset(directory: Path, names: Collection[str]) -> bool:
-    """Tell a data set from a session, which also has a ``steps.npy`` and a ``metadata.db``.
-
-    Args:
-        directory: the directory.
-        names: the names of its entries.
-    """
+    """Tell a data set from a session, given the names of its entries: both have steps and metadata."""
     if METADATA_DB not in names:
         return False
     if STEPS_NPY not in names:

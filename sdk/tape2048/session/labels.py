@@ -35,18 +35,13 @@ def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the share of rows whose label is true: ``f64[T]``.
-
-    Args:
-        run_labels: ``bool[R, T]``.
-        row_counts: rows of each run, ``i64[R]``, not all 0.
-    """
+    """Compute the share of rows with a true label, ``f64[T]``, from the runs' labels ``bool[R, T]`` and rows."""
     shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
     return shares
 
 
 def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute false rows per true row, 1 if all are the same: ``f64[T]``; arguments as :func:`prevalence`."""
+    """Compute false rows per true row, 1 if all are the same: ``f64[T]``; see :func:`prevalence`."""
     true = _true_rows(run_labels, row_counts)
     false = row_counts.sum() - true
     one_kind = (true == 0) | (false == 0)

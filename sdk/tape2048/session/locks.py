@@ -102,13 +102,7 @@ class ReadLock:
 
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
-    """Keep a session from being removed.
-
-    Args:
-        directory: the session's directory.
-
-    Returns:
-        The lock, or None if the file system has no locks or refuses them.
+    """Keep a session from being removed; return None if the file system has no locks or refuses them.
 
     Raises:
         NotASessionError: the session is being removed, or has been.
@@ -200,10 +194,7 @@ def _unknown_reader(root: Path, hint: str) -> HeldError:
 
 
 class RemovalLock:
-    """The exclusive right to remove sessions of a directory; a context manager.
-
-    Args:
-        root: the directory of the sessions.
+    """The exclusive right to remove sessions of the directory ``root``; a context manager.
 
     Raises:
         HeldError: another process is removing sessions, or a reader locks the whole directory.
@@ -232,11 +223,7 @@ class RemovalLock:
         self._held.close()
 
     def try_lock(self, session: Path) -> int | None:
-        """Lock a session against readers; return its byte for :meth:`unlock`, or None if it is being read.
-
-        Raises:
-            OSError: an operation of the file system failed.
-        """
+        """Lock a session against readers; return its byte for :meth:`unlock`, or None if it is being read."""
         byte = _byte_of(session.stat())
         return byte if _lock(self._fd, fcntl.F_WRLCK, byte) else None
 
@@ -245,7 +232,7 @@ class RemovalLock:
         _lock(self._fd, fcntl.F_UNLCK, byte)
 
     def is_read(self, session: Path) -> bool:
-        """Check whether a process reads a session; raise the operating system's OSError."""
+        """Check whether a process reads a session."""
         byte = self.try_lock(session)
         if byte is not None:
             self.unlock(byte)
@@ -253,10 +240,7 @@ class RemovalLock:
 
 
 class LockProbe:
-    """A read-only view of the readers' locks, which creates and locks nothing; a context manager.
-
-    Args:
-        root: the directory of the sessions.
+    """A read-only view of the readers' locks of ``root``, which creates and locks nothing; a context manager.
 
     Raises:
         HeldError: a reader locks the whole directory.
@@ -283,7 +267,7 @@ class LockProbe:
             self._fd = None
 
     def is_read(self, session: Path) -> bool:
-        """Check whether a process reads a session; raise the operating system's OSError."""
+        """Check whether a process reads a session."""
         if self._fd is None:
             return False
         # A query needs no more than a descriptor for reading.

@@ -83,18 +83,10 @@ class Owners:
 def from_run_table(
     runs: NDArray[np.void], rows: int, path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], Owners]:
-    """Sort a run table by ``first_row`` and check that its ranges tile the rows.
-
-    Args:
-        runs: ``RUN_DTYPE[R]``, in any order.
-        rows: number of rows, N.
-        path: named in errors.
-
-    Returns:
-        The sorted run table, and the owners.
+    """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it with the owners of the rows.
 
     Raises:
-        BookkeepingError: a gap, an overlap, or ranges that do not end at N.
+        BookkeepingError: the runs' ranges do not tile the rows.
     """
     first, ends, wrong = _tiling(runs)
     if wrong.size:
@@ -122,16 +114,10 @@ def _tiling(runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64
 def from_scan(
     runs: NDArray[np.void], ids: NDArray[np.uint64], path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], Owners]:
-    """Find the rows of each run by reading every row's ``run_id``.
+    """Find the rows of each run from every row's ``run_id``; return the completed run table and the owners.
 
-    Args:
-        runs: ``RUN_DTYPE[R]``, in any order; ``first_row`` and ``rows`` are filled in.
-        ids: ``run_id`` of each row, ``u64[N]``.
-        path: named in errors.
-
-    Returns:
-        The run table by first row, and the owners. Runs without rows come last, with ``first_row`` = N and
-        ``rows`` = 0.
+    The table is sorted by ``first_row``; runs without rows come last, with ``first_row`` = N and ``rows`` =
+    0.
 
     Raises:
         BookkeepingError: a row's run is not in the table.

@@ -52,19 +52,7 @@ _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite
 
 
 class NamedFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The named filters, which a run has to pass all; bounds are inclusive but for ``until``.
-
-    Attributes:
-        min_score: lowest ``max_score``.
-        max_score: highest ``max_score``.
-        min_steps: fewest moves.
-        max_steps: most moves.
-        min_tile: lowest ``highest_tile`` (a tile, such as 2048).
-        max_tile: highest ``highest_tile``.
-        model: tag of the session, as in ``model=<tag>`` of its name, or several.
-        since: earliest start of the session: ISO 8601, UTC unless it names a zone.
-        until: end of the starts, exclusive.
-    """
+    """The named filters, which a run has to pass all; see ``Corpus.where``."""
 
     min_score: int | None = None
     max_score: int | None = None
@@ -114,20 +102,13 @@ def choose_runs(
     runs: NDArray[np.void],
     sessions: Sequence[Session],
 ) -> NDArray[np.bool_]:
-    """Select the runs that satisfy a condition and all named filters.
+    """Select runs by a condition and all named filters: ``bool[R]``; errors as for ``Corpus.where``.
 
     Args:
         where: SQL over :data:`FILTER_COLUMNS`, a mask ``bool[R]``, or None.
         filters: the named filters.
         runs: ``CORPUS_RUN_DTYPE[R]``.
         sessions: the sessions that ``runs["session"]`` indexes.
-
-    Returns:
-        ``bool[R]``.
-
-    Raises:
-        FilterError: SQLite refuses the condition, or it does more than read the table.
-        ValueError: a mask has another length or type, or a date is invalid.
     """
     chosen = np.ones(len(runs), np.bool_)
     for column, low, high in (
@@ -164,14 +145,7 @@ def choose_runs(
 def check_some(
     runs: NDArray[np.void], chosen: NDArray[np.bool_], what: str, rows: NDArray[np.int64] | None = None
 ) -> None:
-    """Raise EmptyCorpusError if no row is chosen.
-
-    Args:
-        runs: the run table.
-        chosen: the chosen runs, ``bool[R]``.
-        what: the filter, for the message.
-        rows: rows of each run; by default the run table's.
-    """
+    """Raise EmptyCorpusError if ``what`` leaves no row; ``rows`` of runs are by default the run table's."""
     counts = runs["rows"].astype(np.int64) if rows is None else rows
     left = int(counts[chosen].sum())
     if left == 0:

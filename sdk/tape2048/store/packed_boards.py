@@ -71,11 +71,8 @@ def pack_rows(
     Args:
         rows: ``u8[n, row_bytes]``, contiguous.
         boards: the output, ``u64[n]``: cell 0 in the highest 4 bits.
-        path: source of the rows, named in errors.
+        path: source of the rows, named in the CorpusError for an exponent above 15, which does not fit.
         offset: offset of the first row, if the source is one file.
-
-    Raises:
-        CorpusError: an exponent above 15 does not fit 4 bits.
     """
     bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
@@ -97,19 +94,8 @@ def read_boards(
 ) -> NDArray[np.uint64]:
     """Read stretches of whole rows, in the given order, and keep only their boards.
 
-    Args:
-        parts: the stretches.
-        row_bytes: bytes of a row.
-        threads: reads at a time, >= 1.
-        progress: called by the calling thread with the bytes of each step that was read.
-
-    Returns:
-        ``u64[rows]`` on huge pages, read-only.
-
-    Raises:
-        CorpusError: see :func:`pack_rows`.
-        TruncatedError: a file is shorter than its stretch.
-        StorageError: a file cannot be read, or memory does not suffice.
+    Returns ``u64[rows]`` on huge pages, read-only. The calling thread calls ``progress`` with the bytes of
+    each step that was read. Errors as for :func:`pack_rows` and ``io.bulk_read.read_rows``.
     """
     check_lengths(parts)
     rows = sum(part.bytes for part in parts) // row_bytes

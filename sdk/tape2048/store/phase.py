@@ -71,11 +71,6 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
     In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
     foreign session without one, the steps of all rows are read.
 
-    Args:
-        segments: by run.
-        phase: its ``empties`` are ignored.
-        runs: the view's runs.
-        store: holds their rows, and the sessions that ``segments.session`` indexes.
     """
     if phase.steps is None and phase.fraction is None:
         return segments

@@ -116,11 +116,8 @@ class RowMap(NamedTuple):
     ) -> RowMap:
         """Make the map of all rows of some segments.
 
-        Args:
-            segments: by run.
-            runs: number of runs in the view, with those without rows.
-            row_bytes: 28 or 29.
-            boards: address of the packed board of each segment's first row, ``u64[S]``.
+        ``runs`` counts those without rows too; ``boards``: address of each segment's first packed board,
+        ``u64[S]``.
         """
         starts = np.append(0, np.cumsum(segments.rows))
         firsts = starts[:-1].astype(np.uint64)
@@ -162,13 +159,8 @@ def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.u
     """Make a guide from rows to the exponents of their labels, half the size of the guide to segments.
 
     For 200M rows that guide has 3 MB, and a random entry of it is mostly in none of the core's own caches.
-
-    Args:
-        guide: over the segments.
-        exponents: exponent of the highest tile of each segment's game, ``u8[S]``.
-
-    Returns:
-        ``u32[G]``, an entry for each bucket; none if the buckets are too large.
+    ``exponents`` are of the highest tile of each segment's game, ``u8[S]``. The result has an entry for each
+    bucket, ``u32[G]``, or none if the buckets are too large.
     """
     if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
         return NO_LABELS

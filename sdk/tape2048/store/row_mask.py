@@ -54,11 +54,6 @@ def mask_empties(rows: RowMap, low: int, high: int) -> RowMap:
     """Restrict a map to the rows whose board has ``low <= empty cells < high``.
 
     Reads every row's board once, in order: 28 GB for 1e9 rows, or 8 GB of packed boards.
-
-    Args:
-        rows: a map without a mask.
-        low: fewest empty cells.
-        high: one more than the most.
     """
     blocks = -(-rows.rows // (64 * BLOCK_WORDS))
     words = np.zeros(blocks * BLOCK_WORDS, np.uint64)

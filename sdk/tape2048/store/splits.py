@@ -41,16 +41,7 @@ def check_parts(parts: Mapping[str, float]) -> None:
 
 
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = "") -> NDArray[np.uint64]:
-    """Hash the identity of each run: ``u64[R]``, uniform.
-
-    Args:
-        runs: ``CORPUS_RUN_DTYPE[R]``.
-        sessions: the sessions that ``runs["session"]`` indexes.
-        salt: any text.
-
-    Raises:
-        TypeError: the salt is not text.
-    """
+    """Hash the identity of each run with a salt: ``u64[R]``, uniform; raise TypeError unless it is text."""
     if not isinstance(salt, str):
         raise TypeError(f"salt={salt!r}; expected text")
     keys = np.array([_player_key(session, salt) for session in sessions], np.uint64)
@@ -70,7 +61,7 @@ def assign(
     return np.searchsorted(ends, position, "right")
 
 
-def why_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
+def explain_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
     """Explain to the user why a part of a split has no row."""
     different = len(np.unique(run_hash(runs, sessions)))
     if different == len(runs):

@@ -114,11 +114,7 @@ class Store:
         return session.steps
 
     def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
-        """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards.
-
-        Args:
-            segments: segments of the store, whole or cut.
-        """
+        """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards."""
         if self.boards is None:
             return None
         mine = _places(self.segments)
@@ -128,12 +124,9 @@ class Store:
         return self.boards.addresses[whole] + within * _U64(BOARD_BYTES)
 
     def check_files(self) -> None:
-        """Check that mapped files have not shrunk: touching a lost page would kill the process.
+        """Raise RowsGoneError if a mapped file was truncated: touching a lost page would kill the process.
 
         A file that was deleted or replaced remains mapped completely.
-
-        Raises:
-            RowsGoneError: a mapped file was truncated.
         """
         for path, before in filter(None, self._files):
             try:
@@ -155,21 +148,7 @@ class Store:
 def open_sessions(
     root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], damaged: Literal["raise", "skip"]
 ) -> tuple[tuple[Session, ...], list[Skipped]]:
-    """Open every session below some paths.
-
-    Args:
-        root: a directory of sessions, one session, or several of either.
-        damaged: raise the error of a damaged session, or skip the session.
-
-    Returns:
-        The open sessions, and the skipped ones.
-
-    Raises:
-        CorpusError: a session is named twice.
-        EmptyCorpusError: there is no session, or all are damaged.
-        TapeError: the error of the first damaged session.
-        ValueError: ``damaged`` is invalid.
-    """
+    """Open every session below some paths; return the open and the skipped ones, as ``Corpus.open``."""
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
@@ -356,16 +335,10 @@ def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.boo
 
 
 class _Stretches(NamedTuple):
-    """Segments as stretches of files, in the order of the files.
-
-    Attributes:
-        parts: the stretches to read.
-        firsts: number of each segment's first row among all rows to read, ``i64[S]``.
-        bytes: total size.
-    """
+    """Segments as stretches of files, in the order of the files."""
 
     parts: list[Stretch]
-    firsts: NDArray[np.int64]
+    firsts: NDArray[np.int64]  #: number of each segment's first row among all rows to read
     bytes: int
 
 

@@ -98,7 +98,7 @@ def reference(n: int, seed: int, epoch: int) -> Callable[[int], int]:
     b = math.ceil(n / 2**k)
     double_rounds = 12 if n <= 2**16 else 6
     w = 16 if n <= 2**31 else 32
-    name = b"tape2048.batches.shuffle 2" + b"".join(value.to_bytes(8, "little") for value in (n, seed, epoch))
+    name = b"tape2048.shuffle 2" + b"".join(value.to_bytes(8, "little") for value in (n, seed, epoch))
     size = w // 8
     key_bytes = hashlib.shake_128(name).digest(6 * size * double_rounds)
     key_words = [int.from_bytes(key_bytes[i : i + size], "little") for i in range(0, len(key_bytes), size)]

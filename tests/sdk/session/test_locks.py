@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048.maintenance.removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
+from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_leftovers, remove_sessions
 from tape2048.session import locks
 from tape2048.session.locks import READERS_LOCK, RemovalLock, make_readers_lock
 
@@ -248,7 +248,7 @@ def test_nobody_sees_half_a_session(root: Path, monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(KeyboardInterrupt):
             removed(root, *NAMES[:2])
     assert [path.name for path in sessions(root)] == NAMES[2:]
-    assert [path.name for path in hidden_leftovers(root)] == [f".{name}.removed" for name in NAMES[:2]]
+    assert [path.name for path in find_leftovers(root)] == [f".{name}.removed" for name in NAMES[:2]]
     write_ours(root / NAMES[0])  # a name may be used again before the leftover is gone
     with RemovalLock(root) as upkeep:
         assert [outcome.gone for outcome in remove_sessions(root, [root / NAMES[0]], upkeep)] == [True]
@@ -286,7 +286,7 @@ def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
         outcomes = list(remove_sessions(root, [root / name for name in NAMES[:2]], upkeep))
     assert [outcome.gone for outcome in outcomes] == [False, False]
     assert all(isinstance(outcome.error, errors.StorageError) for outcome in outcomes)
-    leftovers = hidden_leftovers(root)
+    leftovers = find_leftovers(root)
     assert [len(list(path.iterdir())) for path in leftovers] == [3, 3]
     (root / f".{NAMES[3]}.removed").touch()  # not what a removal leaves
     with RemovalLock(root) as upkeep:
@@ -328,27 +328,27 @@ def test_what_is_no_longer_needed_stays(root: Path) -> None:
 
 
 def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not_ours(root / NAMES[0]) is None
+    assert explain_refusal(root / NAMES[0]) is None
     (root / NAMES[0] / "embeddings.json").touch()
-    assert why_not_ours(root / NAMES[0]) is None
+    assert explain_refusal(root / NAMES[0]) is None
     (root / NAMES[0] / "notes.txt").touch()
-    assert "notes.txt" in str(why_not_ours(root / NAMES[0]))
+    assert "notes.txt" in str(explain_refusal(root / NAMES[0]))
     (root / NAMES[1] / "manifest.json").write_bytes(b"{")
-    assert "malformed" in str(why_not_ours(root / NAMES[1]))
+    assert "malformed" in str(explain_refusal(root / NAMES[1]))
     (root / NAMES[2] / "steps.npy").unlink()
-    assert "lacks" in str(why_not_ours(root / NAMES[2]))
+    assert "lacks" in str(explain_refusal(root / NAMES[2]))
     (root / "20250105T000000Z_model=link").symlink_to(root / NAMES[3])
-    assert "link" in str(why_not_ours(root / "20250105T000000Z_model=link"))
+    assert "link" in str(explain_refusal(root / "20250105T000000Z_model=link"))
     foreign = write_foreign(root / "20250106T000000Z_model=theirs")
-    assert "others wrote it" in str(why_not_ours(foreign))
-    assert "its name" in str(why_not_ours(write_ours(tmp_path / "session")))
-    assert why_not_ours(root / "20250107T000000Z_model=gone") is not None
+    assert "foreign session" in str(explain_refusal(foreign))
+    assert "its name" in str(explain_refusal(write_ours(tmp_path / "session")))
+    assert explain_refusal(root / "20250107T000000Z_model=gone") is not None
 
     def refuse(_: Path) -> list[str]:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("tape2048.maintenance.removal.list_names", refuse)
-    assert why_not_ours(root / NAMES[3]) == "Input/output error"
+    assert explain_refusal(root / NAMES[3]) == "Input/output error"
 
 
 def test_where_a_directory_cannot_be_locked_sessions_are_removed_all_the_same(

@@ -90,12 +90,12 @@ def _why(outcome: Removed) -> str:
 def _check_removable(sessions: Sequence[Path]) -> None:
     """Refuse before anything is written what would be refused after."""
     from tape2048.errors import MergeError
-    from tape2048.maintenance.removal import why_not_ours
+    from tape2048.maintenance.removal import explain_refusal
 
     for path in sessions:
         if not os.path.lexists(path):  # a pattern that matched nothing, say: merging says so
             continue
-        why = why_not_ours(path.absolute())
+        why = explain_refusal(path.absolute())
         if why is None and (path / "embeddings.json").exists():
             why = "it has embeddings, which are not merged"
         if why is not None:
