@@ -1,8 +1,9 @@
-"""``Corpus``: many sessions as one sequence of rows and one table of runs, with filtered views."""
+"""Corpora: many sessions as one sequence of rows and one table of runs, with filters and batches."""
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.batches import fetch as corpus_rows
-from tape2048.batches.fields import check_fields
+from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
 from tape2048.errors import CorpusError, EmptyCorpusError
-from tape2048.formats.rows import run_ordinal
+from tape2048.formats.rows import run_ordinal, unchecked_numbers
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.session.session import Session
 from tape2048.store.filters import check_some, choose_runs, named_filters
-from tape2048.store.opening import open_sessions
 from tape2048.store.phase import ALL, Phase, make_phase
-from tape2048.store.splits import assign, check_parts, why_empty
-from tape2048.store.store import check_corpus_load, gather_runs, open_store
+from tape2048.store.splits import assign, check_parts, explain_empty
+from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
 from tape2048.store.view import CappedView, View
 
 if TYPE_CHECKING:
@@ -41,16 +40,22 @@ if TYPE_CHECKING:
 
 
 class Corpus(View):
-    """Rows and runs of many sessions, or a part of them; see :meth:`open`.
+    """The rows and runs of many sessions, or a selection of them. Made by :meth:`open`.
 
-    A sequence of rows: ``len``, ``corpus[7]``, ``corpus[10:20]``, :meth:`get_batch`. Views and copies share
-    the rows. Unpickling opens the sessions again: with ``"ram"`` and ``"packed"``, each spawned worker reads
-    a copy of its own (forked ones share); for many workers, use ``load="mmap"``.
+    A row is one position of a game, a run is one game. A corpus is an immutable sequence of rows:
+    ``len(corpus)``, ``corpus[7]``, ``corpus[10:20]`` and :meth:`get_batch` return records, :meth:`tokens` and
+    :meth:`fetch` return fields. :meth:`where` selects runs, :meth:`phase` a part of each game, :meth:`split`
+    makes training and validation parts, and :meth:`capped` limits the rows of each run; the results are views
+    that share the rows in memory. :meth:`batches` serves shuffled batches, epoch after epoch.
+
+    Pickling sends paths and the selection, and unpickling opens the sessions again with the same ``load``. So
+    each spawned worker of a ``"ram"`` or ``"packed"`` corpus reads a copy of its own, where forked workers
+    share one; use ``load="mmap"`` for many spawned workers. ``copy`` and ``deepcopy`` share the rows.
 
     Attributes:
-        store: shared by all views of these sessions.
-        game_phase: the part of each game that counts.
-        skipped: sessions that :meth:`open` skipped with ``damaged="skip"``.
+        store: the storage that all views of these sessions share.
+        game_phase: the part of each game that is in the view.
+        skipped: the sessions that :meth:`open` skipped with ``damaged="skip"``.
 
     Example:
         >>> corpus = Corpus.open("selfplay")
@@ -59,6 +64,9 @@ class Corpus(View):
         ('run_id', 'step_idx', 'exps')
         >>> strong.get_batch([3, 1, 4])["exps"].shape
         (3, 16)
+        >>> batch = next(iter(strong.batches(64, seed=1)))
+        >>> batch["tokens"].shape, batch["labels"].shape
+        ((64, 16), (64, 3))
     """
 
     def __init__(
@@ -68,6 +76,7 @@ class Corpus(View):
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),
     ) -> None:
+        """Make a view of the phase of the runs with these ordinals (None: all)."""
         super().__init__(store, chosen, phase)
         self.skipped = skipped
 
@@ -83,34 +92,29 @@ class Corpus(View):
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
-        """Open sessions; time and memory grow with their runs, or with rows that are read into memory.
+        """Open sessions, in time and memory that grow with their runs, unless ``load`` reads their rows.
 
         Args:
             root: a directory of sessions, one session, or several of either.
-            where: as for :meth:`where`; with ``load="ram"`` only rows of the chosen runs are read.
-            load: ``"ram"`` reads rows into one array; ``"packed"`` maps them, and reads their boards into
-                memory at 8 bytes a row, for boards, labels and legal masks; ``"mmap"`` leaves rows in the
-                page cache; ``"auto"`` takes the first of these that fits ``ram_budget``.
-            ram_budget: bytes for ``"auto"``; by default half of the free memory of the machine or its cgroup,
-                divided by ``$LOCAL_WORLD_SIZE`` (processes started by ``torchrun``).
-            damaged: ``"raise"`` the error of a session that cannot be opened, or ``"skip"`` it (see
-                :attr:`skipped`).
-            progress: called with the bytes read and all bytes; True for a progress bar, None for one on a
-                terminal.
+            where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
+            load: ``"ram"`` reads the rows into one array. ``"packed"`` maps them, and reads their boards into
+                memory at 8 bytes a row, which serve boards, labels and legal masks. ``"mmap"`` leaves the
+                rows in the page cache. ``"auto"`` takes the first of these that fits ``ram_budget``.
+            ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
+                cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
+            damaged: raise the error of a session that cannot be opened, or skip the session and list it in
+                :attr:`skipped`.
+            progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
             **filters: as for :meth:`where`.
 
         Raises:
-            EmptyCorpusError: no session, or a filter leaves nothing.
-            MixedRowsError: only some sessions record the action.
+            EmptyCorpusError: there is no session, or a filter leaves no row.
+            MixedRowsError: only some sessions have rows with the action.
             FilterError: see :meth:`where`.
             CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15.
             FormatError: one of its subclasses, for a damaged session.
-            StorageError: the operating system could not read something.
-            ValueError: a wrong argument.
-
-        Example:
-            >>> Corpus.open("selfplay", load="mmap", min_score=1).load
-            'mmap'
+            StorageError: the operating system could not read a file.
+            ValueError: an argument is invalid.
         """
         check_corpus_load(load)
         named = named_filters(filters)
@@ -127,14 +131,16 @@ class Corpus(View):
             store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
         return cls(store, skipped=tuple(damage))
 
+    # -------------------------------------------------------------------------------- what is in it
+
     @cached_property
     def gatherer(self) -> Gatherer:
-        """The gatherer of whole rows, for the kernels."""
-        from tape2048.batches.gatherer import record_gatherer
+        """The gatherer of whole rows."""
+        from tape2048.batches.gatherer import Gatherer
 
-        return record_gatherer(self)
+        return Gatherer(self, (), np.empty(0, np.int64))
 
-    # It is immutable; copied by pickling, it would read all rows into memory again.
+    # A corpus is immutable. The default, by pickling, would read all rows into memory again.
     def __copy__(self) -> Corpus:
         return self
 
@@ -146,26 +152,29 @@ class Corpus(View):
         ids = self.runs[["session", "id"]]
         return _reopen, (paths, self.load, ids, self.game_phase, self.identity)
 
+    # ------------------------------------------------------------------------------------- filters
+
     def where(self, where: str | NDArray[np.bool_] | None = None, **filters: Unpack[Filters]) -> Corpus:
-        """Make the view of the runs that meet a condition and all named filters.
+        """Select the runs that satisfy a condition and all named filters.
 
         Args:
             where: SQL, such as ``"max_score >= 50000 AND highest_tile >= 8192"``, over the run's ``id``,
                 ``seed`` (signed, as in ``metadata.db``), ``steps``, ``max_score``, ``highest_tile`` and
                 ``rows``, and its session's ``session`` (name), ``model`` and ``started`` (such as
                 ``2026-11-21T06:00:00Z``); or a mask ``bool[R]``.
-            **filters: inclusive bounds ``min_score``, ``max_score``, ``min_steps``, ``max_steps``,
-                ``min_tile``, ``max_tile``; ``model`` (a tag, or several); ``since`` and ``until`` (exclusive)
-                of the session's start, ISO 8601, UTC.
+            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
+                (inclusive bounds), ``model`` (a tag, or several), ``since`` and ``until`` (the session's
+                start, ISO 8601, UTC; ``until`` is exclusive).
 
         Raises:
-            EmptyCorpusError: no row is left; the message has the numbers of runs and rows before.
-            FilterError: SQL that SQLite refuses, or that would do more than read the run table.
-            ValueError: an unknown filter, an invalid date, a mask of another length.
+            EmptyCorpusError: no row is left; the message has the counts before.
+            FilterError: SQLite refuses the condition, or it does more than read the run table.
+            ValueError: a filter is unknown, a date is invalid, or a mask has another length.
 
         Example:
             >>> corpus = Corpus.open("selfplay")
-            >>> len(corpus.where("steps < 100 AND highest_tile >= 32", max_score=10_000).runs) < 200
+            >>> best = corpus.where("highest_tile >= 512", min_steps=100)
+            >>> bool((best.runs["highest_tile"] >= 512).all())
             True
         """
         chosen = choose_runs(where, named_filters(filters), self.runs, self.sessions)
@@ -178,9 +187,9 @@ class Corpus(View):
         fraction: tuple[float | None, float | None] | None = None,
         empties: tuple[int | None, int | None] | None = None,
     ) -> Corpus:
-        """Make the view of a part of each game. Ranges are half open, ``(first, end)``; None is no bound.
+        """Select a part of each game, by half-open ranges ``(first, end)``; None leaves a side open.
 
-        A range replaces the same one of an earlier call.
+        A range replaces that of an earlier call.
 
         Args:
             steps: range of ``step_idx``.
@@ -189,12 +198,13 @@ class Corpus(View):
 
         Raises:
             EmptyCorpusError: no row is left.
-            RowsGoneError: with ``empties``, mapped rows were truncated since the corpus was opened.
-            ValueError: an invalid range.
+            RowsGoneError: with ``empties``, a mapped file was truncated since the corpus was opened.
+            ValueError: a range is invalid.
 
         Example:
-            >>> len(corpus.phase(steps=(0, 10)))  # ten rows of each of 200 games
-            2000
+            >>> late = Corpus.open("selfplay").phase(fraction=(0.5, None), empties=(0, 4))
+            >>> late.game_phase.empties
+            (0, 4)
         """
         phase = make_phase(self.game_phase, steps, fraction, empties)
         view = Corpus(self.store, self._chosen, phase, self.skipped)
@@ -205,38 +215,32 @@ class Corpus(View):
         return view
 
     def capped(self, per_run: int, spread: Literal["stratified", "even"] = "stratified") -> Capped:
-        """Cap the rows of each run in an epoch; see :class:`Capped`.
-
-        Args:
-            per_run: rows of a run, at most.
-            spread: ``"stratified"`` or ``"even"``.
-
-        Raises:
-            ValueError: ``per_run`` below 1, or another spread.
-        """
+        """Limit each epoch to ``per_run`` rows of each run, drawn anew; arguments as for :class:`Capped`."""
         return Capped(self, per_run, spread)
 
     def split(self, *, salt: str = "", **parts: float) -> dict[str, Corpus]:
         """Split the runs by a hash of their identity.
 
-        A run's identity is (``player_sha256`` of its session, ``seed``): a game stays in its part when
-        sessions are merged or added. A foreign session without a player counts as one of a nameless player.
+        A run's identity is (``player_sha256`` of its session, ``seed``). So the same game is always in the
+        same part, wherever it is recorded or merged, and whatever sessions are added. Foreign sessions that
+        do not name their player have the empty name.
 
         Args:
-            salt: another salt makes another split.
-            **parts: share of each part by name; their sum is 1.
+            salt: text that selects another split.
+            **parts: name and share of each part; the sum is 1.
 
         Returns:
             The views by name, in the given order.
 
         Raises:
             EmptyCorpusError: a part has no row.
-            TypeError: a share that is not a number, or a salt that is not text.
-            ValueError: no parts, a share that is not positive, or shares whose sum is not 1.
+            TypeError: a share is not a number, or the salt is not text.
+            ValueError: there is no part, a share is not positive, or the sum is not 1.
 
         Example:
-            >>> list(corpus.split(train=0.9, val=0.1))
-            ['train', 'val']
+            >>> parts = Corpus.open("selfplay").split(train=0.8, val=0.2)
+            >>> list(parts), sum(len(part.runs) for part in parts.values())
+            (['train', 'val'], 200)
         """
         check_parts(parts)
         owner = assign(self.runs, self.sessions, list(parts.values()), salt)
@@ -246,7 +250,7 @@ class Corpus(View):
                 for i, (name, share) in enumerate(parts.items())
             }
         except EmptyCorpusError as error:
-            hint = why_empty(self.runs, self.sessions)
+            hint = explain_empty(self.runs, self.sessions)
             raise EmptyCorpusError(error.message, hint=hint) from None
 
     def _of_runs(self, chosen: NDArray[np.bool_], what: str) -> Corpus:
@@ -256,6 +260,8 @@ class Corpus(View):
             ordinals = self._chosen[ordinals]
         return Corpus(self.store, ordinals, self.game_phase, self.skipped)
 
+    # ---------------------------------------------------------------------------------------- rows
+
     @overload
     def __getitem__(self, row: int | np.integer[Any]) -> np.void: ...
 
@@ -263,15 +269,20 @@ class Corpus(View):
     def __getitem__(self, row: slice) -> NDArray[np.void]: ...
 
     def __getitem__(self, row: SupportsIndex | slice) -> np.void | NDArray[np.void]:
-        """Return a row, or the rows of a slice: a read-only view where they are contiguous, else a copy."""
+        """Return a row, or the rows of a slice: a read-only view if they are adjacent in memory, else a copy.
+
+        Raises:
+            IndexError: there is no such row.
+            TypeError: the argument is neither a row number nor a slice.
+        """
         if isinstance(row, slice):
             first, end, step = row.indices(len(self))
-            if step == 1 and first < end:
-                together = corpus_rows.in_place(self, first, end)
-                if together is not None:
-                    return together
-            return self.get_batch(np.arange(first, end, step))
-        given = corpus_rows.row_number(row)
+            rows = self.in_place(first, end) if step == 1 and first < end else None
+            return self.get_batch(np.arange(first, end, step)) if rows is None else rows
+        try:
+            given = operator.index(row)
+        except TypeError:
+            raise TypeError(f"row {row!r}; expected a number or a slice (get_batch takes many)") from None
         number = given + len(self) if given < 0 else given
         if not 0 <= number < len(self):
             raise IndexError(f"row {given}; the corpus has {len(self)}")
@@ -279,13 +290,23 @@ class Corpus(View):
         return found
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
-        """Read whole rows by number, in any order, with repeats: a new array ``dtype[n]``.
+        """Return whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
 
         Raises:
-            IndexError: a number outside [0, N), negative ones included.
-            TypeError: not integers of one dimension.
+            IndexError: a number is outside [0, N); negative numbers do not count from the end.
+            TypeError: the numbers are not integers of one dimension.
         """
-        return corpus_rows.records(self, self.gatherer, corpus_rows.row_numbers(self, indices))
+        numbers = self._row_numbers(indices)
+        out = np.empty(len(numbers), self.dtype)
+        self.gatherer.gather_records(numbers, out)
+        return out
+
+    def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
+        """Return the numbers of a selection of rows, which the gather checks."""
+        if isinstance(rows, slice):
+            return np.arange(*rows.indices(len(self)))
+        # A u64 of 2**63 or more becomes negative, and the gather refuses it.
+        return np.ascontiguousarray(unchecked_numbers(rows, len(self)), np.int64)
 
     def fetch(
         self,
@@ -295,11 +316,11 @@ class Corpus(View):
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> dict[str, NDArray[Any]]:
-        """Gather fields of any rows, as :meth:`batches` does.
+        """Return fields of any rows, as in :meth:`batches`.
 
         Args:
             rows: a slice, row numbers, or a mask ``bool[N]``.
-            fields: see :meth:`batches`.
+            fields: names of fields; see :class:`tape2048.batches.Batches`.
             thresholds: tiles of the labels.
             label_dtype: ``"bool"`` or ``"float32"``.
 
@@ -307,93 +328,98 @@ class Corpus(View):
             New arrays by field.
 
         Raises:
-            IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: neither a slice, row numbers nor a mask.
-            ValueError: an unknown field, or thresholds that are not tiles.
-            CorpusError: a field that these sessions do not have.
+            IndexError: a number is outside [0, N), or a mask has another length.
+            TypeError: ``rows`` is not a selection of rows.
+            ValueError: a field or a threshold is invalid.
+            CorpusError: these sessions do not have a field.
 
         Example:
-            >>> {name: values.shape for name, values in corpus.fetch(slice(0, 5)).items()}
-            {'tokens': (5, 16), 'labels': (5, 3)}
+            >>> fields = Corpus.open("selfplay").fetch([0, 5], ("tokens", "step"))
+            >>> fields["step"]
+            array([0, 5], dtype=uint32)
         """
-        names = check_fields(fields)
-        numbers = corpus_rows.row_numbers(self, rows)
-        return corpus_rows.fetch(self, numbers, names, check_thresholds(thresholds), label_dtype)
+        from tape2048.batches.gatherer import Gatherer
+
+        names, numbers = check_fields(fields), self._row_numbers(rows)
+        tiles = check_thresholds(thresholds)
+        check_label_dtype(label_dtype)
+        gatherer = Gatherer(self, names, tiles)
+        layout = Layout(names, len(tiles), label_dtype, gatherer.embedding_width)
+        batch = Batch.allocate(layout, len(numbers))
+        gatherer.gather(numbers, batch)
+        return batch.arrays
 
     def tokens(self, rows: Rows) -> NDArray[np.uint8]:
-        """Gather boards of any rows as exponents, ``u8[n, 16]``; errors as for :meth:`fetch`."""
+        """Return boards as exponents, ``u8[n, 16]``; arguments and errors as for :meth:`fetch`."""
         return self.fetch(rows, ("tokens",))["tokens"]
 
     def rows_of(self, run: int) -> NDArray[np.void]:
-        """Return the view's rows of one run, in step order; without a copy where they are contiguous.
+        """Return the view's rows of one run, in step order; without a copy if they are adjacent in memory.
 
         Raises:
-            IndexError: no such run.
-            TypeError: not an integer.
+            IndexError: there is no such run.
+            TypeError: ``run`` is not an integer.
         """
         run = run_ordinal(run, len(self.runs))
         return self[int(self.row_starts[run]) : int(self.row_starts[run + 1])]
 
     def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
-        """Iterate over all rows in order, as read-only arrays of at most ``rows_max``, mostly without copies.
+        """Iterate over all rows in order, as read-only arrays of at most ``rows_max``, if possible uncopied.
 
-        Contiguous rows come together, across runs.
-
-        Example:
-            >>> sum(len(rows) for rows in corpus.pieces()) == len(corpus)
-            True
+        A piece is a stretch of rows that are adjacent in memory, of any runs.
         """
-        return (self[rows] for rows in corpus_rows.pieces(self, rows_max))
+        return (self[rows] for rows in self.piece_slices(rows_max))
+
+    # ------------------------------------------------------------------------------------- batches
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Make batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`.
-
-        Example:
-            >>> next(iter(corpus.batches(256)))["tokens"].shape
-            (256, 16)
-        """
+        """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""
         from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)
 
 
 class Capped(CappedView):
-    """A corpus with at most ``per_run`` rows of each run in an epoch, drawn anew for each.
+    """A corpus that serves at most ``per_run`` rows of each run in each epoch. Made by :meth:`Corpus.capped`.
 
-    Positions of one game are alike, and long games have many: practitioners take some hundreds of each. A
-    shorter run is served whole. Of a longer one, of m rows, each epoch draws K = ``per_run`` different ones,
-    determined by (seed, epoch, run):
+    Positions of one game are similar, and long games have many; a few hundred of each are usual. A run of at
+    most K = ``per_run`` rows is served completely. Of a longer run, of m rows, each epoch draws K different
+    rows, by arithmetic from (seed, epoch, run) alone:
 
-    - ``"stratified"``: the run, as a ring turned by a random offset, is cut into K stretches of m / K rows,
-      and one row of each is drawn;
+    - ``"stratified"``: the run, as a ring with a random offset, is cut into K stretches of m / K rows, and
+      one row of each is drawn;
     - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
 
-    Either way each row has probability K / m in each epoch: the ring's offset is uniform, and the K m numbers
-    ``i m + u`` hit each row K times.
+    Both draw each row with probability K / m (``"even"``: the K m numbers ``i m + u`` hit each row K times;
+    ``"stratified"``: the offset is uniform).
 
-    Row numbers depend on the epoch, so there is no access by number, except by :attr:`corpus`.
+    The row behind a number depends on the epoch, so there is no access by number but in :attr:`corpus`.
 
     Attributes:
-        corpus: all rows.
+        corpus: the corpus with all rows.
         per_run: K.
         spread: ``"stratified"`` or ``"even"``.
 
+    Raises:
+        ValueError: ``per_run`` is below 1, or ``spread`` is invalid.
+
     Example:
-        >>> len(corpus.capped(10))  # of 200 games
-        2000
+        >>> capped = Corpus.open("selfplay").capped(20)
+        >>> len(capped) <= 20 * 200
+        True
     """
 
     corpus: Corpus
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Make batches, as :meth:`Corpus.batches`."""
+        """As :meth:`Corpus.batches`."""
         from tape2048.batches.batches import Batches
 
         return Batches(self, batch_size, **options)
 
 
 def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phase, identity: str) -> Corpus:
-    """Open a pickled corpus; CorpusError if its sessions have changed."""
+    """Unpickle a corpus; raise CorpusError if the sessions at these paths have changed."""
     opened = tuple(map(Session.open, paths))
     runs = gather_runs(opened)
     chosen = None
@@ -408,9 +434,9 @@ def _reopen(paths: list[str], load: HeldLoad, ids: NDArray[np.void], phase: Phas
 
 @contextlib.contextmanager
 def _progress_bar(
-    progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001  (passed on)
+    progress: Callable[[int, int], object] | bool | None,  # noqa: FBT001 - as in Corpus.open
 ) -> Iterator[Callable[[int, int], object] | None]:
-    """Choose the callback of bytes done and all bytes: the caller's, a bar's, or none."""
+    """Yield the function to call with bytes done and total: the caller's, a bar's, or None."""
     if callable(progress) or progress is False or (progress is None and not sys.stderr.isatty()):
         yield progress if callable(progress) else None
         return

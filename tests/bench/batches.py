@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tape2048 import Corpus, Session
-from tape2048.batches.gatherer import Gatherer, gather
+from tape2048.batches.gatherer import Gatherer
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
 from tape2048.store.packed_boards import pack_rows
@@ -128,11 +128,11 @@ def fills(corpus: Corpus, batch: int, **options: Any) -> Callable[[object], obje
 def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Figure]:
     """Whole rows, and tokens with labels in shuffled order, against the floor and NumPy."""
     corpus = corpus_in_memory(rows, GAME_ROWS)
-    records = np.empty((batch, 28), np.uint8)
+    records = np.empty(batch, corpus.dtype)
     gatherer = corpus.gatherer
     steps = corpus[:]
     contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {
-        "rows": lambda numbers: gather(gatherer, numbers.view(np.int64), records=records),
+        "rows": lambda numbers: gatherer.gather_records(numbers.view(np.int64), records),
         "rows, structured array, a[indices]": lambda numbers: steps[numbers],
         FUSED: fills(corpus, batch),
         "tokens, labels, shuffled, d4": fills(corpus, batch, augment="d4"),

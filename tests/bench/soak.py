@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.locks import Upkeep
+from tape2048.session.locks import RemovalLock
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.ipc.shared import Shared
 
@@ -105,7 +105,7 @@ class Tally:
             self.check(len(ids) == len(runs) and not ids & self.ids, f"{path.name}: games that come twice")
             self.ids |= ids
             self.steps += int(runs["steps"].sum())
-        with Upkeep(self._root) as upkeep:
+        with RemovalLock(self._root) as upkeep:
             for outcome in remove_sessions(self._root, found, upkeep):
                 self.check(outcome.gone, f"{outcome.path.name} was not removed: {outcome.error}")
         self.sessions += len(found)

@@ -2,8 +2,8 @@
 
 - `Batches`: the batches of a corpus, epoch after epoch.
 - `FIELDS`: the names of all fields of a batch.
-- `Batch`: buffers of one batch.
-- `Permutation`: A keyed bijection on [0, n).
+- `Batch`: the buffers of one batch.
+- `Permutation`: a keyed bijection on [0, n).
 """
 
 from __future__ import annotations

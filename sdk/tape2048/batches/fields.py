@@ -1,4 +1,4 @@
-"""What a batch can hold: the fields, their types, and the buffers that the gather fills."""
+"""Fields of a batch, their types, and the buffers that the gather fills."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FIELDS", "Batch", "BatchOptions", "LabelDtype", "Layout", "check_fields", "check_label_dtype"]
-
-#: Labels as truth values (a byte each), or as the 0.0 and 1.0 that a loss takes.
+#: Labels as truth values of a byte, or as 0.0 and 1.0 for a loss.
 LabelDtype: TypeAlias = Literal["bool", "float32"]
 
-#: Fields of one value or one board a row: dtype, and shape of an entry.
-_PLAIN: dict[str, tuple[str, tuple[int, ...]]] = {
-    "tokens": ("|u1", (16,)),
-    "row": ("<i8", ()),
-    "run": ("<u4", ()),
-    "step": ("<u4", ()),
-    "action": ("|u1", ()),
-    "legal": ("|u1", ()),
-    "move": ("|u1", ()),
-    "symmetry": ("|u1", ()),
+#: Dtype of the fields that have the same shape in all batches: a value, or for ``tokens`` 16, in each row.
+_PLAIN = {
+    "tokens": np.uint8,
+    "row": np.int64,
+    "run": np.uint32,
+    "step": np.uint32,
+    "action": np.uint8,
+    "legal": np.uint8,
+    "move": np.uint8,
+    "symmetry": np.uint8,
 }
 
-#: All fields that a batch can have.
-FIELDS = ("tokens", "labels", *(name for name in _PLAIN if name != "tokens"), "embeddings")
+#: The names of all fields of a batch.
+FIELDS = ("tokens", "labels", "row", "run", "step", "action", "legal", "move", "symmetry", "embeddings")
 
 
 class Layout(NamedTuple):
-    """The fields of a batch, and the sizes that are not the same for all batches.
+    """The fields of a batch, and the parameters of their types.
 
     Attributes:
         fields: names out of :data:`FIELDS`, each once.
         thresholds: T, the number of labels.
-        label_dtype: of the labels.
+        label_dtype: dtype of the labels.
         embedding_width: D.
     """
 
@@ -52,17 +50,16 @@ class Layout(NamedTuple):
     embedding_width: int = 0
 
     def type_of(self, field: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Dtype and entry shape of a field."""
+        """Return dtype and shape of a row's entry in a field."""
         if field == "labels":
             return np.dtype(self.label_dtype), (self.thresholds,)
         if field == "embeddings":
-            return np.dtype("<u2"), (self.embedding_width,)
-        dtype, shape = _PLAIN[field]
-        return np.dtype(dtype), shape
+            return np.dtype(np.uint16), (self.embedding_width,)
+        return np.dtype(_PLAIN[field]), (16,) if field == "tokens" else ()
 
 
 class BatchOptions(TypedDict, total=False):
-    """The keywords of ``Batches``, which a corpus and the loader of PyTorch pass on."""
+    """The keyword arguments of ``Batches``, which a corpus and the PyTorch loader pass on."""
 
     shuffle: bool
     seed: int
@@ -77,7 +74,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 def check_fields(fields: Sequence[str]) -> tuple[str, ...]:
-    """The fields as a tuple; ValueError for an unknown one, for one that is named twice, and for none."""
+    """Return the fields as a tuple; raise ValueError for an unknown or repeated one, or for none."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     unknown = [name for name in names if name not in FIELDS]
     if unknown or not names or len(set(names)) != len(names):
@@ -92,22 +89,28 @@ def check_label_dtype(label_dtype: str) -> None:
 
 
 class Batch(Mapping[str, "NDArray[Any]"]):
-    """Some rows, field by field: ``batch["tokens"]`` or ``batch.tokens``.
+    """Rows, field by field: ``batch["tokens"]`` or ``batch.tokens``. Made by ``Batches.buffer``.
 
-    It is also the buffer: a batch is filled again and again, and what its fields return are views of
-    the rows that are in it now.
+    A batch is a mapping and a buffer, which is filled again and again. Its fields are views of the current
+    rows; :meth:`copy` makes copies.
 
     Args:
-        arrays: one for each field of the layout, C-ordered and writable, each with the same number of rows.
-        layout: what the fields have to be.
+        arrays: a C-ordered, writable array for each field of the layout, each with the same number of rows.
+        layout: the fields and their types.
 
     Attributes:
-        rows: how many rows are in it; at most :attr:`capacity`.
-        capacity: how many fit.
+        rows: number of current rows, at most :attr:`capacity`.
+        capacity: rows of the buffers.
         layout: as given.
 
     Raises:
-        ValueError: an array is missing, or is not of its field's type, shape or order.
+        ValueError: an array is missing, or has another type, shape or order than its field.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> batch = next(iter(Corpus.open("selfplay").batches(32)))
+        >>> batch.rows, list(batch), batch.tokens.shape
+        (32, ['tokens', 'labels'], (32, 16))
     """
 
     __slots__ = ("_arrays", "_places", "_targets", "capacity", "layout", "rows", "words")
@@ -135,40 +138,40 @@ class Batch(Mapping[str, "NDArray[Any]"]):
             targets["flags" if layout.label_dtype == "bool" else "targets"] = self._arrays["labels"]
         self._places = None
         if "embeddings" in self._arrays:
-            # Where the rows' embeddings lie follows from these.
+            # These give the addresses of the rows' embeddings.
             self._places = np.empty(self.capacity, np.uint32), np.empty(self.capacity, np.int64)
             targets["segment"], targets["base"] = self._places
         self._targets = targets
-        #: What the gather takes.
         self.words = self.words_from(0)
 
     @classmethod
     def allocate(cls, layout: Layout, capacity: int) -> Batch:
-        """A batch with buffers of its own."""
-        types = {name: layout.type_of(name) for name in layout.fields}
-        return cls(
-            {name: np.empty((capacity, *shape), dtype) for name, (dtype, shape) in types.items()}, layout
-        )
+        """Make a batch with new buffers."""
+        arrays = {}
+        for name in layout.fields:
+            dtype, shape = layout.type_of(name)
+            arrays[name] = np.empty((capacity, *shape), dtype)
+        return cls(arrays, layout)
 
     def words_from(self, row: int) -> NDArray[np.uint64]:
-        """What the gather takes to fill it from a row on."""
+        """Return the entries of the ``Outputs`` that fill the batch from a row on."""
         addresses = {name: address_of(array[row:]) for name, array in self._targets.items()}
         return np.array(Outputs(**addresses), np.uint64)
 
     @property
     def places(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Segment and number in the map of each row; only a batch with embeddings has them."""
+        """Segment and number in the map of each row; only in a batch with embeddings."""
         assert self._places is not None
         segment, base = self._places
         return segment[: self.rows], base[: self.rows]
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole buffers by field, whatever is in them."""
+        """The whole buffers by field."""
         return dict(self._arrays)
 
     def copy(self) -> dict[str, NDArray[Any]]:
-        """The rows as arrays of their own, which the next batch leaves alone."""
+        """Copy the current rows to new arrays by field."""
         return {name: array[: self.rows].copy() for name, array in self._arrays.items()}
 
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...]]:
@@ -193,7 +196,7 @@ class Batch(Mapping[str, "NDArray[Any]"]):
 
 
 def _restore(arrays: Mapping[str, NDArray[Any]], layout: Layout, rows: int) -> Batch:
-    """A batch that was copied or pickled: the addresses that it is filled by are those of its own arrays."""
+    """Restore a copied or pickled batch, with the addresses of its own arrays."""
     batch = Batch(arrays, layout)
     batch.rows = rows
     return batch

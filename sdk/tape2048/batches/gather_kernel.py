@@ -1,12 +1,12 @@
-"""The one compiled gather: from places in a view to rows, boards, labels and all else of a batch.
+"""Compiled gather: fills all fields of a batch from places in a view.
 
-:func:`fill` works in chunks of rows, two of which are under way. The places of one are made (by the shuffle's
-bijection, or as the caller lists them) and looked up (``lookup``), and the cache lines of its rows asked
-for; while they come, the outputs of the one before are written, whose lines have arrived. All tables but the
-rows themselves are small, and sit in the caches.
+:func:`fill` pipelines two chunks of rows. It makes the places of one chunk (by the shuffle's bijection, or
+from the caller's list), looks them up (``lookup``), and prefetches the cache lines of its rows; meanwhile it
+writes the outputs of the previous chunk, whose lines have arrived. All tables except the rows are small and
+stay in the caches.
 
-Nothing is read unless its number was compared with the view's, so a wrong number costs an error and not
-the process.
+Every number is compared with the number of rows before it is used, so an invalid one is an error and not a
+crash.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tape2048.batches.lookup import (
     CHUNK,
     Chunk,
     Wants,
-    ask_for_boards,
-    ask_for_rest,
-    ask_for_row,
-    ask_for_rows,
     look_up,
+    prefetch_boards,
+    prefetch_last_line,
+    prefetch_row,
+    prefetch_rows,
     run_of,
 )
 from tape2048.batches.plan import Order, Outputs, Tables
@@ -54,18 +54,15 @@ from tape2048.store.packed_boards import EXPS, board_of
 
 U64 = np.uint64
 
-#: Where a batch's places come from: they follow one another, ...
-STRAIGHT = U64(0)
-#: ... or the permutation of the epoch says, ...
-SHUFFLED = U64(1)
-#: ... or the caller.
-LISTED = U64(2)
+#: Sources of a batch's places: consecutive places, the epoch's permutation, or the caller's list.
+STRAIGHT, SHUFFLED, LISTED = U64(0), U64(1), U64(2)
 
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
 _ACTION = U64(STEP_DTYPE.itemsize)
 _EXPS_LAST = EXPS + U64(15)
 
-#: So many rows later, a row's second cache line is asked for; those of a chunk's last rows at its beginning.
+#: Rows from the prefetch of a row's first cache line to that of its second; the last rows' wrap to the
+#: beginning.
 _LATER = U64(8)
 _WITHIN = U64(CHUNK - 1)
 
@@ -86,7 +83,7 @@ def _tables(plan: Any) -> Any:
 
 @register_jitable
 def _chunk(scratch: Any, ordinal: Any, tables: Any) -> Any:
-    """One of the chunks in the scratch memory, in turns."""
+    """Return one of the chunks in the scratch memory, in turns."""
     table = U64(8 * CHUNK)
     number = scratch + (ordinal % U64(_CHUNKS)) * U64(8 * _CHUNK_WORDS)
     base = number + table
@@ -98,15 +95,15 @@ def _chunk(scratch: Any, ordinal: Any, tables: Any) -> Any:
 
 @register_jitable
 def _wants(tables: Any, out: Any) -> Any:
-    """What the outputs need of a row."""
+    """Find the parts of a row that the outputs need."""
     of_board = out.tokens or out.legal
     boards = of_board and tables.packed
     rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
     away = (rows and not (tables.line or tables.pool)) or (boards and not tables.board_line)
     segments = away or out.run or out.segment
     labels = out.flags or out.targets
-    # A row's first twelve bytes are mostly not asked for, and may be in a line of their own. A move takes
-    # the next row too.
+    # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
+    # too.
     lead = U64(0) if out.records or out.step or out.move else EXPS
     last = _EXPS_LAST + (tables.row_bytes if out.move else U64(0))
     return Wants(segments, labels, rows, lead, last, boards)
@@ -117,7 +114,7 @@ def _wants(tables: Any, out: Any) -> Any:
 
 @register_jitable
 def _turn(key: Any, base: Any) -> Any:
-    """The symmetry of a row in this epoch; 0, the board as it is, where none are asked for."""
+    """Return the symmetry of a row in this epoch; 0, the identity, without augmentation."""
     return mix(key + base) & U64(7) if key else U64(0)
 
 
@@ -131,7 +128,7 @@ def _turned_mask(mask: Any, k: Any) -> Any:
 
 @register_jitable
 def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
-    """Copy rows, eight bytes at a time; the last eight overlap those before."""
+    """Copy rows, eight bytes at a time; the last eight overlap the previous ones."""
     for k in range(count):
         source = word(chunk.row, k)
         at = U64(0)
@@ -145,10 +142,10 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
 
 @register_jitable
 def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
-    """Boards as bytes; a loop for each case, since a symmetry of 0 is no work where it is known.
+    """Write boards as bytes; each case has its loop, since a constant symmetry of 0 costs nothing.
 
-    What is wanted of the second chunk, which is coming, is asked for on the way: all at once would be more
-    than can be under way together, and the processor would wait.
+    The loops prefetch the second chunk on the way: all requests at once would exceed the slots for lines in
+    flight, and the processor would stall.
     """
     chunk, coming, wants = chunks
     nothing = U64(0)
@@ -163,20 +160,20 @@ def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -
             unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
     elif key:
         for k in range(count):
-            ask_for_row(coming, k, (k - _LATER) & _WITHIN, wants)
+            prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
             source = word(chunk.row, k) + EXPS
             copy_symmetry(source, target + (k << U64(4)), _turn(key, word(chunk.base, k)))
     else:
         for k in range(count):
-            ask_for_row(coming, k, (k - _LATER) & _WITHIN, wants)
+            prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
             copy_symmetry(word(chunk.row, k) + EXPS, target + (k << U64(4)), nothing)
 
 
 @register_jitable
 def _write_labels(chunk: Any, count: Any, tables: Any, target: Any) -> None:
-    """A byte for each threshold: those of a row as one word, whose other bytes the next rows overwrite.
+    """Write a byte for each threshold: a row's bytes as one word, of which the next rows overwrite the rest.
 
-    The last rows, and more than eight thresholds, a threshold at a time: few make a slow inner loop.
+    The last rows, and more than eight thresholds, go one threshold at a time: an inner loop over few is slow.
     """
     width = tables.threshold_count
     rest = U64(0)
@@ -192,7 +189,7 @@ def _write_labels(chunk: Any, count: Any, tables: Any, target: Any) -> None:
 
 @register_jitable
 def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
-    """A float32 for each threshold."""
+    """Write a float32 for each threshold."""
     width = tables.threshold_count
     one = U64(0x3F800000)
     for t in range(width):
@@ -204,9 +201,9 @@ def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
 
 @register_jitable
 def _following(base: Any, tables: Any) -> Any:
-    """Addresses of a row and of the row one step later, 0 where that one is not recorded beside it.
+    """Return the addresses of a row and of the row one step later, 0 if that was not recorded.
 
-    It is the row's neighbour in the view, or else in memory: a view may end in the middle of a run.
+    It is the next row in the view, or else in memory: a view may end in the middle of a run.
     """
     segment = find(base, tables.entries, tables.starts, tables.shift)
     address = word(tables.address, segment) + base * tables.row_bytes
@@ -228,7 +225,7 @@ def _following(base: Any, tables: Any) -> Any:
 def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> None:
     for k in range(count):
         base = word(chunk.base, k)
-        # Not the chunk's own address: a pool has the row, but not what follows it.
+        # Not the chunk's address: a pool has the row, but not the next one.
         address, there = _following(base, tables)
         move = recover_move(board_of(address), board_of(there)) if there else U64(UNKNOWN)
         if move < U64(4):
@@ -238,7 +235,7 @@ def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> 
 
 @register_jitable
 def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
-    """A mask of legal moves for each board."""
+    """Write a mask of legal moves for each board."""
     for k in range(count):
         board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
         store8_at(target + k, _turned_mask(legal_mask(board), _turn(key, word(chunk.base, k))))
@@ -246,7 +243,7 @@ def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> 
 
 @register_jitable
 def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
-    """What is read from the row itself, beside its board."""
+    """Write the outputs that need a row's bytes beside its board."""
     for k in range(count):
         turn = _turn(key, word(chunk.base, k))
         at = first + k
@@ -261,7 +258,7 @@ def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> Non
 
 @register_jitable
 def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) -> None:
-    """What is known without the row."""
+    """Write the outputs that need no row."""
     for k in range(count):
         at = first + k
         if out.row:
@@ -276,7 +273,7 @@ def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) ->
 
 @register_jitable
 def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
-    """Write the outputs of a chunk, the first of two; ``rows`` are its index in the batch and its count."""
+    """Write the outputs of the first of two chunks; ``rows``: its first index in the batch, and its count."""
     chunk, _, _ = chunks
     first, count = rows
     if out.tokens:
@@ -299,7 +296,7 @@ def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
 
 @register_jitable
 def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None:
-    """The places of some rows, where no permutation makes them."""
+    """Write consecutive or listed places."""
     for k in range(count):
         at = begin + k
         keep(target, k, word(order.listed, at) if order.kind == LISTED else first + at)
@@ -310,14 +307,14 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
     """Write a batch.
 
     Args:
-        plan: :attr:`tape2048.batches.plan.Plan.words`; all that its addresses name must live.
+        plan: :attr:`tape2048.batches.plan.Plan.words`; the caller keeps the arrays alive.
         order_words: the entries of an ``Order``, ``u64``.
-        places: the first one (where they are not listed), and how many.
-        keys: ``Permutation.keys`` where the order is SHUFFLED.
+        places: the first place (unless they are listed), and their number.
+        keys: ``Permutation.keys`` if the order is SHUFFLED.
         out_words: the entries of an ``Outputs``, ``u64``; each array has room for as many rows.
 
     Returns:
-        How many rows were written: as many, or the index of the first place outside the view.
+        The number of rows written: all, or the index of the first place outside the view.
     """
     tables = _tables(plan)
     order = Order(*_entries(order_words, _ORDER_ENTRIES))
@@ -339,12 +336,12 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         else:
             _number(order, place, begin, chunk.number, wanted)
         within = look_up(chunk, wanted, tables, order.cap_key, wants)
-        # What tokens are made of, is asked for while those of the chunk before are written.
+        # The loops that write tokens prefetch the next chunk's.
         spread = out.tokens and looked_up
         if not spread:
-            ask_for_boards(chunk, within, wants)
+            prefetch_boards(chunk, within, wants)
         if tables.packed or not spread:
-            ask_for_rows(chunk, within, wants)
+            prefetch_rows(chunk, within, wants)
         if within < wanted:
             total = begin + within
         if looked_up:
@@ -352,26 +349,26 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         begin += within
         looked_up = within
         ordinal += U64(1)
-    memory[0] = total  # or the array would be freed as soon as its address was taken
+    memory[0] = total  # keeps the array alive, whose address is in use
     return np.int64(total)
 
 
 @kernel
 def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: Any) -> Any:
-    """Copy whole rows that stand in one line in memory: :func:`fill` without its look-ups.
+    """Copy whole rows of adjacent memory: :func:`fill` without its look-ups.
 
     Args:
         line: address of row 0, ``u64``.
         limit: number of rows.
-        row_bytes: of a row, 25 to 32.
-        numbers: of the rows, ``i64[n]``.
+        row_bytes: bytes of a row, 25 to 32.
+        numbers: numbers of the rows, ``i64[n]``.
         records: ``u8[n, row_bytes]``, contiguous.
 
     Returns:
-        How many rows were copied: n, or the index of the first number outside the view.
+        The number of rows copied: n, or the index of the first number outside the view.
     """
-    # From memory into the second level first, where more lines can be on their way, then into the first. Far
-    # enough for memory, and few enough that no line is pushed out before its turn.
+    # Prefetch into the second-level cache first, which allows more lines in flight, then into the first. The
+    # distance covers the latency of memory, and no line is evicted before its turn.
     ahead, near = 48, 8
     count = numbers.shape[0]
     target = U64(records.ctypes.data)
@@ -380,7 +377,7 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
         if k + ahead < count:
             later = line + U64(numbers[k + ahead]) * row_bytes
             prefetch_many(later)
-            ask_for_rest(later, later + row_bytes - U64(1), target)
+            prefetch_last_line(later, later + row_bytes - U64(1), target)
         if 0 <= k + near < count:
             prefetch(line + U64(numbers[k + near]) * row_bytes)
         if k >= 0:
@@ -398,13 +395,13 @@ def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: A
 
 @kernel
 def copy_rows(addresses: Any, segment: Any, base: Any, row_bytes: Any, out: Any) -> None:
-    """Copy rows that lie beside the view's own: row i from ``addresses[segment[i]] + base[i] * row_bytes``.
+    """Copy rows of another table of the view: row i from ``addresses[segment[i]] + base[i] * row_bytes``.
 
     Args:
-        addresses: of row 0 of the map, for each segment, ``u64[S]``.
-        segment: ``u4[B]``.
+        addresses: address of row 0 of the map in each segment, ``u64[S]``.
+        segment: ``u32[B]``.
         base: numbers in the map, ``i64[B]``.
-        row_bytes: ``u64``.
+        row_bytes: bytes of a row, ``u64``.
         out: ``u8[B, row_bytes]``.
     """
     ahead = 8

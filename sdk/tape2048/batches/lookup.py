@@ -1,9 +1,8 @@
-"""The first half of the gather: from places in a view to the addresses of their rows.
+"""First half of the gather: look-up of the addresses of rows by their places in a view.
 
-Each step is a loop of its own over a chunk of rows, and none is run that the view does not need: the cap's
-draw, the mask's selection, the guide. Tables are addresses and not arrays: an array that is handed from one
-function to another costs two atomic counts of its references, and there are look-ups in four tables for each
-row.
+Each step (the cap's draw, the mask's selection, the guide) is a separate loop over a chunk of rows, which
+runs only if the view needs it. Tables are addresses and not arrays: passing an array to a function costs two
+atomic updates of its reference count, and each row takes look-ups in four tables.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from tape2048.store.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_M
 
 U64 = np.uint64
 
-#: Rows of a chunk, a power of two: 64 took 5 to 8% more, and 256 no less; the lines of two chunks fit the
-#: L1 cache.
+#: Rows of a chunk, a power of two: 64 took 5 to 8% longer, and 256 as long; two chunks fit the L1 cache.
 CHUNK = 128
 
 _LINE = U64(64)
@@ -38,11 +36,11 @@ _BOARD_BYTES = U64(BOARD_BYTES)
 
 
 class Chunk(NamedTuple):
-    """Addresses of tables of CHUNK ``u64`` each.
+    """Addresses of the tables of a chunk, ``u64[CHUNK]`` each.
 
-    ``number`` has each row's place in the view, and once it is looked up, its number in the view; ``base``
-    its number in the map (the same table where no mask parts the two), ``segment`` its segment, ``exponent``
-    that of its game's highest tile, ``row`` its address, and ``board`` that of its packed board.
+    ``number`` has each row's place in the view, and after the look-up its number in the view; ``base`` its
+    number in the map (the same table without a mask); ``segment`` its segment; ``exponent`` that of its
+    game's highest tile; ``row`` its address; ``board`` the address of its packed board.
     """
 
     number: Any
@@ -54,7 +52,7 @@ class Chunk(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """What of a row the outputs need: segment, label, bytes ``lead`` to ``last``, packed board."""
+    """The parts of a row that the outputs need: segment, label, bytes ``lead`` to ``last``, packed board."""
 
     segments: Any
     labels: Any
@@ -66,13 +64,13 @@ class Wants(NamedTuple):
 
 @register_jitable
 def run_of(tables: Any, segment: Any) -> Any:
-    """The ordinal of a segment's run."""
+    """Return the ordinal of a segment's run."""
     return load32(tables.run + (segment << U64(2)))
 
 
 @register_jitable
 def _draw(number: Any, tables: Any, cap_key: Any) -> Any:
-    """The row that a capped number stands for in this epoch; see ``tape2048.Capped``."""
+    """Return the row of a capped number in this epoch; see ``tape2048.Capped``."""
     run = find(number, tables.cap_entries, tables.cap_starts, tables.cap_shift)
     begin = word(tables.cap_starts, run)
     slot = number - begin
@@ -93,7 +91,7 @@ def _draw(number: Any, tables: Any, cap_key: Any) -> Any:
 
 @register_jitable
 def _unmask(number: Any, tables: Any) -> Any:
-    """The row of the map that is the ``number``-th (from 0) with its bit set."""
+    """Return the ``number``-th row (from 0) of the map with its bit set."""
     sample = number >> U64(9)
     low, high = word(tables.samples, sample), word(tables.samples, sample + U64(1))
     while low < high:  # the last block with at most `number` bits set before it
@@ -116,7 +114,7 @@ def _unmask(number: Any, tables: Any) -> Any:
 
 @register_jitable
 def _within(numbers: Any, count: Any, limit: Any) -> Any:
-    """How many of the numbers, from the first on, are below the limit."""
+    """Count the leading numbers that are below the limit."""
     highest = U64(0)
     for k in range(count):
         highest = max(highest, word(numbers, k))
@@ -130,7 +128,7 @@ def _within(numbers: Any, count: Any, limit: Any) -> Any:
 
 @register_jitable
 def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
-    """Rows and numbers of slots in a pool; returns how many there are."""
+    """Turn slots of a pool into row addresses and numbers; return how many slots are in the pool."""
     count = _within(chunk.number, count, tables.pool_rows)
     for k in range(count):
         slot = word(chunk.number, k)
@@ -142,10 +140,10 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
 
 @register_jitable
 def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
-    """Addresses by numbers in the map.
+    """Compute addresses from numbers in the map.
 
-    ``where``: address of number 0 where all stand in one line, else 0 and a table of it for each segment; and
-    bytes of one.
+    ``where``: address of number 0 if all are adjacent, else 0; a table of that address for each segment; and
+    the bytes of an element.
     """
     line, origins, size = where
     if line:
@@ -158,13 +156,13 @@ def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
 
 @register_jitable
 def _exponent(base: Any, tables: Any) -> Any:
-    """The exponent of the highest tile of a row's game, by the row's segment."""
+    """Return the exponent of the highest tile of a row's game, by the row's segment."""
     return load8(tables.exponents + find(base, tables.entries, tables.starts, tables.shift))
 
 
 @register_jitable
 def _label(chunk: Any, count: Any, tables: Any) -> None:
-    """The exponents of the rows' games; see ``plan`` for the table of them."""
+    """Look up the exponents of the rows' games; see ``row_map`` for the label guide."""
     shift = tables.shift
     if not tables.labels:
         for k in range(count):
@@ -182,7 +180,7 @@ def _label(chunk: Any, count: Any, tables: Any) -> None:
 
 @register_jitable
 def _resolve(chunk: Any, count: Any, tables: Any, cap_key: Any) -> Any:
-    """Numbers in the view and in the map, from places; returns how many of these are within the view."""
+    """Turn places into numbers in the view and in the map; return how many are within the view."""
     if tables.pool:
         count = _take_from_pool(chunk, count, tables)
     count = _within(chunk.number, count, tables.limit)
@@ -197,10 +195,10 @@ def _resolve(chunk: Any, count: Any, tables: Any, cap_key: Any) -> Any:
 
 @register_jitable
 def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> Any:
-    """Fill the tables of a chunk from its places, as far as they are wanted.
+    """Fill the wanted tables of a chunk from its places.
 
     Returns:
-        How many of the places are within the view.
+        The number of leading places within the view.
     """
     count = _resolve(chunk, count, tables, cap_key)
     if wants.segments:
@@ -217,39 +215,39 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
 
 
 @register_jitable
-def ask_for_rest(first: Any, last: Any, near: Any) -> None:
-    """Ask for the cache line of the last byte of what takes no more than 64, if the first is in another.
+def prefetch_last_line(first: Any, last: Any, near: Any) -> None:
+    """Prefetch the cache line of the last of at most 64 bytes, if the first byte is in another line.
 
-    Else the request goes to ``near``, which is in the cache: a line that is asked for while it is on its way
-    takes up a place among the requests again (an eighth of the time, with rows of 28 bytes), and a branch
-    would be guessed wrong for each third row.
+    Otherwise prefetch ``near``, which is in the cache: a second request for a line in flight takes another
+    slot (an eighth of the time, with rows of 28 bytes), and a branch would be mispredicted for every third
+    row.
     """
     prefetch_many(last if (first ^ last) & _LINE else near)
 
 
 @register_jitable
-def ask_for_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
-    """Ask for the first cache line of what is wanted of a chunk's row ``k``, and the second one of ``other``.
+def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
+    """Prefetch the first wanted cache line of a chunk's row ``k``, and the second one of row ``other``.
 
-    In a loop over a whole chunk, ``other`` is some rows behind: asked for at once, before the page of the
-    first is found, second lines made batches of tokens take 2 to 4% more.
+    In a loop over a chunk, ``other`` is some rows behind: requested at once, before the page walk of the
+    first line, second lines slowed batches of tokens by 2 to 4%.
     """
     prefetch_many(word(chunk.row, k) + wants.lead)
     row = word(chunk.row, other)
-    ask_for_rest(row + wants.lead, row + wants.last, chunk.row)
+    prefetch_last_line(row + wants.lead, row + wants.last, chunk.row)
 
 
 @register_jitable
-def ask_for_rows(chunk: Any, count: Any, wants: Any) -> None:
-    """Ask for the cache lines of what is wanted of a chunk's rows."""
+def prefetch_rows(chunk: Any, count: Any, wants: Any) -> None:
+    """Prefetch the wanted cache lines of a chunk's rows."""
     if wants.rows:
         for k in range(count):
-            ask_for_row(chunk, k, k, wants)
+            prefetch_row(chunk, k, k, wants)
 
 
 @register_jitable
-def ask_for_boards(chunk: Any, count: Any, wants: Any) -> None:
-    """Ask for the cache lines of a chunk's packed boards, if they are wanted."""
+def prefetch_boards(chunk: Any, count: Any, wants: Any) -> None:
+    """Prefetch the cache lines of a chunk's packed boards, if wanted."""
     if wants.boards:
         for k in range(count):
             prefetch_many(word(chunk.board, k))

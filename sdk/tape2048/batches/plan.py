@@ -1,12 +1,13 @@
-"""What a call of the gather is made of: tables, order and outputs, as the addresses that the kernel takes.
+"""Arguments of the gather kernel: tables, order and outputs, as the addresses of their arrays.
 
 A call with thirty arrays took 10 us before it did anything, with four 1 us; a batch takes 50 to 100. The
-arrays of a view do not change, so their addresses are written into one array once, and that is passed.
-Each class here keeps alive what its addresses point to, and says in one place what stands where.
+arrays of a view do not change, so their addresses are written once into one array. The classes here define
+the order of its entries, and keep the arrays alive.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Cap(NamedTuple):
-    """At most so many rows of each run; which ones, the order's key says.
+    """A cap on the rows of each run; the order's key draws them.
 
     Attributes:
         guide: over the capped numbers of the runs' rows.
-        evenly: draw at equal distances, not one row at random of each of equal stretches.
+        evenly: draw at equal distances, not one random row of each of equal stretches.
     """
 
     guide: Guide
@@ -33,7 +34,7 @@ class Cap(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Rows that were copied together: chunks of the view, one after the other.
+    """Copied rows: chunks of the view, one after the other.
 
     Attributes:
         rows: the copied rows, ``u8[n, row_bytes]``.
@@ -49,55 +50,35 @@ class Pool(NamedTuple):
 NO_CAP = Cap(NO_GUIDE, evenly=False)
 NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
+_TABLES = """
+    limit entries starts shift line address packed board_line board run end rows row_bytes run_starts
+    words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts pool_shift pool_rows
+    labels exponents thresholds threshold_count patterns
+"""
+_OUTPUTS = "records tokens flags targets row run step action legal move symmetry segment base"
 
-class Tables(NamedTuple):
+
+class Tables(namedtuple("Tables", _TABLES)):  # noqa: PYI024 - thirty entries of one type, u64
     """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
 
-    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` says that there are
-    packed boards, whose addresses are in ``board``, or follow from ``board_line``. ``labels`` is a guide of
-    its own (see :func:`make_label_guide`); 0 where there is none. ``exponents`` has the exponent
-    of the highest tile for each segment, not for each run: that spares most batches the run. ``patterns`` has
-    a row's labels for each exponent, as the bytes of a word; 0 where they do not fit.
+    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` is 1 with packed
+    boards, whose addresses are in ``board`` or follow from ``board_line``. ``labels`` is the label guide (see
+    :func:`make_label_guide`). ``exponents`` has the exponent of the highest tile of each segment, not of each
+    run, so most batches need no run. ``patterns`` has a row's labels for each exponent, as the bytes of a
+    word; 0 if they do not fit.
     """
 
-    limit: Any
-    entries: Any
-    starts: Any
-    shift: Any
-    line: Any
-    address: Any
-    packed: Any
-    board_line: Any
-    board: Any
-    run: Any
-    end: Any
-    rows: Any
-    row_bytes: Any
-    run_starts: Any
-    words: Any
-    ranks: Any
-    samples: Any
-    cap_entries: Any
-    cap_starts: Any
-    cap_shift: Any
-    cap_evenly: Any
-    pool: Any
-    pool_firsts: Any
-    pool_shift: Any
-    pool_rows: Any
-    labels: Any
-    exponents: Any
-    thresholds: Any
-    threshold_count: Any
-    patterns: Any
+    __slots__ = ()
 
 
 class Order(NamedTuple):
-    """The entries of an order, likewise.
+    """The entries of an order, ``u64``.
 
-    ``kind`` is one of ``gather_kernel.STRAIGHT``, SHUFFLED and LISTED; ``listed`` the address of the places,
-    ``i64``; ``cap_key`` and ``symmetry_key`` what draws rows and symmetries (``symmetry_key`` 0: boards stay
-    as they are).
+    Attributes:
+        kind: ``gather_kernel.STRAIGHT``, SHUFFLED or LISTED.
+        listed: address of the listed places, ``i64``.
+        cap_key: key of the capped rows.
+        symmetry_key: key of the symmetries; 0 leaves boards as they are.
     """
 
     kind: Any
@@ -106,32 +87,20 @@ class Order(NamedTuple):
     symmetry_key: Any = 0
 
 
-class Outputs(NamedTuple):
-    """The entries of a target, likewise: addresses of C-ordered arrays, 0 for what is not asked for.
+class Outputs(namedtuple("Outputs", _OUTPUTS, defaults=[0] * 13)):  # noqa: PYI024 - as above
+    """The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
 
     For a batch of B rows: ``records`` u8[B, row_bytes], ``tokens`` u8[B, 16], ``flags`` bool[B, T] and
-    ``targets`` f32[B, T] (labels), ``row`` i64[B] (number in the view, behind its cap), ``run`` and
-    ``step`` u4[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u4[B] and ``base``
+    ``targets`` f32[B, T] (labels), ``row`` i64[B] (number in the view, after its cap), ``run`` and
+    ``step`` u32[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u32[B] and ``base``
     i64[B] (number in the map).
     """
 
-    records: Any = 0
-    tokens: Any = 0
-    flags: Any = 0
-    targets: Any = 0
-    row: Any = 0
-    run: Any = 0
-    step: Any = 0
-    action: Any = 0
-    legal: Any = 0
-    move: Any = 0
-    symmetry: Any = 0
-    segment: Any = 0
-    base: Any = 0
+    __slots__ = ()
 
 
 def _label_patterns(thresholds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The labels of each exponent as eight bytes, ``u8[256, 8]``; none for more than eight thresholds."""
+    """Make each exponent's labels as eight bytes, ``u8[256, 8]``; none for more than eight thresholds."""
     if len(thresholds) > 8:
         return np.empty((0, 8), np.uint8)
     patterns = np.zeros((256, 8), np.uint8)
@@ -140,25 +109,25 @@ def _label_patterns(thresholds: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Address of the first element; 0 for an array without any."""
+    """Return the address of the first element; 0 for an empty array."""
     return int(array.__array_interface__["data"][0]) if array.size else 0
 
 
 class Plan:
-    """The tables of a view (or of a pool of its rows), ready for the kernel.
+    """The tables of a view, or of a pool of its rows, as the kernel takes them.
 
     Args:
-        rows: the view's map. The rows themselves must be kept alive by the caller.
-        cap: its cap.
-        pool: rows copied out of it.
+        rows: the view's map; the caller keeps the rows themselves alive.
         exponents: exponent of the highest tile of each run, ``u8[R]``.
         thresholds: exponents to compare with, ``u8[T]``.
-        labels: from :func:`make_label_guide`; without, labels take a look-up more.
+        cap: the view's cap.
+        pool: rows copied out of the view.
+        labels: from :func:`make_label_guide`; without it, labels take another look-up.
 
     Attributes:
-        words: what the kernel takes, ``u64``.
-        line: address of row 0, number of rows and bytes of a row, ``u64``, where the view's rows stand in one
-            line in memory and in the view's order; else None.
+        words: the entries of ``Tables``, ``u64``.
+        line: address of row 0, number of rows and bytes of a row, ``u64``, if all rows are adjacent in memory
+            and in the view's order; else None.
     """
 
     __slots__ = ("_kept", "line", "words")

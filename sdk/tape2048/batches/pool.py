@@ -1,15 +1,15 @@
-"""A shuffle in bounded memory: chunks are read in order, and batches drawn from some of them at a time.
+"""Shuffle in bounded memory: draws batches from a pool of chunks, which are read sequentially.
 
-A chunk is 2**16 rows that follow one another in the view. An epoch takes all chunks in a random order,
-dealt to the ranks in turns. A rank puts as many of its chunks as fit half of ``pool_rows`` into a pool,
-and serves the pool's rows in a random order; meanwhile a thread reads the next pool into the other half.
-Both orders are keyed bijections: what stands in a batch follows from (seed, epoch, number), as without
-pools, and resuming in the middle reads one pool again.
+A chunk is 2**16 consecutive rows of the view. An epoch has all chunks in a random order, which the ranks take
+in turns. A rank reads as many of its chunks as fit half of ``pool_rows`` into a pool, and serves the pool's
+rows in a random order, while a thread reads the next pool into the other half. Both orders are keyed
+bijections: (seed, epoch, index) decides a batch, as without pools, and resuming in the middle reads one pool
+again.
 
-What this gives up: rows of one game stand in one or two chunks, so they meet in the same pool; a batch is a
-random sample of its pool's chunks, and not of the corpus. With c chunks in a pool, a batch sees some c
-places of the corpus (and mostly c games or a few more), other ones in each epoch. So the pool should hold
-hundreds of chunks: 512 of them are 33M rows or 0.94 GB, twice that in memory.
+The price: a batch is a random sample of its pool's chunks and not of the corpus, and the rows of one game, in
+one or two chunks, meet in the same pool. With c chunks in a pool, a batch sees about c places of the corpus
+(and mostly c games or a few more), different ones in each epoch. So the pool should hold hundreds of chunks:
+512 of them are 33M rows or 0.94 GB, twice that in memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.batches import gather_kernel
+from tape2048.batches.gatherer import NO_KEYS
 from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
 from tape2048.batches.shuffle import Permutation
 from tape2048.io.bulk_read import allocate
@@ -33,27 +34,23 @@ if TYPE_CHECKING:
     from tape2048.batches.fields import Batch
     from tape2048.batches.gatherer import Gatherer
 
-__all__ = ["PoolReader"]
-
-#: Rows of a chunk: 1.8 MB, which a disk reads at its full speed. A corpus of fewer than CHUNKS_MIN a rank
-#: has smaller ones.
+#: Bits of a chunk's rows: 1.8 MB, which a disk reads at full speed. A corpus with fewer than CHUNKS_MIN
+#: chunks a rank has smaller ones.
 CHUNK_SHIFT = 16
 CHUNKS_MIN = 64
 
-#: The next pool begins to be read when one part in so many of a pool was served.
+#: The next pool is read once this fraction (1 in 16) of a pool has been served.
 READ_AHEAD_AFTER = 16
-
-_NO_KEYS = np.empty(0, np.uint64)
 
 
 class _Epoch(NamedTuple):
     """This rank's share of an epoch.
 
     Attributes:
-        chunks: numbers of the chunks of each pool.
-        starts: first row of each pool in the rank's order, and their number, ``i64[P + 1]``.
-        seed: what the pools' orders are drawn with.
-        cap_key: what draws the capped rows that are copied.
+        chunks: chunk numbers of each pool.
+        starts: first row of each pool in the rank's order, and the number of rows, ``i64[P + 1]``.
+        seed: seed of the pools' orders.
+        cap_key: key of the capped rows.
     """
 
     chunks: list[NDArray[np.int64]]
@@ -70,39 +67,30 @@ class _Loaded(NamedTuple):
 
 
 class PoolReader:
-    """Reads pools and fills batches from them.
+    """Reader of pools that fills batches from them.
 
     Args:
-        gatherer: of the view.
-        rows: of an epoch, all ranks together.
-        row_bytes: of a row.
+        gatherer: the gatherer of the view.
+        rows: rows of an epoch on all ranks together.
+        row_bytes: bytes of a row.
         pool_rows: most rows in memory.
-        rank: this one.
-        world_size: how many there are.
+        ranks: this rank, and the number of ranks.
 
     Attributes:
-        rank_rows: rows that each rank serves in an epoch: those of the rank that has the fewest.
+        rank_rows: rows that each rank serves in an epoch: as many as the rank with the fewest has.
 
     Raises:
-        ValueError: fewer ``pool_rows`` than two chunks.
+        ValueError: ``pool_rows`` is less than two chunks.
     """
 
     def __init__(
-        self,
-        gatherer: Gatherer,
-        *,
-        rows: int,
-        row_bytes: int,
-        pool_rows: int,
-        rank: int,
-        world_size: int,
+        self, gatherer: Gatherer, rows: int, row_bytes: int, *, pool_rows: int, ranks: tuple[int, int]
     ) -> None:
         self._gatherer = gatherer
         self._rows = rows
         self._row_bytes = row_bytes
-        self._rank = rank
-        self._world = world_size
-        fine = (rows // (CHUNKS_MIN * world_size)).bit_length() - 1
+        self._rank, self._world = ranks
+        fine = (rows // (CHUNKS_MIN * self._world)).bit_length() - 1
         self._shift = max(0, min(CHUNK_SHIFT, fine))
         size = 1 << self._shift
         if pool_rows < 2 * size:
@@ -110,16 +98,15 @@ class PoolReader:
         self._pool_chunks = pool_rows // 2 >> self._shift
         self._chunks = -(-rows // size)
         self.rank_rows = rows
-        if world_size > 1:
-            # The rank with the fewest rows may be the one that has the short chunk, in another epoch if
-            # not in this.
+        if self._world > 1:
+            # In some epoch, the rank with the fewest chunks has the short one.
             short = self._chunks * size - rows
-            self.rank_rows = max(0, self._chunks // world_size * size - short)
+            self.rank_rows = max(0, self._chunks // self._world * size - short)
         self._epochs: dict[tuple[int, int], _Epoch] = {}
-        self._begin_reading()
+        self._reset()
 
-    def _begin_reading(self) -> None:
-        """Have no pool, no thread that reads one, and no lock that is held."""
+    def _reset(self) -> None:
+        """Start without pools, reader thread, and locks that another thread holds."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._pools: dict[tuple[int, int, int], Future[_Loaded]] = {}
@@ -128,45 +115,42 @@ class PoolReader:
     def fill(
         self,
         batch: Batch,
+        epoch: tuple[int, int],
+        places: tuple[int, int],
+        order: NDArray[np.uint64],
         *,
-        seed: int,
-        epoch: int,
-        first: int,
-        count: int,
         cap_key: int,
-        symmetry_key: int,
     ) -> None:
-        """Fill a batch with ``count`` rows of this rank's order of an epoch, from its ``first`` on.
+        """Fill a batch from this rank's order of an epoch (a seed and a number); a batch may span two pools.
 
-        A batch across the end of a pool takes the rest from the next one.
+        ``places``: first place in the rank's order, and number of rows; ``order``: the entries of a SHUFFLED
+        ``Order``, ``u64``; ``cap_key``: its key of the capped rows.
         """
         if self._process != os.getpid():
-            self._begin_reading()  # a fork has what its parent waits for, and not the thread that reads it
-        share = self._epoch(seed, epoch, cap_key)
+            self._reset()  # a forked child has its parent's futures but not the thread that completes them
+        share = self._epoch(epoch, cap_key)
+        place, count = places
         done = 0
         while done < count:
-            place = first + done
             number = int(np.searchsorted(share.starts, place, "right")) - 1
             begin, end = int(share.starts[number]), int(share.starts[number + 1])
             some = min(count - done, end - place)
-            # Not at once: other threads may still be at the end of the pool before, which would have to go.
+            # Not at once: other threads may still need the end of the previous pool.
             ahead = place - begin >= (end - begin) // READ_AHEAD_AFTER
-            loaded = self._pool(share, (seed, epoch), number, ahead=ahead)
-            order = Order(gather_kernel.SHUFFLED, cap_key=cap_key, symmetry_key=symmetry_key)
-            places = place - begin, some
-            self._gatherer.fill_part(loaded.plan, order, places, batch, loaded.keys, at=done)
-            done += some
+            loaded = self._pool(share, epoch, number, ahead=ahead)
+            self._gatherer.fill_part(loaded.plan, order, (place - begin, some), batch, loaded.keys, at=done)
+            place, done = place + some, done + some
         self._gatherer.finish(batch, count)
 
-    def _epoch(self, seed: int, epoch: int, cap_key: int) -> _Epoch:
+    def _epoch(self, epoch: tuple[int, int], cap_key: int) -> _Epoch:
         with self._lock:
-            if (seed, epoch) not in self._epochs:
+            if epoch not in self._epochs:
                 if len(self._epochs) > 1:
                     self._epochs.clear()
-                self._epochs[seed, epoch] = self._deal(seed, epoch, cap_key)
-            return self._epochs[seed, epoch]
+                self._epochs[epoch] = self._plan_epoch(*epoch, cap_key)
+            return self._epochs[epoch]
 
-    def _deal(self, seed: int, epoch: int, cap_key: int) -> _Epoch:
+    def _plan_epoch(self, seed: int, epoch: int, cap_key: int) -> _Epoch:
         derived = hashlib.sha256(
             b"tape2048 pool 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
         )
@@ -177,7 +161,7 @@ class PoolReader:
         pools, sizes = [], []
         for at in range(0, len(mine), self._pool_chunks):
             chunks = mine[at : at + self._pool_chunks]
-            # The one short chunk stands last in its pool, so that slots are chunks by a shift.
+            # The short chunk comes last in its pool, so that a shift turns a slot into a chunk.
             chunks = chunks[np.argsort(chunks == self._chunks - 1, kind="stable")]
             pools.append(chunks)
             sizes.append(int(self._lengths(chunks).sum()))
@@ -189,27 +173,24 @@ class PoolReader:
         return ends - first
 
     def _pool(self, share: _Epoch, epoch: tuple[int, int], number: int, *, ahead: bool) -> _Loaded:
-        """A pool, read if it is not there; and beside it the next one (``ahead``), or the one before."""
+        """Return a pool, read if it is missing; keep the next one (``ahead``) or the previous one as well."""
         with self._lock:
             beside = number + 1 if ahead else number - 1
             kept = {(*epoch, number), (*epoch, beside)}
             self._pools = {key: pool for key, pool in self._pools.items() if key in kept}
+            if self._reader is None:
+                self._reader = ThreadPoolExecutor(1, thread_name_prefix="tape2048-pool")
             for each in (number, beside) if ahead and beside < len(share.chunks) else (number,):
                 if (*epoch, each) not in self._pools:
-                    self._pools[*epoch, each] = self._submit(share, each)
+                    self._pools[*epoch, each] = self._reader.submit(self._read, share, each)
             wanted = self._pools[*epoch, number]
         try:
             return wanted.result()
         except Exception:
-            with self._lock:  # a file that was restored, or memory that was freed: next time it may go
+            with self._lock:  # the next attempt may succeed: a file was restored, or memory was freed
                 if self._pools.get((*epoch, number)) is wanted:
                     del self._pools[*epoch, number]
             raise
-
-    def _submit(self, share: _Epoch, number: int) -> Future[_Loaded]:
-        if self._reader is None:
-            self._reader = ThreadPoolExecutor(1, thread_name_prefix="tape2048-pool")
-        return self._reader.submit(self._read, share, number)
 
     def _read(self, share: _Epoch, number: int) -> _Loaded:
         self._gatherer.check_files()
@@ -217,12 +198,11 @@ class PoolReader:
         lengths = self._lengths(chunks)
         rows = allocate(int(lengths.sum()) * self._row_bytes).reshape(-1, self._row_bytes)
         firsts = (chunks << self._shift).astype(np.uint64)
+        order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
         end = 0
         for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-            target = Outputs(records=address_of(rows[end:]))
-            order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
-            plan = self._gatherer.plan.words
-            gather_kernel.fill(plan, order, (first, length), _NO_KEYS, np.array(target, np.uint64))
+            target = np.array(Outputs(records=address_of(rows[end:])), np.uint64)
+            gather_kernel.fill(self._gatherer.plan.words, order, (first, length), NO_KEYS, target)
             end += length
         keys = Permutation(end, seed=share.seed, epoch=number).keys
         return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)

@@ -1,4 +1,4 @@
-"""An epoch's order without a list of it: a keyed bijection on [0, n), computed where it is needed.
+"""Shuffle: a keyed bijection on [0, n), computed on the fly.
 
 The i-th row of the epoch is ``permutation(i)``. Nothing of size n is stored, so a loader over 1e9 rows
 holds a few hundred bytes of shuffle, and its whole state is (seed, epoch, position).
@@ -11,28 +11,28 @@ an index is the pair ``(low, high)``, ``low < 2**k``, ``high < b``, and a double
     low  = low  + F(high)  mod 2**k
     high = high + G(low)   mod b
 
-A result that is not below n goes through the network again until it is. The domain exceeds n by less
-than 2**k, so that this happens to one index in sqrt(n / 2); no division is needed, since one half is a
-power of two; and adding, where XOR would be as good otherwise, lets permutations of either parity come up.
+A result that is not below n goes through the network again until it is. The domain exceeds n by less than
+2**k, so this happens to one index in sqrt(n / 2). No division is needed, since one half is a power of two.
+Additions allow permutations of both parities, unlike XOR.
 
-**Round functions.** All arithmetic is modulo 2**w, in lanes of w = 16 bits up to n = 2**31, which AVX2 has
-sixteen of in one register, and of w = 32 above. Two keyed products with a shift between them ("xorshift
-multiply", as in the finalizer of MurmurHash3, Appleby 2011) map x to ::
+**Round functions.** All arithmetic is modulo 2**w, in lanes of w = 16 bits up to n = 2**31 (sixteen in an
+AVX2 register), and of w = 32 above. Two keyed products with a shift between them ("xorshift multiply", as in
+the finalizer of MurmurHash3, Appleby 2011) map x to ::
 
     y = (x ^ key) * factor,    y = (y ^ y >> w/2) * second_factor
 
-F is y ^ y >> w/2, whose low k bits count; G is y * b >> w, an offset below b by Lemire's multiply and shift
-(ACM TOMACS 2019). Of 2**16 values, that makes some offsets half as frequent again as others; the sum of six
-rounds is uniform to 3e-7 (n = 1e9).
+F is the low k bits of y ^ y >> w/2; G is y * b >> w, an offset below b by Lemire's multiply and shift (ACM
+TOMACS 2019). From 2**16 values, some offsets are half as frequent again as others; the sum of six rounds is
+uniform to 3e-7 (n = 1e9).
 
-**Keys** are SHAKE-128 of (n, seed, epoch): neighbouring seeds and epochs have nothing in common.
+**Keys** are SHAKE-128 of (n, seed, epoch), so neighbouring seeds and epochs are unrelated.
 
-**Rounds.** Decided by tests; ``tests/sdk/batches/test_shuffle.py`` keeps those that told the most. Over small
-domains all n! permutations must be equally likely. Over larger ones, the number of pairs that share
-``high`` and keep their distance in ``low`` must be distributed as in a random permutation: that is what
-tells a Feistel network of few rounds from one (Patarin, "Generic attacks on Feistel schemes", Asiacrypt
-2001). In standard errors of 1,500 to 500,000 permutations, the worse of mean and variance of that number,
-and the chi-square of the n!:
+**Rounds.** Chosen by tests; ``tests/sdk/batches/test_shuffle.py`` keeps the most sensitive ones. Over small
+domains, all n! permutations must be equally likely. Over larger ones, the number of pairs that share ``high``
+and keep their distance in ``low`` must be distributed as in a random permutation; that distinguishes a
+Feistel network of few rounds (Patarin, "Generic attacks on Feistel schemes", Asiacrypt 2001). The table has
+the deviation of the mean or variance of that number, whichever is worse, and of the chi-square of the n!, in
+standard errors of 1,500 to 500,000 permutations:
 
 ======  =======  ========  ========  =====  =====
 rounds  n = 256  n = 1024  n = 4096  5!     7!
@@ -45,10 +45,8 @@ rounds  n = 256  n = 1024  n = 4096  5!     7!
 20      1        2         1         0      -1
 ======  =======  ========  ========  =====  =====
 
-Lanes of 32 bits, at the same n, show the same.
-
-Larger n show less. So 12 rounds, and 24 up to n = 2**16, where speed does not matter. It is a shuffle and
-not a cipher: nobody who wants to predict it is kept from doing so.
+Lanes of 32 bits give the same deviations at the same n, and larger n smaller ones. Hence 12 rounds, and 24 up
+to n = 2**16, where speed does not matter. This is a shuffle and not a cipher: it does not resist prediction.
 """
 
 from __future__ import annotations
@@ -66,39 +64,30 @@ from tape2048.jit.intrinsics import add_below, fold
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "INDICES_MAX",
-    "SHORT_INDICES_MAX",
-    "SMALL_INDICES_MAX",
-    "Permutation",
-    "fill_permuted",
-    "permuted",
-]
-
 U64 = np.uint64
 
-#: Largest n: both halves stay within 20 bits.
+#: The largest n: both halves stay within 20 bits.
 INDICES_MAX = 1 << 40
 
-#: Largest n whose halves fit lanes of 16 bits, and the sum of two numbers below b too.
+#: The largest n whose halves, and the sum of two numbers below b, fit lanes of 16 bits.
 SHORT_INDICES_MAX = 1 << 31
 
-#: Largest n that gets twice the rounds: halves of a few bits mix slowly.
+#: The largest n with twice the rounds: halves of a few bits mix slowly.
 SMALL_INDICES_MAX = 1 << 16
 DOUBLE_ROUNDS = 6
 SMALL_DOUBLE_ROUNDS = 12
 
-# Where the parts of ``keys`` stand: n, bits of the low half, size of the high half, double rounds, bits of
-# a lane, and then (key, factor, second factor) of each round.
+# Layout of ``keys``: n, bits of the low half, size of the high half, double rounds, bits of a lane, and then
+# (key, factor, second factor) of each round.
 _N, _LOW_BITS, _HIGH_SIZE, _DOUBLE_ROUNDS, _LANE_BITS, _ROUND_KEYS = range(6)
 _DOUBLE_ROUND_WORDS = 6
 
-# Indices that go through all rounds together.
+# Indices that pass all rounds together.
 _TILE = 1024
 
 
 class Permutation:
-    """A bijection on [0, n) that a seed and an epoch choose.
+    """A bijection on [0, n), chosen by a seed and an epoch.
 
     Args:
         n: size, 1 <= n <= ``INDICES_MAX``.
@@ -109,10 +98,18 @@ class Permutation:
         n: as given.
         seed: as given.
         epoch: as given.
-        keys: ``u64[...]``, what the kernels of this module take; read-only.
+        keys: the keys for the kernels of this module, ``u64[...]``, read-only.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048.batches import Permutation
+        >>> order = np.empty(10, np.uint64)
+        >>> Permutation(10, seed=7, epoch=0).fill(0, order)
+        >>> sorted(order.tolist()) == list(range(10))
+        True
     """
 
     def __init__(self, n: int, *, seed: int, epoch: int) -> None:
@@ -141,26 +138,20 @@ class Permutation:
             out: ``u64[m]``, contiguous, ``start + m <= n``.
 
         Raises:
-            IndexError: positions outside [0, n).
-            TypeError: ``out`` is something else.
-            ValueError: ``start`` is no whole number.
+            IndexError: a position is outside [0, n).
+            TypeError: ``out`` is not such an array.
+            ValueError: ``start`` is not a whole number.
         """
-        start = self._checked(start, out)
-        fill_permuted(U64(start), self.keys, np.empty(_TILE, U64), out)
-
-    def _checked(self, start: int, out: NDArray[np.uint64]) -> int:
         start = as_int("start", start)
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out is a {type(out).__name__}; expected a writable, contiguous u64[m]")
         if out.dtype != np.uint64 or out.ndim != 1 or not out.flags.c_contiguous or not out.flags.writeable:
-            raise TypeError(
-                f"out is {out.dtype} of shape {out.shape}; expected a writable, contiguous u64[m]"
-            )
+            found = f"out is {out.dtype} of shape {out.shape}"
+            raise TypeError(f"{found}; expected a writable, contiguous u64[m]")
         if start < 0 or start + len(out) > self.n:
-            raise IndexError(
-                f"positions {start} to {start + len(out) - 1}; expected 0 <= position < {self.n}"
-            )
-        return start
+            found = f"positions {start} to {start + len(out) - 1}"
+            raise IndexError(f"{found}; expected 0 <= position < {self.n}")
+        fill_permuted(U64(start), self.keys, np.empty(_TILE, U64), out)
 
 
 def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:
@@ -183,7 +174,7 @@ def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:
 
 @register_jitable
 def _product(x: Any, keys: Any, at: Any) -> Any:
-    """Y of the round functions, below 2**w, with the keys that begin at ``at``."""
+    """Return y of the round functions, below 2**w, with the keys from ``at`` on."""
     bits = keys[_LANE_BITS]
     lane = (U64(1) << bits) - U64(1)
     y = ((x ^ keys[at]) * keys[at + 1]) & lane
@@ -192,20 +183,20 @@ def _product(x: Any, keys: Any, at: Any) -> Any:
 
 @register_jitable
 def _low_step(high: Any, keys: Any, at: Any) -> Any:
-    """F: what is added to the low half."""
+    """F, the summand of the low half."""
     y = _product(high, keys, at)
     return y ^ y >> (keys[_LANE_BITS] >> U64(1))
 
 
 @register_jitable
 def _high_step(low: Any, keys: Any, at: Any) -> Any:
-    """G: what is added to the high half."""
+    """G, the summand of the high half."""
     return _product(low, keys, at) * keys[_HIGH_SIZE] >> keys[_LANE_BITS]
 
 
 @kernel
 def permuted(i: Any, keys: Any) -> Any:
-    """The image of one position (``u64``, below n); many at once are much faster."""
+    """Return the image of one position (``u64``, below n); many at once are much faster."""
     low_bits, size = keys[_LOW_BITS], keys[_HIGH_SIZE]
     mask = (U64(1) << low_bits) - U64(1)
     while True:
@@ -224,10 +215,10 @@ def permuted(i: Any, keys: Any) -> Any:
 
 @register_jitable
 def _permute(start: Any, keys: Any, low: Any, high: Any, out: Any) -> None:
-    """:func:`permuted` for ``start, start + 1, ...``, with memory for their halves.
+    """Apply :func:`permuted` to ``start, start + 1, ...``, with memory for their halves.
 
-    The dtype of ``low`` and ``high`` is that of the lanes: each cast says that a result stays in its lane.
-    And it is one function: to hand an array on costs two atomic counts of its references.
+    ``low`` and ``high`` have the dtype of the lanes; each cast keeps a result in its lane. This is one
+    function, since passing an array costs two atomic updates of its reference count.
     """
     lane = low.dtype.type
     low_bits, n = keys[_LOW_BITS], keys[_N]
@@ -254,12 +245,12 @@ def _permute(start: Any, keys: Any, low: Any, high: Any, out: Any) -> None:
 
 @kernel
 def fill_permuted(start: Any, keys: Any, scratch: Any, out: Any) -> None:
-    """``out[j] = permuted(start + j)``; nothing is checked.
+    """Write ``out[j] = permuted(start + j)``, without checks.
 
     Args:
         start: ``u64``.
         keys: :attr:`Permutation.keys`.
-        scratch: ``u64[s]``, s >= 1; so many indices go through all rounds together.
+        scratch: ``u64[s]``, s >= 1, the number of indices that pass all rounds together.
         out: ``u64[m]``.
     """
     size = scratch.shape[0]

@@ -171,7 +171,7 @@ def append_dataset(
     with ExitStack() as stack:
         with storage_errors(target, "locking it"):
             try:
-                hold(target, stack)
+                hold_lock(target, stack)
             except (FileNotFoundError, NotADirectoryError):
                 raise NotADatasetError("no directory stands at this path", path=target) from None
         old = open_directory(target, stack)

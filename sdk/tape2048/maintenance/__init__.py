@@ -1,7 +1,7 @@
-"""Care of sessions: validation, merging, removal, quarantine.
+"""Maintenance of sessions: validation, merging, removal, quarantine.
 
-- `validate_session`: checks a session completely.
-- `merge_sessions`: makes one session of several.
+- `validate_session`: the complete check of a session.
+- `merge_sessions`: a new session made of several.
 - `Merged`: the result of a merge.
 """
 

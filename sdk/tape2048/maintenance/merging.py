@@ -1,13 +1,12 @@
-"""Many small sessions as one new session, in which every game is what it was.
+"""Merging of several sessions into one new session with the same games.
 
-A game keeps its rows, its seed and its place in the order of the sessions, so that labels and splits
-(which go by player and seed) do not change. Rows are copied block by block, each compared with its checksum.
-Where the games' ids differ between all sessions, rows and block checksums stay the same bytes; where they do
-not (each start of a recorder without a seed counts from 0), games are numbered anew in that order, and the
-checksums with them.
+A game keeps its rows, its seed and its place in the order of the sessions, so labels and splits (by player
+and seed) do not change. Rows are copied block by block, each compared with its checksum. If all games have
+different ids, rows and block checksums keep their bytes. If not (each start of a recorder without a seed
+counts from 0), the games are renumbered in that order, with new checksums.
 
-The table ``session`` keeps the facts that all sessions share; those that differ stand, for each session, in
-the list ``merged_from``. Embeddings are not carried over.
+The table ``session`` keeps the facts that all sessions share; the list ``merged_from`` has the others, for
+each session. Embeddings are not copied.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048.base.text import json_bytes
+from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ChecksumError, MergeError, MixedRowsError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
@@ -39,26 +38,34 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-#: Facts on which what a row or a label means depends, and a game's identity: all sessions have the same.
+#: Facts that define the meaning of rows and labels and the identity of games; equal in all sessions.
 _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_rate", "record_action")
 
-#: Facts that a merged session has of its own.
-_OWN = frozenset({"rows", "runs", "started_at", "ended_at", "recovered", "merged_from"})
+#: Facts of each session that the merged session replaces.
+_OWN = ("rows", "runs", "started_at", "ended_at", "recovered", "merged_from")
 
-#: A block larger than this is read in pieces; blocks of the recorder have 7 MB.
+#: Rows of a larger block are read in pieces; the recorder's blocks have 7 MB.
 _PIECE_ROWS = 1 << 18
 
-
-#: Not that of a recorder's unfinished sessions, which its next start takes up.
+#: Different from that of a recorder's unfinished sessions, which its next start finishes.
 _STAGING_SUFFIX = ".merging"
 
 
 class Merged(NamedTuple):
-    """What :func:`merge_sessions` made: where it is, of how much, and whether games were numbered anew."""
+    """The result of :func:`merge_sessions`.
+
+    Attributes:
+        path: the new session.
+        sessions: number of merged sessions.
+        rows: number of rows.
+        runs: number of runs.
+        bytes: size of its files.
+        renumbered: whether games have new ids.
+    """
 
     path: Path
     sessions: int
@@ -69,7 +76,7 @@ class Merged(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What is kept of one session while the others are looked at: no rows."""
+    """One session of a merge, without its rows."""
 
     path: Path
     runs: NDArray[np.void]
@@ -86,30 +93,36 @@ def merge_sessions(
     *,
     progress: Callable[[int, int], object] | None = None,
 ) -> Merged:
-    """Make one new session of several; they stay as they are.
+    """Merge sessions into a new one, and leave the originals unchanged.
 
-    The new one is named after the earliest start and the model tag, and appears when it has been read back
-    completely (:func:`tape2048.validate_session`), or not at all. Memory: the run tables, and a piece of
-    a block.
+    The new session is named after the earliest start and the model tag. It is published only after a complete
+    validation (:func:`tape2048.validate_session`). Memory holds the run tables and a piece of a block.
 
     Args:
-        paths: at least two sessions of one player, in any order; by their start they are put together.
-        out_dir: the directory that receives the new one; it is made where it is missing.
-        progress: called with the rows copied so far, and all.
+        paths: at least two sessions of one player; their starts decide the order.
+        out_dir: the directory for the new session; created if missing.
+        progress: called with the rows copied so far, and all rows.
 
     Returns:
         The new session.
 
     Raises:
-        MixedRowsError: rows with and without moves.
-        MergeError: sessions of others, of two players or sampling rates, a session named twice, or the same
-            game in two of them.
-        FormatError: a session that cannot be opened, or whose bytes are not those that were written.
-        StorageError: the operating system refused.
+        MixedRowsError: only some sessions have moves.
+        MergeError: a session is foreign or named twice, two sessions have different players or sampling
+            rates, or two contain the same game.
+        FormatError: a session cannot be opened, or its bytes have changed.
+        StorageError: an operation of the file system failed.
+
+    Example:
+        >>> from tape2048 import merge_sessions, sessions
+        >>> merge_sessions(sessions("selfplay"), "merged")
+        Traceback (most recent call last):
+        ...
+        tape2048.errors.MergeError: found 1 path, expected at least two sessions...
     """
     root = Path(os.path.abspath(out_dir))
     with contextlib.ExitStack() as held:
-        parts = list(_parts(paths, held))
+        parts = _open_parts(paths, held)
         _check_mergeable(parts)
         ids = np.concatenate([part.runs["id"] for part in parts])
         renumbered = len(np.unique(ids)) != len(ids)
@@ -127,16 +140,15 @@ def merge_sessions(
     return Merged(published, len(parts), rows, runs, size, renumbered)
 
 
-# ---------------------------------------------------------------------------------- looking at them
+# --------------------------------------------------------------------------------- inspection
 
 
-def _parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> Iterator[_Part]:
-    """The sessions by their start, none twice; they are held until the stack is closed."""
+def _open_parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> list[_Part]:
+    """Open the sessions, by their start, and lock them until the stack is closed."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
-        found = f"{len(paths)} path" + ("" if len(paths) == 1 else "s")
         raise MergeError(
-            f"found {found}, expected at least two sessions",
+            f"found {counted(len(paths), 'path')}, expected at least two sessions",
             hint="name each session that is to be merged, as in selfplay/*_model=greedy",
         )
     seen: set[str] = set()
@@ -147,31 +159,23 @@ def _parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) 
             raise MergeError("this session is named twice", path=path, hint="its games would count twice")
         seen.add(real)
         session = Session.open(path)
-        held.callback(lambda _: None, session._hold)  # noqa: SLF001 - the lock, without the rows' mapping
+        held.callback(lambda _: None, session.read_lock)  # the lock, without the rows' mapping
         parts.append(_part(session))
-    yield from sorted(parts, key=lambda part: (str(part.facts.get("started_at")), part.path.name))
+    return sorted(parts, key=lambda part: (str(part.facts.get("started_at")), part.path.name))
 
 
 def _part(session: Session) -> _Part:
+    convert = "convert it first: tape2048 convert"
     if session.manifest is None or session.blocks is None or not session.contiguous:
-        raise MergeError(
-            "this session has no manifest or block checksums: others wrote it",
-            path=session.path,
-            hint="convert it first: tape2048 convert",
-        )
+        found = "a foreign session, without a manifest or block checksums"
+        raise MergeError(found, path=session.path, hint=convert)
     if STEPS_NPY not in session.manifest.files:
-        raise MergeError(
-            f"the rows of this session are in shards; expected one {STEPS_NPY}",
-            path=session.path,
-            hint="convert it first: tape2048 convert",
-        )
+        found = f"the rows of this session are in shards; expected one {STEPS_NPY}"
+        raise MergeError(found, path=session.path, hint=convert)
     missing = [name for name in _SHARED if session.meta.get(name) is None]
     if missing:
-        raise MergeError(
-            f"this session does not say its {missing[0]}, on which what its games are depends",
-            path=session.path,
-            hint="leave it out",
-        )
+        found = f"this session has no {missing[0]}, which defines its games"
+        raise MergeError(found, path=session.path, hint="leave it out")
     offset = session.manifest.files[STEPS_NPY].bytes - len(session) * session.steps.dtype.itemsize
     blocks = np.sort(session.blocks, order="first_row")
     return _Part(session.path, session.runs, blocks, session.meta, session.steps.dtype, offset, len(session))
@@ -190,7 +194,7 @@ def _check_mergeable(parts: list[_Part]) -> None:
         for name in _SHARED:
             if part.facts[name] != first.facts[name]:
                 raise MergeError(
-                    f"{name} is {_short(part.facts[name])}; that of {first.path.name} is "
+                    f"{name} is {_short(part.facts[name])}; in {first.path.name} it is "
                     f"{_short(first.facts[name])}",
                     path=part.path,
                     hint="merge only sessions of one player, recorded alike",
@@ -214,13 +218,12 @@ def _short(value: object) -> str:
 
 
 def _facts(parts: list[_Part]) -> dict[str, Any]:
-    """What all share, and what each has of its own."""
+    """Separate the facts that all sessions share from those of each."""
     first = parts[0].facts
-    names = dict.fromkeys(name for part in parts for name in part.facts if name not in _OWN)
     shared = {
-        name: first[name]
-        for name in names
-        if name in first and all(name in part.facts and part.facts[name] == first[name] for part in parts)
+        name: value
+        for name, value in first.items()
+        if name not in _OWN and all(name in part.facts and part.facts[name] == value for part in parts)
     }
     own = [
         {
@@ -228,11 +231,10 @@ def _facts(parts: list[_Part]) -> dict[str, Any]:
             "rows": part.rows,
             "runs": len(part.runs),
             **{name: value for name, value in part.facts.items() if name not in shared and name not in _OWN},
-            **{name: part.facts[name] for name in ("started_at", "ended_at", "recovered", "merged_from")
-               if name in part.facts},
+            **{name: part.facts[name] for name in _OWN[2:] if name in part.facts},
         }
         for part in parts
-    ]  # fmt: skip
+    ]
     return {
         **shared,
         "started_at": str(first.get("started_at")),
@@ -249,8 +251,8 @@ def _name(facts: dict[str, Any]) -> str:
     name = f"{started}_model={facts.get('model_tag', 'merged')}"
     if not SESSION_NAME.fullmatch(name):
         raise MergeError(
-            f"found started_at {facts['started_at']!r} and model_tag {facts.get('model_tag')!r}, of which no "
-            "session's name can be made"
+            f"found started_at {facts['started_at']!r} and model_tag {facts.get('model_tag')!r}, "
+            "which make no valid name of a session"
         )
     return name
 
@@ -266,7 +268,7 @@ def _write(
     *,
     renumbered: bool,
 ) -> tuple[int, int, int]:
-    """Write all files of the new session and flush them; its bytes, rows and runs."""
+    """Write and flush all files of the new session; return its bytes, rows and runs."""
     from crc32c import crc32c
 
     rows = sum(part.rows for part in parts)
@@ -299,31 +301,28 @@ def _write(
     return size, rows, len(all_runs)
 
 
-def _copy_block(  # noqa: PLR0917 - from where, to where, what
+def _copy_block(  # noqa: PLR0917 - source, target, contents
     source: int, target: int, part: _Part, block: np.void, first_row: int, table: NDArray[np.void] | None
 ) -> int:
-    """Copy one block's rows; with ``table``, ids are those of the new run table. Returns its checksum there.
+    """Copy one block's rows, with the ids of ``table``, if given; return the new block's checksum.
 
     Raises:
-        ChecksumError: the rows are not those that were written.
+        ChecksumError: the rows have changed since they were written.
     """
     from crc32c import crc32c
 
     begin, count = int(block["first_row"]), int(block["rows"])
     path = part.path / STEPS_NPY
     found = written = 0
-    has_rows = part.runs["rows"] > 0  # a run without any begins where another one does
+    has_rows = part.runs["rows"] > 0  # a run without rows begins where another one does
     for at in range(begin, begin + count, _PIECE_ROWS):
         rows = np.empty(min(_PIECE_ROWS, begin + count - at), part.dtype)
         read_exactly(source, rows, part.data_offset + at * part.dtype.itemsize, path)
         found = crc32c(rows.view(np.uint8).data, found)
         if table is not None:
             # Runs tile the rows in order, so a row's run is the last one that begins at or before it.
-            owners = np.searchsorted(
-                part.runs["first_row"][has_rows],
-                np.arange(at, at + len(rows), dtype=np.uint64),
-                side="right",
-            )
+            numbers = np.arange(at, at + len(rows), dtype=np.uint64)
+            owners = np.searchsorted(part.runs["first_row"][has_rows], numbers, side="right")
             rows["run_id"] = table["id"][has_rows][owners - 1]
         data = rows.view(np.uint8).data
         written = crc32c(data, written) if table is not None else found
@@ -334,18 +333,18 @@ def _copy_block(  # noqa: PLR0917 - from where, to where, what
             f"{int(block['crc32c']):08x}",
             path=path,
             offset=part.data_offset + begin * part.dtype.itemsize,
-            hint="leave this session out, or put it away: tape2048 validate --quarantine",
+            hint="leave this session out, or quarantine it: tape2048 validate --quarantine",
         )
     return written
 
 
 def _check(draft: Path) -> None:
-    """Read what was written to its last byte, before anybody sees it."""
+    """Validate the new session completely before it is published."""
     report = validate_session(draft)
     if report.findings:
         first = report.findings[0]
         raise MergeError(
-            f"what was written does not pass ({first.error}: {first.message}); nothing was published",
+            f"the new session does not pass ({first.error}: {first.message}); nothing was published",
             path=first.path,
             hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
         )

@@ -1,12 +1,12 @@
-"""Where sessions go that are not what they should be: ``<root>/.quarantine/``, with the reason.
+"""Quarantine of damaged sessions, with the reason: ``<root>/.quarantine/``.
 
 ::
 
-    <root>/.quarantine/<name>/               the directory as it was, nothing changed
-    <root>/.quarantine/<name>.reason.json    what was found, by whom, when
+    <root>/.quarantine/<name>/               the directory, unchanged
+    <root>/.quarantine/<name>.reason.json    the findings, the program, the time
 
-Its name begins with a dot, so that no reader takes it for a session. What stands there is for a person to
-look at; moving the directory back is all it takes to have it again.
+The name begins with a dot, so no reader takes it for a session. To restore a session, move its directory
+back.
 """
 
 from __future__ import annotations
@@ -26,21 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tape2048.base.findings import Finding
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
 QUARANTINE = ".quarantine"
 _REASON = ".reason.json"
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a directory was put away: ``<name>.reason.json``.
-
-    Attributes:
-        was: its path before.
-        by: what put it there.
-        at: when, UTC, RFC 3339.
-        findings: each defect, as ``tape2048 validate --json`` says it.
-    """
+    """The content of ``<name>.reason.json``: previous path, program, time (UTC), and findings."""
 
     was: str
     by: str
@@ -49,12 +42,12 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) -> Path:
-    """Put a directory of ``root`` away that nobody else can be at work on; returns where it is now.
+    """Move a directory of ``root``, which no other process uses, to the quarantine; return its new path.
 
-    The reason is written first: whatever stands in the quarantine has one, also after a crash in between.
+    The reason is written first, so that even after a crash each directory in the quarantine has one.
 
     Raises:
-        StorageError: the operating system refused; the directory is where it was.
+        StorageError: an operation of the file system failed; the directory was not moved.
     """
     home = root / QUARANTINE
     name = path.name.lstrip(".")
@@ -71,7 +64,7 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
             note = home / f"{target.name}{_REASON}"
             if os.path.lexists(target):
                 continue
-            note.unlink(missing_ok=True)  # of a crash before the rename
+            note.unlink(missing_ok=True)  # left by a crash before the rename
             write_file(note, text)
             try:
                 rename_noreplace(path, target)
@@ -87,29 +80,26 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
     return target
 
 
-def quarantine_session(path: Path, findings: Sequence[Finding], upkeep: Upkeep, *, by: str) -> Path:
-    """Put a published session away, unless somebody reads it.
+def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLock, *, by: str) -> Path:
+    """Move a published session to the quarantine, unless a process reads it; return its new path.
 
     Raises:
-        HeldError: somebody reads it.
-        StorageError: the operating system refused; the session is where it was.
+        HeldError: a process reads it.
+        StorageError: an operation of the file system failed; the session was not moved.
     """
     with storage_errors(path, "moving it to the quarantine"):
-        taken = upkeep.take(path)
-    if taken is None:
-        raise HeldError(
-            "a process reads this session; it stays where it is",
-            path=path,
-            hint="end that process, then again",
-        )
+        locked = lock.try_lock(path)
+    if locked is None:
+        found = "a process reads this session, which was not moved"
+        raise HeldError(found, path=path, hint="end that process, and try again")
     try:
         return quarantine(path.parent, path, findings, by=by)
     finally:
-        upkeep.give_back(taken)
+        lock.unlock(locked)
 
 
-def quarantined(root: Path) -> list[str]:
-    """Names of what stands in the quarantine of a directory, sorted; none where it has none."""
+def list_quarantine(root: Path) -> list[str]:
+    """List the names of the directories in the quarantine, sorted; none without a quarantine."""
     try:
         with os.scandir(Path(root) / QUARANTINE) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

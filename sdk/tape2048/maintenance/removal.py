@@ -1,7 +1,7 @@
-"""Removing sessions, so that no reader ever meets half of one.
+"""Removal of sessions, atomic for readers.
 
-A session is first renamed to a name that nobody reads (``.<name>.removed``), the directory is flushed,
-and then its files go. What a crash leaves has such a name, and goes with the next removal.
+A session is renamed to a hidden name (``.<name>.removed``), the directory is flushed, and then its files are
+deleted. The next removal deletes what a crash has left under such a name.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tape2048.session.embeddings import EMBEDDINGS_FILES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 
-#: Sessions that are hidden before the directory is flushed once for all of them.
+#: Sessions hidden by one flush of the directory.
 _BATCH = 128
 
 
 class Removed(NamedTuple):
-    """What became of one session: gone, or left since it is read (neither), or an error."""
+    """The outcome for one session: removed, or kept since a process reads it (no error), or an error."""
 
     path: Path
     gone: bool
     error: TapeError | None = None
 
 
-def why_not_ours(path: Path) -> str | None:  # noqa: PLR0911 - one line for each reason
-    """Why a directory is not surely a session that the recorder or ``merge`` has published; None if it is.
+def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for each reason
+    """Return why a directory is not safe to remove; None for a session of the recorder or of ``merge``.
 
-    Nothing is removed that has another name, is a link, lacks a manifest, or holds anything else.
+    A directory with another name, without a manifest, or with other files is never removed; nor is a link.
     """
     if not SESSION_NAME.fullmatch(path.name):
         return "its name is not that of a session"
@@ -58,19 +58,15 @@ def why_not_ours(path: Path) -> str | None:  # noqa: PLR0911 - one line for each
     except TapeError as error:
         return error.message
     if manifest is None:
-        return f"it has no {MANIFEST}: others wrote it"
+        return f"it has no {MANIFEST}: it is a foreign session"
     if not {STEPS_NPY, METADATA_DB} <= names:
         return f"it lacks {STEPS_NPY} or {METADATA_DB}"
     foreign = sorted(names - {MANIFEST, *manifest.files, *EMBEDDINGS_FILES})
-    return f"it holds {foreign[0]}, which is no part of a session" if foreign else None
+    return f"it holds {foreign[0]}, which is not a file of a session" if foreign else None
 
 
-def hidden_leftovers(root: Path) -> list[Path]:
-    """What removals that were killed have left, sorted.
-
-    Raises:
-        OSError: the directory cannot be listed.
-    """
+def find_leftovers(root: Path) -> list[Path]:
+    """List what interrupted removals have left, sorted; raise OSError if the directory cannot be listed."""
     with os.scandir(root) as entries:
         return sorted(
             Path(entry.path)
@@ -79,87 +75,81 @@ def hidden_leftovers(root: Path) -> list[Path]:
         )
 
 
-def clear_leftovers(root: Path, upkeep: Upkeep) -> list[Removed]:  # noqa: ARG001 - the right to do so
-    """Remove what removals that were killed have left; says of each, sorted, what became of it.
-
-    One that fails does not keep the others: it would keep them for ever.
+def clear_leftovers(root: Path, removal_lock: RemovalLock) -> list[Removed]:  # noqa: ARG001 - proves the right
+    """Remove what interrupted removals have left, and continue after a failure; return the outcomes, sorted.
 
     Raises:
-        StorageError: the directory cannot be listed, or could not be flushed after.
+        StorageError: the directory cannot be listed or flushed.
     """
-    outcomes: list[Removed] = []
-    with storage_errors(root, "removing what was left"):
-        for path in hidden_leftovers(root):
-            try:
-                shutil.rmtree(path)
-            except OSError as error:
-                failed = storage_error(error, path, "removing what was left")
-                outcomes.append(Removed(path, gone=False, error=failed))
-            else:
-                outcomes.append(Removed(path, gone=True))
+    doing = "removing what was left"
+    with storage_errors(root, doing):
+        outcomes = [_delete(path, path, doing) for path in find_leftovers(root)]
         if outcomes:
             fsync_dir(root)
     return outcomes
 
 
+def _delete(path: Path, hidden: Path, doing: str) -> Removed:
+    try:
+        shutil.rmtree(hidden)
+    except OSError as error:
+        return Removed(path, gone=False, error=storage_error(error, hidden, doing))
+    return Removed(path, gone=True)
+
+
 def remove_sessions(
     root: Path,
     paths: Iterable[Path],
-    upkeep: Upkeep,
+    removal_lock: RemovalLock,
     *,
     still_needed: Callable[[Path], bool] = lambda _: True,
 ) -> Iterator[Removed]:
-    """Remove sessions of a directory, and say of each what became of it.
+    """Remove sessions of a directory, and continue after a failure.
 
     Args:
         root: the directory.
         paths: the sessions, directly in it.
-        upkeep: the right to do so.
-        still_needed: asked right before each is hidden; False leaves it, and it is not yielded.
+        removal_lock: the right to remove them.
+        still_needed: called right before each session is hidden; False keeps it without an outcome.
 
     Yields:
-        One after the other, in the order of ``paths``. One that fails does not keep the others.
+        The outcomes, in the order of ``paths``.
 
     Raises:
-        StorageError: they are gone, and the directory could not be flushed after.
+        StorageError: the directory could not be flushed after the removal.
     """
     remaining = iter(paths)
     while batch := list(itertools.islice(remaining, _BATCH)):
-        hidden = [found for path in batch if still_needed(path) for found in [_hide(path, upkeep)]]
+        hidden = [_hide(path, removal_lock) for path in batch if still_needed(path)]
         try:
             fsync_dir(root)
         except OSError as error:
-            # Nobody sees them any more, and nothing has been deleted: the next removal goes on.
+            # The sessions are hidden, and nothing has been deleted: the next removal continues.
             failed = storage_error(error, root, "flushing it")
             yield from (Removed(path, gone=False, error=failed) for path, _, _ in hidden)
             return
-        for path, outcome, taken in hidden:
+        for path, outcome, locked in hidden:
             try:
-                if not isinstance(outcome, Path):
+                if isinstance(outcome, Path):
+                    yield _delete(path, outcome, "removing it")
+                else:
                     yield Removed(path, gone=False, error=outcome)
-                    continue
-                try:
-                    shutil.rmtree(outcome)
-                except OSError as error:
-                    yield Removed(path, gone=False, error=storage_error(error, outcome, "removing it"))
-                    continue
-                yield Removed(path, gone=True)
             finally:
-                if taken is not None:
-                    upkeep.give_back(taken)
+                if locked is not None:
+                    removal_lock.unlock(locked)
         with storage_errors(root, "flushing it"):
             fsync_dir(root)
 
 
-def _hide(path: Path, upkeep: Upkeep) -> tuple[Path, Path | TapeError | None, int | None]:
-    """Rename one session; its path, then its hidden name, an error, or None where it is read; its lock."""
-    taken = None
+def _hide(path: Path, removal_lock: RemovalLock) -> tuple[Path, Path | TapeError | None, int | None]:
+    """Rename one session; return its path, its hidden path (an error; None if it is read), and its lock."""
+    locked = None
     try:
-        taken = upkeep.take(path)
-        if taken is None:
+        locked = removal_lock.try_lock(path)
+        if locked is None:
             return path, None, None
-        return path, rename_numbered(path, path.with_name(f".{path.name}.removed")), taken
+        return path, rename_numbered(path, path.with_name(f".{path.name}.removed")), locked
     except OSError as error:
-        if taken is not None:
-            upkeep.give_back(taken)
+        if locked is not None:
+            removal_lock.unlock(locked)
         return path, storage_error(error, path, "removing it"), None

@@ -1,4 +1,4 @@
-"""Checks of a session's rows as they pass by, a chunk at a time, in memory that the runs bound."""
+"""Streaming checks of a session's rows, chunk by chunk, in memory bounded by the runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from tape2048.formats.metadata import Metadata
     from tape2048.session.row_owners import Owners
 
-__all__ = ["BlockSums", "Place", "RowChecks"]
-
 _EXPONENT_MAX = 15
 _ACTION_MAX = 3
 
 
 class Place(NamedTuple):
-    """Where rows stand: the first one's number among all rows, the file, its byte, and a row's size."""
+    """The place of some rows: number of the first one, file, its offset there, and bytes of a row."""
 
     first: int
     path: Path
@@ -35,20 +33,20 @@ class Place(NamedTuple):
     row_bytes: int
 
     def plus(self, rows: int) -> Place:
-        """The place that many rows on."""
+        """Return the place that many rows later."""
         return self._replace(first=self.first + rows, offset=self.offset + rows * self.row_bytes)
 
 
 class RowChecks:
-    """Compare rows with the run table: feed chunks in row order, then ask for the defects.
+    """Comparison of rows with the run table: update with chunks in row order, then get the defects.
 
-    Where the run table says which rows a run has, and says it consistently, each row is compared with
-    that. Otherwise a row belongs to the run that it names, and is the next one of that run.
+    If the run table has consistent ranges of rows, each row is compared with them. Otherwise a row belongs to
+    the run that it names, and is the next row of that run.
 
     Args:
         metadata: the run table and the session's facts.
-        rows: number of rows to come, N.
-        path: of ``metadata.db``, named in errors.
+        rows: number of rows, N.
+        path: path of ``metadata.db``, named in errors.
     """
 
     def __init__(self, metadata: Metadata, rows: int, path: Path) -> None:
@@ -73,7 +71,7 @@ class RowChecks:
         self._highest = np.zeros(len(self._runs), np.uint8)
 
     def update(self, chunk: NDArray[np.void], place: Place) -> None:
-        """Check the next rows, ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
+        """Check the next rows, ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``."""
         if len(chunk) == 0:
             return
         ids, steps, exps = chunk["run_id"], chunk["step_idx"], np.ascontiguousarray(chunk["exps"])
@@ -97,7 +95,7 @@ class RowChecks:
         self._see_tiles(exps, owner)
 
     def defects(self) -> Iterator[TapeError]:
-        """All that was found, once every row has been fed."""
+        """Yield all defects, after the last update."""
         yield from self._defects
         for count, text, place in self._bad_rows.values():
             more = f" ({count} rows like it)" if count > 1 else ""
@@ -105,20 +103,18 @@ class RowChecks:
         yield from self._run_defects()
 
     def _note(self, kind: str, bad: NDArray[np.bool_], place: Place, describe: Callable[[int], str]) -> None:
-        """Count the bad rows of one kind, and keep the words for the first."""
+        """Count the bad rows of one kind, and describe the first one."""
         count = int(np.count_nonzero(bad))
-        if count == 0:
-            return
         if kind in self._bad_rows:
             before, text, first = self._bad_rows[kind]
             self._bad_rows[kind] = (before + count, text, first)
-            return
-        at = int(bad.argmax())
-        first = place.plus(at)
-        self._bad_rows[kind] = (count, f"row {first.first} {describe(at)}", first)
+        elif count:
+            at = int(bad.argmax())
+            first = place.plus(at)
+            self._bad_rows[kind] = (count, f"row {first.first} {describe(at)}", first)
 
     def _owner(self, ids: NDArray[np.uint64], place: Place) -> NDArray[np.int64]:
-        """Ordinal of each row's run, -1 where the table does not have it."""
+        """Return the ordinal of each row's run, -1 if the table does not have it."""
         if self._owners is not None:
             owner = self._owners.between(place.first, place.first + len(ids))
             due = self._runs["id"][owner]
@@ -136,13 +132,13 @@ class RowChecks:
         return owner
 
     def _number(self, owner: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-        """0-based number of each row within its run; 0 where there is no run."""
+        """Return the 0-based number of each row within its run; 0 without a run."""
         known = owner[owner >= 0]
         added = np.bincount(known, minlength=len(self._runs))
         if self._owners is not None:
             number = np.arange(first, first + len(owner)) - self._runs["first_row"][owner].astype(np.int64)
         else:
-            # Sorted by run, and stably, the rows of a run are numbered by their distance from its first.
+            # In a stable sort by run, a row's number is its distance from the first row of its run.
             unknown = len(owner) - len(known)
             order = np.argsort(owner, kind="stable")[unknown:]
             begins = np.cumsum(added) - added
@@ -153,7 +149,7 @@ class RowChecks:
         return number
 
     def _learn_rate(self, steps: NDArray[np.uint32], number: NDArray[np.int64]) -> int:
-        # Where the session does not say its sample rate, the first row that is second in its run does.
+        # Without a sample rate in the facts, the first row that is second in its run has it.
         if self._rate is None:
             second = np.flatnonzero(number == 1)
             if second.size:
@@ -168,7 +164,7 @@ class RowChecks:
         np.maximum.at(self._highest, owner[begins][known], highest[known])
 
     def _run_defects(self) -> Iterator[BookkeepingError]:
-        """What only shows when a run's rows have all been seen."""
+        """Yield the defects that need all rows of a run."""
         runs, counts, rate = self._runs, self._counts, self._rate or 1
         steps, tile = runs["steps"].astype(np.int64), runs["highest_tile"].astype(np.int64)
         due = -(-steps // rate)
@@ -183,38 +179,33 @@ class RowChecks:
                 more = f" ({count} runs like it)" if count > 1 else ""
                 yield BookkeepingError(f"run {runs['id'][at]} {describe(at)}{more}", path=self._path)
 
+        def has_rows(at: int) -> str:
+            return f"has {counted(counts[at], 'row')}"
+
+        def has_tile(at: int) -> str:
+            return f"has highest_tile {tile[at]}"
+
         if self._has_rows:
             table = runs["rows"]
-            yield from first(
-                table != counts,
-                lambda at: f"has {counted(counts[at], 'row')}, the run table says {table[at]}",
-            )
+            yield from first(table != counts, lambda at: f"{has_rows(at)}, the run table says {table[at]}")
+        rated = f"at sample rate {rate}, expected"
         yield from first(
-            counts != due,
-            lambda at: (
-                f"has {counted(counts[at], 'row')} for {counted(steps[at], 'step')} at sample rate {rate}, "
-                f"expected {due[at]}"
-            ),
+            counts != due, lambda at: f"{has_rows(at)} for {counted(steps[at], 'step')} {rated} {due[at]}"
         )
-        yield from first(not_a_tile, lambda at: f"has highest_tile {tile[at]}, expected a power of two")
-        yield from first(
-            (tile < seen) & ~not_a_tile,
-            lambda at: f"has highest_tile {tile[at]}, but its rows show a {seen[at]}",
-        )
-        yield from first(
-            beyond & ~not_a_tile,
-            lambda at: f"has highest_tile {tile[at]}, but its rows get no further than {seen[at]}",
-        )
+        yield from first(not_a_tile, lambda at: f"{has_tile(at)}, expected a power of two")
+        less, beyond = (tile < seen) & ~not_a_tile, beyond & ~not_a_tile
+        yield from first(less, lambda at: f"{has_tile(at)}, but its rows show a {seen[at]}")
+        yield from first(beyond, lambda at: f"{has_tile(at)}, but its rows get no further than {seen[at]}")
 
 
 class BlockSums:
-    """Recompute the checksum of each block from bytes that are fed in row order.
+    """Streaming checksums of the blocks, from the bytes of the rows in order.
 
     Args:
         blocks: ``BLOCK_DTYPE[B]`` by first row.
-        rows: number of rows to come, N.
-        row_bytes: size of one.
-        path: of ``metadata.db``, named in errors.
+        rows: number of rows, N.
+        row_bytes: bytes of a row.
+        path: path of ``metadata.db``, named in errors.
 
     Raises:
         BookkeepingError: the blocks do not cover each row exactly once.
@@ -227,14 +218,11 @@ class BlockSums:
         wrong = np.flatnonzero(first != expected[:-1])
         if wrong.size:
             at = wrong[0]
-            raise BookkeepingError(
-                f"block {at} begins at row {first[at]}; the blocks before it end at row {expected[at]}",
-                path=path,
-            )
+            found = f"block {at} begins at row {first[at]}; the blocks before it end at row {expected[at]}"
+            raise BookkeepingError(found, path=path)
         if expected[-1] != rows:
-            raise BookkeepingError(
-                f"the {len(blocks)} blocks cover {expected[-1]} rows; the steps have {rows}", path=path
-            )
+            found = f"the {len(blocks)} blocks cover {expected[-1]} rows; the steps have {rows}"
+            raise BookkeepingError(found, path=path)
         self._blocks = blocks
         self._ends = (ends * row_bytes).tolist()
         self._at = 0
@@ -243,22 +231,20 @@ class BlockSums:
         self._wrong: list[tuple[int, int]] = []
 
     def update(self, content: memoryview, checksum: Callable[[Any, int], int]) -> None:
-        """Feed the next bytes of the rows."""
+        """Add the next bytes of the rows; ``checksum`` is CRC-32C, continued from a value."""
         while len(content) > 0:
             piece = content[: self._ends[self._at] - self._done]
             self._sum = checksum(piece, self._sum)
             self._done += len(piece)
             content = content[len(piece) :]
             if self._done == self._ends[self._at]:
-                self._close_block()
+                if self._sum != int(self._blocks["crc32c"][self._at]):
+                    self._wrong.append((self._at, self._sum))
+                self._at += 1
+                self._sum = 0
 
     def defects(self, path: Path, data_offset: int | None) -> Iterator[ChecksumError]:
-        """A ChecksumError for each block whose bytes changed.
-
-        Args:
-            path: the file that holds the rows, or the first of them.
-            data_offset: the byte where its rows begin; None where the rows lie in several files.
-        """
+        """Yield a ChecksumError for each changed block; rows in several files have no ``data_offset``."""
         for at, found in self._wrong:
             block = self._blocks[at]
             begin = self._ends[at - 1] if at else 0
@@ -270,18 +256,11 @@ class BlockSums:
             )
             yield ChecksumError(msg, path=path, offset=offset, hint="restore the session from a copy")
 
-    def _close_block(self) -> None:
-        if self._sum != int(self._blocks["crc32c"][self._at]):
-            self._wrong.append((self._at, self._sum))
-        self._at += 1
-        self._sum = 0
-
 
 def _sample_rate(metadata: Metadata, path: Path) -> int | None:
-    """The session's own word for it, the fact ``sample_rate``; None where it has none."""
+    """Return the fact ``sample_rate``, or None if it is missing; raise SchemaError if it is invalid."""
     rate = metadata.session.get("sample_rate")
     if rate is not None and (type(rate) is not int or not 1 <= rate <= SAMPLE_RATE_MAX):
-        raise SchemaError(
-            f"sample_rate is {rate!r}; expected a whole number from 1 to {SAMPLE_RATE_MAX}", path=path
-        )
+        found = f"sample_rate is {rate!r}; expected a whole number from 1 to {SAMPLE_RATE_MAX}"
+        raise SchemaError(found, path=path)
     return rate

@@ -1,9 +1,8 @@
-"""Read a session to its last byte and name everything that is wrong with it.
+"""Complete validation of a session.
 
-Opening a session checks what costs no time; this checks the rest: every checksum, every row against
-the run table, and what else stands in the directory. Files are read in chunks and never mapped, so
-that one that is truncated meanwhile is an error and not a SIGBUS; memory is bounded by the run table
-and one chunk.
+Opening a session makes only cheap checks. Validation makes the others: every checksum, every row against the
+run table, and unknown files in the directory. Files are read in chunks and never mapped, so a file that is
+truncated meanwhile is an error and not a SIGBUS. The run table and one chunk bound the memory.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
 #: Called with the bytes read so far and the bytes to read in all.
 Progress: TypeAlias = Callable[[int, int], object]
 
-#: Rows read and checked at a time: 7 MB, and about four times that in the checks' own arrays.
+#: Rows of a chunk: 7 MB, and about four times that in the arrays of the checks.
 CHUNK_ROWS = 1 << 18
 
-# How SQLite and programs that write to a temporary name call what they leave behind.
+# Endings of the files that SQLite, and programs that write to a temporary name, leave behind.
 _LEFTOVER_SUFFIXES = ("-journal", "-wal", "-shm", ".tmp", ".partial")
 
 _P = ParamSpec("_P")
@@ -55,30 +54,35 @@ _T = TypeVar("_T")
 def validate_session(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
     """Check a session directory completely.
 
-    Recomputed and compared: the manifest's sizes, checksums and counts; the blocks' checksums, and that the
+    Recomputes and compares: the manifest's sizes, checksums and counts; the blocks' checksums, and that the
     blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents
-    <= 15, actions <= 3 and no board empty; each run's ``rows == ceil(steps / sample_rate)`` and its
-    ``highest_tile`` against the tiles that its rows show; the facts ``rows`` and ``runs``; the copy of the
-    run table beside it; and that nothing else stands in the directory. A session that does not say its
-    ``sample_rate`` is taken to have the one that its first rows show.
+    <= 15, actions <= 3 and no empty board; each run's ``rows == ceil(steps / sample_rate)``, and its
+    ``highest_tile`` with the tiles of its rows; the facts ``rows`` and ``runs``; the copy of the run table;
+    and that the directory has no other files. Without the fact ``sample_rate``, the first rows give the rate.
 
     Args:
-        path: the directory, ours or one written by others.
-        progress: called after each chunk that was read.
+        path: the directory of a session, of the recorder or foreign.
+        progress: called after each chunk with the bytes read so far, and all bytes.
 
     Returns:
-        All findings. Defects are never raised; where one hides others (a header that cannot be read
-        hides the rows), the others are found once it is gone.
+        All findings. Defects are never raised. A defect may hide others: a header that cannot be read hides
+        the defects of the rows.
+
+    Example:
+        >>> from tape2048 import sessions, validate_session
+        >>> report = validate_session(sessions("selfplay")[0])
+        >>> report.ok, report.runs
+        (True, 200)
     """
     return _Validation(progress).run(path)
 
 
 class _Validation:
-    """The state of one call: what is known so far, and what was found."""
+    """The state of one validation."""
 
     def __init__(self, progress: Progress | None) -> None:
-        # Not at the top: the package reads its own metadata when it is imported, which takes 30 ms,
-        # as long as all of tape2048 but NumPy; only this needs it.
+        # Imported here, since the package takes 30 ms to read its own metadata, as long as all of tape2048
+        # except NumPy.
         from crc32c import crc32c
 
         self._checksum: Callable[[Any, int], int] = crc32c
@@ -125,22 +129,21 @@ class _Validation:
     # ------------------------------------------------------------------------------- the files
 
     def _headers(self, parts: list[Path]) -> list[NpyHeader] | None:
-        """The header of each part, or None where one is bad or two differ."""
+        """Read the header of each part; return None if one is invalid or two differ."""
         headers: list[NpyHeader] = []
         for part in parts:
             header = self._collect(_read_header, part)
             if header is None:
                 return None
             if headers and header.dtype != headers[0].dtype:
-                found, expected = header.dtype.descr, headers[0].dtype.descr
-                msg = f"rows of type {found}; {parts[0].name} has {expected}"
+                msg = f"rows of type {header.dtype.descr}; {parts[0].name} has {headers[0].dtype.descr}"
                 self._add(NpyDtypeError(msg, path=part))
                 return None
             headers.append(header)
         return headers or None
 
     def _read_rows(self, parts: list[Path], headers: list[NpyHeader], rows: int) -> None:
-        """Read the rows once: for the files' and blocks' checksums, and for the rows' own rules."""
+        """Read the rows once, for all checksums and all checks of rows."""
         path = self._directory / METADATA_DB
         blocks = self._metadata.blocks if self._metadata else None
         if self._metadata is not None:
@@ -150,15 +153,14 @@ class _Validation:
         first = 0
         for part, header in zip(parts, headers, strict=True):
             if self._collect(self._read_part, part, header, first) is None:
-                return  # a part that cannot be read says nothing of the rows after it
+                return  # a part that cannot be read leaves the later rows unknown
             first += header.rows
         for defect in self._rows.defects() if self._rows else ():
             self._add(defect)
         if self._blocks is not None and blocks is not None:
             self._checksums += len(blocks)
-            for changed in self._blocks.defects(
-                parts[0], headers[0].data_offset if len(parts) == 1 else None
-            ):
+            offset = headers[0].data_offset if len(parts) == 1 else None
+            for changed in self._blocks.defects(parts[0], offset):
                 self._add(changed)
 
     def _read_part(self, path: Path, header: NpyHeader, first: int) -> bool:
@@ -193,21 +195,17 @@ class _Validation:
         self._compare(path, total)
 
     def _read_others(self, parts: list[Path]) -> None:
-        """Checksums of all that the manifest lists beside the rows."""
+        """Read the listed files other than steps, for their checksums."""
         steps = {part.name for part in parts}
         for path in self._listed():
             if path.name not in steps and path.is_file():
                 self._collect(self._read_plain, path)
 
     def _check_unchanged(self, path: Path, before: os.stat_result) -> None:
-        after = _stat(path)
-        same = after is not None and all(
-            getattr(after, name) == getattr(before, name)
-            for name in ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-        )
-        if not same:
+        after, names = _stat(path), ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+        if after is None or any(getattr(after, name) != getattr(before, name) for name in names):
             msg = "changed, or was replaced, while it was read"
-            hint = "published files never change: see what writes here"
+            hint = "published files never change: find the program that writes here"
             self._add(ChecksumError(msg, path=path, hint=hint))
 
     def _compare(self, path: Path, total: int) -> None:
@@ -228,7 +226,7 @@ class _Validation:
             if self._manifest is not None and getattr(self._manifest, name) != found:
                 msg = f"{name} is {getattr(self._manifest, name)}; the session has {found}"
                 self._add(ManifestError(msg, path=self._directory / MANIFEST))
-            # In a file of others, a fact of this name may mean anything.
+            # In a foreign session, a fact of this name may mean anything.
             fact = self._metadata.session.get(name, found)
             if self._metadata.has_rows and fact != found:
                 msg = f"the fact {name} in the table session is {fact!r}; the session has {found}"
@@ -239,22 +237,22 @@ class _Validation:
         ours = self._metadata is not None and self._metadata.has_rows and self._metadata.blocks is not None
         if ours and MANIFEST not in names:
             msg = f"no {MANIFEST}, though the recorder wrote the rest"
-            hint = "restore it from a copy: without it nobody knows whether the files are whole"
+            hint = "restore it from a copy: without it no program can tell whether the files are complete"
             self._add(ManifestError(msg, path=self._directory, hint=hint))
         known = {MANIFEST, METADATA_DB, *EMBEDDINGS_FILES, *(part.name for part in parts)}
         known.update(path.name for path in self._listed())
         for name in names:
-            # Without a manifest the directory is somebody else's, who may keep notes in it.
+            # A foreign session may have other files, such as notes.
             leftover = ours or name.startswith(".") or name.endswith(_LEFTOVER_SUFFIXES)
             if name not in known and leftover:
-                msg = f"{name} stands in the session's directory and is no part of it"
-                hint = "something did not finish, or put it there by mistake; move it away"
+                msg = f"{name} is not a file of this session"
+                hint = "a program did not finish, or put it there by mistake; move it away"
                 self._add(ManifestError(msg, path=self._directory / name, hint=hint))
 
     # ----------------------------------------------------------------------------- bookkeeping
 
     def _collect(self, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-        """The action's result, or None and a finding."""
+        """Return the action's result; on an error, add a finding and return None."""
         try:
             return action(*args, **kwargs)
         except TapeError as error:
@@ -265,7 +263,7 @@ class _Validation:
         self._findings.append(Finding.of(error))
 
     def _listed(self) -> list[Path]:
-        """The files that the manifest lists, as paths within the directory."""
+        """Return the paths of the files that the manifest lists."""
         names = self._manifest.files if self._manifest else ()
         return [self._directory / name for name in names if is_plain_name(name)]
 

@@ -1,7 +1,7 @@
-"""Sessions: one recorded directory, opened, checked, locked against removal.
+"""Sessions: recorded directories, opened, checked, and locked against removal.
 
-- `Session`: A finished session: rows, runs, labels.
-- `sessions`: paths of the sessions in a directory.
+- `Session`: a finished session: rows, runs, labels.
+- `sessions`: the paths of the sessions in a directory.
 - `DEFAULT_THRESHOLDS`: the tiles of the default labels.
 """
 

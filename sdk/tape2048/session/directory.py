@@ -1,4 +1,4 @@
-"""What stands in a session directory: its steps files, its metadata and its manifest."""
+"""The files of a session directory: steps, metadata and manifest."""
 
 from __future__ import annotations
 
@@ -33,27 +33,26 @@ if TYPE_CHECKING:
 
     from tape2048.formats.npy import Load
 
-#: Largest manifest that is parsed; one with two files has about 200 bytes.
+#: The largest manifest that is parsed; one with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
-#: Linux has no longer names.
-_NAME_BYTES_MAX = 255
+_NAME_BYTES_MAX = 255  # of Linux
 
 
 def check_directory(path: str | os.PathLike[str]) -> Path:
-    """The directory as an absolute path.
+    """Return the directory as an absolute path.
 
     Raises:
-        NotASessionError: no directory stands there, or its name says that it is not (yet) a session.
-        StorageError: the operating system would not say.
+        NotASessionError: there is no directory at the path, or its name marks it as unfinished.
+        StorageError: the operating system refused access.
     """
-    # Not Path.resolve: the name asked for counts, not that of a link's target.
+    # Not Path.resolve: the given name counts, not the name of a link's target.
     absolute = Path(os.path.abspath(path))
     if absolute.name.startswith("."):
         raise NotASessionError(
-            "a name that begins with '.' is not (yet) a session: it is still being written, or was given up",
+            "a name that begins with '.' is not a session: it is still being written, or was abandoned",
             path=absolute,
-            hint="the recorder's next start finishes what it left behind",
+            hint="the recorder's next start finishes it",
         )
     with reading(absolute):
         if not absolute.is_dir():
@@ -63,44 +62,35 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def find_steps(directory: Path) -> list[Path]:
-    """The file or the shards that hold the rows, in order; and make sure that ``metadata.db`` is there.
+    """Return the steps file, or its shards in order, after checking that ``metadata.db`` exists.
 
     Raises:
         NotASessionError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
     """
     names = list_names(directory)
     if METADATA_DB not in names:
-        within = sorted(name for name in names if SESSION_NAME.fullmatch(name))
+        within = [name for name in names if SESSION_NAME.fullmatch(name)]
         sessions = counted(len(within), "session")
         hint = f"a directory of {sessions}? name one of them: {within[-1]}" if within else None
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
-    numbered = ((name, SHARD_NAME.fullmatch(name)) for name in names)
-    shards = {int(match[1]): directory / name for name, match in numbered if match}
+    shards = {int(match[1]): match[0] for match in map(SHARD_NAME.fullmatch, names) if match}
     if STEPS_NPY in names:
         if shards:
-            raise NotASessionError(
-                f"{STEPS_NPY} and {shards[min(shards)].name} both stand here; expected one form of rows",
-                path=directory,
-            )
+            found = f"found both {STEPS_NPY} and {shards[min(shards)]}; expected one form of rows"
+            raise NotASessionError(found, path=directory)
         return [directory / STEPS_NPY]
     if not shards:
         refuse_dataset(directory)
         raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
     for expected, number in enumerate(sorted(shards), start=1):
         if number != expected:
-            raise NotASessionError(
-                f"shard steps-{expected:06d}.npy is missing; {shards[number].name} is there", path=directory
-            )
-    return [shards[number] for number in sorted(shards)]
+            found = f"shard steps-{expected:06d}.npy is missing; {shards[number]} is there"
+            raise NotASessionError(found, path=directory)
+    return [directory / shards[number] for number in sorted(shards)]
 
 
 def is_dataset(directory: Path, names: Collection[str]) -> bool:
-    """Whether a directory is a data set: it has a ``steps.npy`` and a ``metadata.db`` as a session does.
-
-    Args:
-        directory: where it stands.
-        names: of what stands in it.
-    """
+    """Tell a data set from a session, given the names of its entries: both have steps and metadata."""
     if METADATA_DB not in names:
         return False
     if STEPS_NPY not in names:
@@ -111,11 +101,11 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
             head = os.pread(fd, 12 + HEADER_TEXT_BYTES_MAX, 0)
         return parse_header(head, path).dtype == DATASET_ROW_DTYPE
     except TapeError:
-        return False  # it cannot be told
+        return False
 
 
 def refuse_dataset(directory: Path) -> None:
-    """Raise NotASessionError where a data set stands in a directory."""
+    """Raise NotASessionError if the directory is a data set."""
     if is_dataset(directory, list_names(directory)):
         raise NotASessionError(
             "a data set, not a session",
@@ -125,30 +115,27 @@ def refuse_dataset(directory: Path) -> None:
 
 
 def read_steps(paths: list[Path], load: Load) -> NDArray[np.void]:
-    """The rows of a file, or of all shards as one array; errors as for ``open_rows``."""
+    """Open the rows of a file, or read all shards into one array; errors as for ``open_rows``."""
     if len(paths) == 1 and paths[0].name == STEPS_NPY:
         return as_unsigned(open_rows(paths[0], STEP_DTYPES, load))
     return as_unsigned(open_shards(paths, STEP_DTYPES))
 
 
 def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """The same rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
+    """View rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
     return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest, or None where there is none (a directory written by others).
+    """Read the manifest; None if there is none (a foreign session).
 
     Raises:
-        ManifestError: it is malformed, or of a version that this package does not know.
+        ManifestError: it is malformed, or its version is unknown.
         StorageError: the operating system could not read it.
     """
+    path, bytes_max = directory / MANIFEST, MANIFEST_BYTES_MAX
     return read_manifest_file(
-        directory / MANIFEST,
-        Manifest,
-        version=FORMAT_VERSION,
-        what="session format",
-        bytes_max=MANIFEST_BYTES_MAX,
+        path, Manifest, version=FORMAT_VERSION, what="session format", bytes_max=bytes_max
     )
 
 
@@ -158,9 +145,8 @@ def manifest_defects(
     """Compare the manifest's list of files with the directory: names and sizes, not checksums.
 
     Yields:
-        ManifestError where a file that holds the session's data is not listed, and where a listed one
-        is missing or too long; TruncatedError where one is too short; StorageError where the operating
-        system would not say.
+        A ManifestError for each data file that is not listed, and for each listed one that is missing or too
+        long; a TruncatedError for one that is too short; a StorageError for one that cannot be examined.
     """
     path = directory / MANIFEST
     for name in (METADATA_DB, *(part.name for part in steps)):
@@ -170,12 +156,12 @@ def manifest_defects(
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name from a manifest can only mean a file of the directory itself."""
+    """Check that a name from a manifest can only mean a file directly in the directory."""
     has_length = 0 < len(name.encode()) <= _NAME_BYTES_MAX
     return has_length and name not in {".", ".."} and "/" not in name and "\0" not in name
 
 
 def list_names(directory: Path) -> list[str]:
-    """Names of all that stands in the directory, sorted; StorageError where it cannot be read."""
+    """List the names in the directory, sorted; raise StorageError if it cannot be read."""
     with reading(directory):
-        return sorted(os.listdir(directory))  # noqa: PTH208 - a path of each costs more than the names
+        return sorted(os.listdir(directory))  # noqa: PTH208 - paths would cost more than the names

@@ -1,19 +1,19 @@
-"""Embeddings in the making: a directory that many processes fill, chunk by chunk, and that outlives them.
+"""Writer of embeddings: a directory that several processes fill chunk by chunk, and that survives them.
 
 ::
 
     <session>/.embeddings.partial/
-        plan.json       what is made, of which rows, in chunks of how many
-        values.npy      the file to be, at its full size from the start
+        plan.json       the model, the rows, and the rows of a chunk
+        values.npy      the future file, at its full size from the start
         journal.0of2    16 bytes for each chunk that a process of this share has written: u64 chunk,
                         u32 CRC-32C of the chunk's bytes, u32 CRC-32C of these 12
 
-A chunk counts when its record stands in a journal, which is written after it. So a process that is killed
-loses the chunk it was at. A power failure can lose more: before the file gets its name, each chunk is read
-again and compared with its record, and made again where it differs.
+A chunk counts once its record is in a journal; the record is written after the chunk. So a killed process
+loses only its current chunk. A power failure can lose more: before the file is published, each chunk is read
+again, compared with its record, and written again if it differs.
 
-``embeddings.json`` is what makes a session have embeddings. It is written last, and removed first where other
-ones are replaced.
+``embeddings.json`` makes the embeddings part of the session. It is written last, and removed first when
+others are replaced.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ _JOURNALS = "journal.*of*"
 
 _RECORD = struct.Struct("<QI")
 _RECORD_BYTES = _RECORD.size + 4
-#: Bytes of a header of two dimensions: what NumPy writes, and a multiple of 64.
+#: The header of a two-dimensional array, as NumPy writes it.
 _HEADER_BYTES = 128
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is made of which rows.
+    """The model, the rows and the chunks of a job.
 
     Attributes:
-        model_sha: of the tower.
-        pooling: how its states are pooled.
+        model_sha: checksum of the tower.
+        pooling: the pooling over its states.
         width: D.
         rows: N.
-        steps_crc32c: of ``steps.npy``; None of a session in shards.
+        steps_crc32c: checksum of ``steps.npy``; None for a session in shards.
         chunk_rows: rows of a chunk; the last one may have fewer.
     """
 
@@ -83,16 +83,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chunks(self) -> int:
-        """How many."""
+        """Number of chunks."""
         return -(-self.rows // self.chunk_rows)
 
     def rows_of(self, chunk: int) -> range:
-        """The rows of a chunk."""
+        """Return the rows of a chunk."""
         return range(chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.rows))
 
     @property
     def header(self) -> bytes:
-        """The beginning of the ``.npy`` file, format 1.0."""
+        """The header of the ``.npy`` file, format 1.0."""
         shape = f"({self.rows}, {self.width})"
         text = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}, }}"
         room = _HEADER_BYTES - 10
@@ -100,16 +100,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Length of the file."""
-        return _HEADER_BYTES + 2 * self.rows * self.width
+        """Size of the ``.npy`` file."""
+        return self.offset(self.rows)
 
-    def offset(self, chunk: int) -> int:
-        """Where a chunk begins in the file."""
-        return _HEADER_BYTES + 2 * self.width * self.rows_of(chunk).start
+    def offset(self, row: int) -> int:
+        """Return the offset of a row in the file."""
+        return _HEADER_BYTES + 2 * self.width * row
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What ``embeddings.json`` says."""
+        """The content of ``embeddings.json``."""
         return {
             "model_sha": self.model_sha,
             "pooling": self.pooling,
@@ -120,24 +120,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "steps_crc32c": self.steps_crc32c,
         }
 
+    def __str__(self) -> str:
+        rows = f"{self.rows} rows with CRC-32C {self.steps_crc32c}"
+        return f"tower {self.model_sha} ({self.pooling}, D = {self.width}, {rows})"
+
 
 class Draft:
-    """One process's part in filling the directory; a context that holds its journal.
+    """One process's share of the job; a context manager that holds the share's journal.
 
     Args:
         session: the session's directory.
-        plan: what is made. Where a draft of the same values stands there already, its chunks count.
-        share: which share's journal this process writes, and of how many.
-        replace: whether a draft of other values gives way.
+        plan: the job. The chunks of an existing draft of the same values count.
+        share: index of this process's share, and number of shares.
+        replace: discard an existing draft of other values.
 
     Attributes:
-        plan: as given, with the ``chunk_rows`` of the draft that stands there.
+        plan: as given, with the ``chunk_rows`` of the existing draft.
 
     Raises:
         AlreadyRunningError: another process works on the same share.
-        EmbeddingsError: a draft of other values stands there.
-        DiskFullError: there is no room for the whole file.
-        StorageError: the operating system refused something.
+        EmbeddingsError: there is a draft of other values.
+        DiskFullError: the file does not fit the disk.
+        StorageError: an operation of the file system failed.
     """
 
     def __init__(
@@ -152,9 +156,9 @@ class Draft:
 
     def __enter__(self) -> Self:
         try:
-            with self._refusals():
+            with self._storage_errors():
                 self._path.mkdir(exist_ok=True)
-                self.plan = self._agree(self.plan)
+                self.plan = self._agree()
                 self._open_journal()
                 self._open_values()
         except BaseException:
@@ -169,7 +173,7 @@ class Draft:
         self._journal = self._values = -1
 
     def done(self) -> dict[int, set[int]]:
-        """The chunks that any process has written, each with the checksums it was written with."""
+        """Return the chunks that any process has written, with the checksums in their records."""
         found: dict[int, set[int]] = {}
         for path in sorted(self._path.glob(_JOURNALS)):
             content = read_path(path).tobytes()
@@ -185,51 +189,48 @@ class Draft:
 
         Args:
             chunk: 0 <= chunk < ``plan.chunks``.
-            values: bits of bfloat16, ``u2[rows of the chunk, D]``.
+            values: bits of bfloat16, ``u16[rows of the chunk, D]``.
         """
         rows = self.plan.rows_of(chunk)
         assert values.shape == (len(rows), self.plan.width)
         data = np.ascontiguousarray(values, "<u2").data
         record = _RECORD.pack(chunk, crc32c(data))
-        with self._refusals():
-            write_all(self._values, data, self.plan.offset(chunk))
+        with self._storage_errors():
+            write_all(self._values, data, self.plan.offset(rows.start))
             write_all(self._journal, record + crc32c(record).to_bytes(4, "little"))
 
     def publish(self) -> list[int] | None:
-        """Give the file its name, if every chunk is whole.
+        """Rename the file to its final name if every chunk is complete.
 
         Returns:
-            None where the session has these embeddings now; else the chunks that are missing.
+            None if the session has these embeddings now; else the missing chunks.
 
         Raises:
-            StorageError: the operating system refused something.
+            StorageError: an operation of the file system failed.
         """
-        with self._refusals(), self._alone() as there:
-            if not there:
-                return None  # another process was last, and has done it
+        with self._storage_errors(), self._lock_directory() as exists:
+            if not exists:
+                return None  # another process has published them
             missing = self._missing()
             if missing:
                 return missing
-            final = self._session / EMBEDDINGS_NPY
             if path_exists(self._path / _VALUES):
                 fsync_path(self._path / _VALUES)
                 (self._session / EMBEDDINGS_JSON).unlink(missing_ok=True)
                 fsync_dir(self._session)
-                (self._path / _VALUES).replace(final)
+                (self._path / _VALUES).replace(self._session / EMBEDDINGS_NPY)
                 fsync_dir(self._session)
             replace_file(self._session / EMBEDDINGS_JSON, pretty_json(self.plan.facts))
             shutil.rmtree(self._path)
             fsync_dir(self._session)
         return None
 
-    # ---------------------------------------------------------------------------------- the parts
-
-    def _refusals(self) -> AbstractContextManager[None]:
+    def _storage_errors(self) -> AbstractContextManager[None]:
         return storage_errors(self._path, "writing embeddings")
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Hold the directory against the other processes; False where it has gone."""
+    def _lock_directory(self) -> Iterator[bool]:
+        """Wait for the directory's lock; yield False if the directory is gone."""
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -241,31 +242,29 @@ class Draft:
         finally:
             os.close(fd)
 
-    def _agree(self, plan: Plan) -> Plan:
-        """The plan of the draft that stands here, or else this one, which the others will find."""
-        found = self._found(plan)
-        if found is None or msgspec.structs.replace(found, chunk_rows=plan.chunk_rows) != plan:
-            if self._replace:
-                shutil.rmtree(self._path)
-                self._path.mkdir()
-                return self._found(plan) or plan
-            if found is None:
-                raise EmbeddingsError(
-                    "the plan of an unfinished job is malformed", path=self._path / _PLAN,
-                    hint="--force begins anew",
-                )  # fmt: skip
-            raise EmbeddingsError(
-                f"an unfinished job stands here, of {_named(found)}; this one is of {_named(plan)}",
-                path=self._path,
-                hint="finish it with its own tower, or let --force begin anew",
-            )
-        return found
+    def _agree(self) -> Plan:
+        """Return the existing draft's plan, or write this one for other processes to find."""
+        plan, found = self.plan, self._existing_plan()
+        if found is not None and msgspec.structs.replace(found, chunk_rows=plan.chunk_rows) == plan:
+            return found
+        if self._replace:
+            shutil.rmtree(self._path)
+            self._path.mkdir()
+            return self._existing_plan() or plan
+        if found is None:
+            msg = "the plan of an unfinished job is malformed"
+            raise EmbeddingsError(msg, path=self._path / _PLAN, hint="--force begins anew")
+        raise EmbeddingsError(
+            f"an unfinished job stands here, of {found}; this one is of {plan}",
+            path=self._path,
+            hint="finish it with its own tower, or let --force begin anew",
+        )
 
-    def _found(self, plan: Plan) -> Plan | None:
-        """The plan that stands here, written if there is none; None for one that is malformed."""
+    def _existing_plan(self) -> Plan | None:
+        """Read the draft's plan, written now if there is none; None if it is malformed."""
         path = self._path / _PLAN
         with contextlib.suppress(NameTakenError), new_file(path) as fd:
-            write_all(fd, msgspec.json.encode(plan))
+            write_all(fd, msgspec.json.encode(self.plan))
         try:
             return msgspec.json.decode(read_path(path).tobytes(), type=Plan)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -281,48 +280,35 @@ class Draft:
                 path=self._session,
                 hint="wait for it, or share the work: --shard I/N",
             )
-        # A record that a kill cut off; what follows must begin where records do.
+        # Drop a truncated record: the next one must begin at a multiple of the record size.
         size = os.fstat(self._journal).st_size
         os.ftruncate(self._journal, size - size % _RECORD_BYTES)
 
     def _open_values(self) -> None:
         path = self._path / _VALUES
-        if not path_exists(path) and path_exists(self._session / EMBEDDINGS_NPY) and self._moved():
-            return  # it has its name already; what is left to do is the rest of publish()
+        if not path_exists(path) and path_exists(self._session / EMBEDDINGS_NPY) and not self._missing():
+            return  # a process ended after its rename in publish(): only the rest of publish() is left
         self._values = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        status = os.fstat(self._values)
+        allocated = 512 * os.fstat(self._values).st_blocks
         free = shutil.disk_usage(self._path).free
-        if self.plan.bytes - 512 * status.st_blocks > free:
-            raise DiskFullError(
-                f"{free:,} bytes are free, and the embeddings take {self.plan.bytes:,}",
-                path=self._session,
-                hint="free some space",
-            )
+        if self.plan.bytes - allocated > free:
+            msg = f"{free:,} bytes are free, and the embeddings take {self.plan.bytes:,}"
+            raise DiskFullError(msg, path=self._session, hint="free some space")
         write_all(self._values, self.plan.header, 0)
         os.ftruncate(self._values, self.plan.bytes)
 
-    def _moved(self) -> bool:
-        """Whether the session's file is this draft's, which ended between its renaming and its end."""
-        return len(self.done()) == self.plan.chunks and not self._missing()
-
     def _missing(self) -> list[int]:
-        """Chunks without a record, or whose bytes are not those of theirs."""
-        path = self._path / _VALUES
+        """List the chunks without a record, or with bytes that do not match it."""
+        plan, path = self.plan, self._path / _VALUES
         path = path if path_exists(path) else self._session / EMBEDDINGS_NPY
         content = map_path(path).data if path_exists(path) else memoryview(b"")
-        if len(content) != self.plan.bytes or bytes(content[:_HEADER_BYTES]) != self.plan.header:
-            return list(range(self.plan.chunks))
+        if len(content) != plan.bytes or bytes(content[:_HEADER_BYTES]) != plan.header:
+            return list(range(plan.chunks))
         done = self.done()
         missing = []
-        for chunk in range(self.plan.chunks):
-            rows = self.plan.rows_of(chunk)
-            begin = self.plan.offset(chunk)
-            end = begin + 2 * self.plan.width * len(rows)
-            if chunk not in done or crc32c(content[begin:end]) not in done[chunk]:
+        for chunk in range(plan.chunks):
+            rows = plan.rows_of(chunk)
+            data = content[plan.offset(rows.start) : plan.offset(rows.stop)]
+            if chunk not in done or crc32c(data) not in done[chunk]:
                 missing.append(chunk)
         return missing
-
-
-def _named(plan: Plan) -> str:
-    rows = f"{plan.rows} rows with CRC-32C {plan.steps_crc32c}"
-    return f"tower {plan.model_sha} ({plan.pooling}, D = {plan.width}, {rows})"

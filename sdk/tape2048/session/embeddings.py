@@ -1,8 +1,8 @@
-"""``embeddings.bf16.npy`` beside a session's rows: opened, and refused where it is not theirs.
+"""Reader of ``embeddings.bf16.npy``, a session's embeddings; refuses embeddings of other rows.
 
-``[N, D]`` of ``<u2``, which are the bits of bfloat16 (NumPy has no such type), row by row as
-``steps.npy``; and ``embeddings.json``, which says what made them and of which rows: ``{"model_sha",
-"pooling", "D", "dtype": "bf16", "dtype_bits": "bf16", "rows", "steps_crc32c"}``.
+The file holds ``u16[N, D]``, the bits of bfloat16 (NumPy has no such type), in the order of ``steps.npy``.
+``embeddings.json`` names the model and the rows: ``{"model_sha", "pooling", "D", "dtype": "bf16",
+"dtype_bits": "bf16", "rows", "steps_crc32c"}``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 EMBEDDINGS_NPY = "embeddings.bf16.npy"
 EMBEDDINGS_JSON = "embeddings.json"
 
-#: What may stand in a session beside what its manifest lists.
+#: Files of a session that its manifest does not list.
 EMBEDDINGS_FILES = frozenset({EMBEDDINGS_NPY, EMBEDDINGS_JSON})
 
-#: Largest ``embeddings.json`` that is parsed; one has about 200 bytes.
+# A usual one has about 200 bytes.
 _JSON_BYTES_MAX = 1024 * 1024
 # NumPy writes headers of 128 bytes; its own limit for reading one is 10,000.
 _HEADER_BYTES_MAX = 16 * 1024
@@ -51,9 +51,9 @@ class Embeddings(NamedTuple):
     """A session's embeddings.
 
     Attributes:
-        values: bits of bfloat16, ``u2[N, D]``, read-only, mapped.
-        model_sha: what made them.
-        pooling: how.
+        values: bits of bfloat16, ``u16[N, D]``, read-only, mapped.
+        model_sha: checksum of the model that made them.
+        pooling: the pooling over its states.
     """
 
     values: NDArray[np.uint16]
@@ -65,36 +65,31 @@ def open_embeddings(session: Session) -> Embeddings:
     """Map a session's embeddings.
 
     Raises:
-        EmbeddingsError: there are none; they are malformed; or they are not of these rows.
+        EmbeddingsError: there are none; they are malformed; or they belong to other rows.
         StorageError: the operating system could not read them.
     """
-    path = session.path / EMBEDDINGS_NPY
-    facts = _read_facts(session.path / EMBEDDINGS_JSON)
+    path, json_path = session.path / EMBEDDINGS_NPY, session.path / EMBEDDINGS_JSON
+    facts = _read_facts(json_path)
     if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):
-        raise EmbeddingsError(f"dtype {facts.dtype!r}; expected 'bf16'", path=session.path / EMBEDDINGS_JSON)
+        raise EmbeddingsError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
     steps = session.manifest.files.get(STEPS_NPY) if session.manifest else None
-    made_of = facts.rows, facts.steps_crc32c
-    expected = len(session), steps.crc32c if steps else facts.steps_crc32c
-    if made_of != expected:
+    rows, crc32c = len(session), steps.crc32c if steps else facts.steps_crc32c
+    if (facts.rows, facts.steps_crc32c) != (rows, crc32c):
         raise EmbeddingsError(
-            f"made of {made_of[0]} rows with CRC-32C {made_of[1]}; "
-            f"the session has {expected[0]} with {expected[1]}",
-            path=session.path / EMBEDDINGS_JSON,
+            f"made of {facts.rows} rows with CRC-32C {facts.steps_crc32c}; "
+            f"the session has {rows} with {crc32c}",
+            path=json_path,
             hint="`tape2048 embed --force` makes them again from these rows",
         )
     if not path.exists():
         raise EmbeddingsError(f"{EMBEDDINGS_JSON} is there, and {EMBEDDINGS_NPY} is not", path=path)
-    values = _map(path, (len(session), facts.D))
-    return Embeddings(values, facts.model_sha, facts.pooling)
+    return Embeddings(_map(path, (rows, facts.D)), facts.model_sha, facts.pooling)
 
 
 def _read_facts(path: Path) -> _Facts:
     if not path.exists():
-        raise EmbeddingsError(
-            f"no {EMBEDDINGS_JSON}: this session has no embeddings",
-            path=path.parent,
-            hint="`tape2048 embed` makes them",
-        )
+        found = f"no {EMBEDDINGS_JSON}: this session has no embeddings"
+        raise EmbeddingsError(found, path=path.parent, hint="`tape2048 embed` makes them")
     with open_regular(path) as fd, reading(path):
         content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
     try:
@@ -109,21 +104,15 @@ def _map(path: Path, shape: tuple[int, int]) -> NDArray[np.uint16]:
             size = os.fstat(fd).st_size
             head = io.BytesIO(os.pread(fd, _HEADER_BYTES_MAX, 0))
         try:
-            version = np.lib.format.read_magic(head)
-            read = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            found, fortran, dtype = read(head)
+            numpy = np.lib.format
+            readers = {(1, 0): numpy.read_array_header_1_0, (2, 0): numpy.read_array_header_2_0}
+            found, fortran, dtype = readers[numpy.read_magic(head)](head)
         except (ValueError, KeyError, SyntaxError) as error:
             raise EmbeddingsError(f"not a .npy file of version 1.0 or 2.0: {error}", path=path) from error
         if found != shape or fortran or dtype != np.dtype("<u2"):
-            raise EmbeddingsError(
-                f"{dtype} of shape {found}{' in Fortran order' if fortran else ''}; "
-                f"expected <u2 of shape {shape}",
-                path=path,
-                offset=0,
-            )
+            order = " in Fortran order" if fortran else ""
+            msg = f"{dtype} of shape {found}{order}; expected <u2 of shape {shape}"
+            raise EmbeddingsError(msg, path=path, offset=0)
         begin = head.tell()
         end = begin + 2 * shape[0] * shape[1]
         if size != end:

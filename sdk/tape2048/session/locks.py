@@ -1,18 +1,17 @@
-"""Who reads a session, so that nobody removes it meanwhile.
+"""Locks that keep a session from being removed while a process reads it.
 
-A :class:`~tape2048.session.session.Session` holds a shared lock for as long as it lives; what removes
-sessions
-takes the exclusive one, without waiting. Locks go with their process, however it ends.
+A :class:`~tape2048.session.session.Session` holds a shared lock for as long as it lives; removal takes the
+exclusive one, without waiting. Locks end with their process.
 
-A descriptor for each session would use up the usual limit of 1,024 with a corpus of a thousand. So
-the locks of all sessions of a directory stand in one file, ``<root>/.recorder/readers.lock``, which a
-process opens once: a session is the byte at the number of its directory's inode, and byte 0 is whoever
-removes. They are locks of the open file description (``F_OFD_SETLK``), since the older kind goes when
-any descriptor of the file is closed.
+With a descriptor for each session, a corpus of a thousand sessions would reach the usual limit of 1,024. So
+the locks of all sessions of a directory are in one file, ``<root>/.recorder/readers.lock``, which a process
+opens once: a session's lock is the byte at its directory's inode number, and byte 0 is the lock of the
+remover. They are locks of the open file description (``F_OFD_SETLK``), since POSIX record locks end when any
+descriptor of the file is closed.
 
-Readers make no file. Where that one is missing (nothing ever recorded here, nothing was removed), they hold
-the directory of the sessions itself (``flock``), and whoever removes takes that one as well: it then
-cannot tell which session is read, and leaves all of them.
+Readers do not create the file. Without it (nothing was ever recorded or removed here), they lock the
+directory of the sessions itself (``flock``). Removal takes that lock as well: if a reader holds it, nothing
+is removed, since the lock does not tell which session is read.
 """
 
 from __future__ import annotations
@@ -35,17 +34,16 @@ READERS_LOCK = "readers.lock"
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid (0 for these locks).
 _FLOCK = struct.Struct("hhqqi4x")
-_BYTE_OF_UPKEEP = 0
+_REMOVER_BYTE = 0
 _BYTES_MASK = (1 << 62) - 1
-_REFUSED = (errno.EAGAIN, errno.EACCES)
 
 
 def _lock(fd: int, kind: int, byte: int) -> bool:
-    """Lock or unlock one byte without waiting; False where somebody else has it."""
+    """Lock or unlock one byte without waiting; return False if another process has it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
     except OSError as error:
-        if error.errno in _REFUSED:
+        if error.errno in {errno.EAGAIN, errno.EACCES}:
             return False
         raise
     return True
@@ -56,15 +54,15 @@ def _byte_of(status: os.stat_result) -> int:
 
 
 class _LockFile:
-    """One file of locks, open in this process, and how many sessions hold each byte of it."""
+    """A lock file that this process has open, with the number of sessions that hold each byte of it."""
 
     def __init__(self, fd: int, *, whole: bool) -> None:
         self.fd = fd
-        self.whole = whole  # the directory itself: one lock for all that stands in it
+        self.whole = whole  # the directory itself: one lock for all its sessions
         self.pid = os.getpid()
         self.counts: dict[int, int] = {}
-        # Sessions that are gone. The collector may find them at any moment, also while this very thread
-        # has the mutex, so that they are only noted there, and let go by whoever has it next.
+        # The garbage collector may run at any moment, even while this thread holds the mutex. So it only
+        # queues a session's byte here, and the next holder of the mutex unlocks it.
         self.released: deque[int] = deque()
 
 
@@ -73,8 +71,8 @@ _files: dict[tuple[int, int], _LockFile] = {}
 
 
 def _forget_files() -> None:
-    """In a forked child: its parent's locks are not its own to let go; its sessions share them."""
-    global _mutex, _files  # noqa: PLW0603 - the parent's may be in mid-change
+    """Start a forked child without lock files: it must not unlock the locks of its parent."""
+    global _mutex, _files  # noqa: PLW0603 - another thread of the parent may hold the mutex
     _mutex = threading.Lock()
     _files = {}
 
@@ -82,8 +80,8 @@ def _forget_files() -> None:
 os.register_at_fork(after_in_child=_forget_files)
 
 
-class Hold:
-    """A session's shared lock; it goes with this object."""
+class ReadLock:
+    """A session's shared lock, held until this object is collected."""
 
     __slots__ = ("_byte", "_file")
 
@@ -92,33 +90,27 @@ class Hold:
         self._byte = byte
 
     def __del__(self) -> None:
-        # At the interpreter's end names are gone, and the kernel lets go by itself.
+        # When the interpreter exits, globals are gone, and the kernel unlocks.
         with contextlib.suppress(Exception):
             if self._file.pid == os.getpid():
                 self._file.released.append(self._byte)
                 if _mutex.acquire(blocking=False):
                     try:
-                        _settle()
+                        _unlock_released()
                     finally:
                         _mutex.release()
 
 
-def hold_to_read(directory: Path) -> Hold | None:
-    """Keep a session from being removed.
-
-    Args:
-        directory: the session's.
-
-    Returns:
-        What holds it, or None where the file system knows no locks, or they may not be used.
+def lock_for_reading(directory: Path) -> ReadLock | None:
+    """Keep a session from being removed; return None if the file system has no locks or refuses them.
 
     Raises:
-        NotASessionError: it is being removed at this moment, or has been.
+        NotASessionError: the session is being removed, or has been.
     """
-    # Of links, only one in the directory's own place matters: it stands among other sessions than its target.
+    # Of links, only one in place of the directory itself matters: its target has other neighbours.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
     with _mutex:
-        _settle()
+        _unlock_released()
         try:
             while (file := _open(root)) is None:
                 pass
@@ -126,21 +118,21 @@ def hold_to_read(directory: Path) -> Hold | None:
             if file.counts.get(byte, 0) == 0 and not file.whole and not _lock(file.fd, fcntl.F_RDLCK, byte):
                 raise NotASessionError("this session is being removed", path=directory)
             file.counts[byte] = file.counts.get(byte, 0) + 1
-            hold = Hold(file, byte)
+            lock = ReadLock(file, byte)
         except OSError:
             return None
-    # Between looking and locking it may have gone; now it cannot any more.
+    # It may have been removed between stat() and the lock; from now on it cannot be.
     try:
         found = byte if file.whole else _byte_of(directory.stat())
     except OSError:
         found = -1
     if found != byte:
         raise NotASessionError("nothing stands at this path (it was removed just now)", path=directory)
-    return hold
+    return lock
 
 
 def _open(root: Path) -> _LockFile | None:
-    """The locks of a directory of sessions; None where another try will find them."""
+    """Return the lock file of a directory of sessions; None if the caller has to try again."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
     whole = False
     try:
@@ -155,14 +147,14 @@ def _open(root: Path) -> _LockFile | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECTORY if whole else 0))
         stack.callback(os.close, fd)
         if whole and not try_lock(fd, shared=True):
-            return None  # whoever removes has the directory, and made the file before it took it
+            return None  # the remover has the directory, and made the lock file before it locked it
         status = os.fstat(fd)
         stack.pop_all()
     return _files.setdefault((status.st_dev, status.st_ino), _LockFile(fd, whole=whole))
 
 
-def _settle() -> None:
-    """Let go of what sessions that are gone have held; files that nobody needs are closed."""
+def _unlock_released() -> None:
+    """Unlock the bytes of collected sessions, and close files without any other."""
     for key, file in list(_files.items()):
         while file.released:
             byte = file.released.popleft()
@@ -177,11 +169,7 @@ def _settle() -> None:
 
 
 def make_readers_lock(root: Path) -> Path:
-    """Make the file that readers lock, unless it is there.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """Create the file that readers lock, unless it exists; raise the operating system's OSError."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
     path.parent.mkdir(exist_ok=True)
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
@@ -189,48 +177,43 @@ def make_readers_lock(root: Path) -> Path:
 
 
 def _lock_directory(fd: int) -> bool:
-    """Take the lock that readers hold where there was no file of locks; False where one of them does.
-
-    Raises:
-        OSError: as the operating system gave it.
-    """
+    """Take the directory's own lock; return False if a reader holds it."""
     try:
         return try_lock(fd)
     except OSError as error:
-        # NFS makes an exclusive lock of a descriptor that is open for writing only, which a directory's
-        # cannot be. There, who opened a session before the file was made is not seen.
+        # NFS grants an exclusive lock only to a descriptor that is open for writing, which a directory's
+        # cannot be. There, sessions opened before the lock file existed are not seen.
         if error.errno != errno.EBADF:
             raise
         return True
 
 
-class Upkeep:
-    """The right to remove sessions of a directory: one process has it at a time, while the block lasts.
+def _unknown_reader(root: Path, hint: str) -> HeldError:
+    found = "a process reads here that opened its sessions before their locks had a file"
+    return HeldError(found, path=root, hint=hint)
 
-    Args:
-        root: the directory of the sessions.
+
+class RemovalLock:
+    """The exclusive right to remove sessions of the directory ``root``; a context manager.
 
     Raises:
-        HeldError: another process is removing, or one reads that cannot say which session it is.
-        StorageError: the operating system refused.
+        HeldError: another process is removing sessions, or a reader locks the whole directory.
+        StorageError: an operation of the file system failed.
     """
 
     def __init__(self, root: Path) -> None:
         with storage_errors(root, "locking it"), contextlib.ExitStack() as held:
             self._fd = held.enter_context(open_fd(make_readers_lock(root), os.O_RDWR))
             directory = held.enter_context(open_fd(root, os.O_RDONLY | os.O_DIRECTORY))
-            if not _lock(self._fd, fcntl.F_WRLCK, _BYTE_OF_UPKEEP):
-                raise HeldError(
-                    "another process removes sessions here at this moment",
-                    path=root,
-                    hint="wait until it has ended",
-                )
+            if not _lock(self._fd, fcntl.F_WRLCK, _REMOVER_BYTE):
+                found = "another process removes sessions here at this moment"
+                raise HeldError(found, path=root, hint="wait until it has ended")
             if not _lock_directory(directory):
                 hint = (
                     "nothing was removed; from now on readers lock each session by itself: "
                     "try again when that process has ended"
                 )
-                raise _held(root, hint)
+                raise _unknown_reader(root, hint)
             self._held = held.pop_all()
 
     def __enter__(self) -> Self:
@@ -239,40 +222,29 @@ class Upkeep:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def take(self, session: Path) -> int | None:
-        """Keep readers from a session; what :meth:`give_back` takes, or None where one reads it.
-
-        Raises:
-            OSError: as the operating system gave it.
-        """
+    def try_lock(self, session: Path) -> int | None:
+        """Lock a session against readers; return its byte for :meth:`unlock`, or None if it is being read."""
         byte = _byte_of(session.stat())
         return byte if _lock(self._fd, fcntl.F_WRLCK, byte) else None
 
-    def give_back(self, taken: int) -> None:
-        """Let readers at it again."""
-        _lock(self._fd, fcntl.F_UNLCK, taken)
+    def unlock(self, byte: int) -> None:
+        """Unlock a session."""
+        _lock(self._fd, fcntl.F_UNLCK, byte)
 
     def is_read(self, session: Path) -> bool:
-        """Whether somebody reads a session now.
-
-        Raises:
-            OSError: as the operating system gave it.
-        """
-        taken = self.take(session)
-        if taken is not None:
-            self.give_back(taken)
-        return taken is None
+        """Check whether a process reads a session."""
+        byte = self.try_lock(session)
+        if byte is not None:
+            self.unlock(byte)
+        return byte is None
 
 
 class LockProbe:
-    """What :class:`Upkeep` tells of readers, without the right to remove; nothing is written or kept locked.
-
-    Args:
-        root: the directory of the sessions.
+    """A read-only view of the readers' locks of ``root``, which creates and locks nothing; a context manager.
 
     Raises:
-        HeldError: one reads that cannot say which session it is.
-        StorageError: the operating system refused.
+        HeldError: a reader locks the whole directory.
+        StorageError: an operation of the file system failed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -281,7 +253,10 @@ class LockProbe:
             try:
                 self._fd = os.open(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                _refuse_held(root)  # there is no session by session then
+                with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
+                    if not _lock_directory(fd):
+                        hint = "it cannot be told what it reads: try again when it has ended"
+                        raise _unknown_reader(root, hint) from None
 
     def __enter__(self) -> Self:
         return self
@@ -292,26 +267,10 @@ class LockProbe:
             self._fd = None
 
     def is_read(self, session: Path) -> bool:
-        """Whether somebody reads a session now.
-
-        Raises:
-            OSError: as the operating system gave it.
-        """
+        """Check whether a process reads a session."""
         if self._fd is None:
             return False
-        # Asking is not locking: a descriptor for reading is enough.
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _byte_of(session.stat()), 1, 0)
-        kind, *_ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
+        # A query needs no more than a descriptor for reading.
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _byte_of(session.stat()), 1, 0)
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))
         return bool(kind == fcntl.F_RDLCK)
-
-
-def _refuse_held(root: Path) -> None:
-    """Raise HeldError where readers hold the directory itself."""
-    with storage_errors(root, "looking at its locks"), open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        if not _lock_directory(fd):
-            raise _held(root, "it cannot be told what it reads: try again when it has ended")
-
-
-def _held(root: Path, hint: str) -> HeldError:
-    found = "a process reads here that opened its sessions before their locks had a file"
-    return HeldError(found, path=root, hint=hint)

@@ -1,4 +1,4 @@
-"""One session directory as a sequence of rows and a table of runs."""
+"""A session directory as a sequence of rows and a table of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tape2048.session.directory import (
     refuse_dataset,
 )
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
-from tape2048.session.locks import hold_to_read
+from tape2048.session.locks import lock_for_reading
 from tape2048.session.row_owners import from_run_table, from_scan
 
 if TYPE_CHECKING:
@@ -33,46 +33,51 @@ if TYPE_CHECKING:
 
     from tape2048.formats.npy import Load
     from tape2048.formats.session import Manifest
-    from tape2048.session.locks import Hold
+    from tape2048.session.locks import ReadLock
     from tape2048.session.row_owners import Owners
 
-#: A choice of rows: a slice, row numbers, or a mask of all rows.
+#: A selection of rows: a slice, row numbers, or a mask of all rows.
 Rows: TypeAlias = "slice | ArrayLike"
 
-# Runs whose first and last row are looked at when a mapped session is opened. Each costs two pages,
-# which on a cold disk are two reads; a steps.npy of another session is noticed by the first.
+# Runs whose first and last rows are compared when a mapped session is opened, at two pages each. The first
+# one already tells the steps of another session.
 _PROBED_RUNS = 8
 
 
 class Session(RowView):
-    """A finished session, checked as a whole when it is opened; see :meth:`open`.
+    """One finished session: its rows, its runs, and their labels. Made by :meth:`open`.
 
-    Nothing has to be closed: no file of it stays open, and the mapping goes with the last array that views
-    it. While the object lives, ``tape2048 prune`` leaves the session alone (one descriptor for all
-    sessions of a directory; :mod:`tape2048.session.locks`). Pickling (to a worker process of a loader)
-    sends the
-    path alone, and opens it again there.
+    A row is one position of a game. ``len(session)`` counts rows; ``session[7]``, ``session[10:20]`` and
+    :meth:`get_batch` return them as records, :meth:`tokens` returns boards alone. A run is one game;
+    :meth:`run_index` and :meth:`rows_of` lead from rows to runs and back. All numbers count from 0.
+
+    A session needs no closing: no file stays open, and the mapping ends with the last array that uses it.
+    While the object lives, ``tape2048 prune`` does not remove the session. Pickling sends the path, and
+    unpickling opens the session again.
 
     Attributes:
         path: the directory, absolute.
         steps: the rows, ``STEP_DTYPE[N]`` or ``ACTION_STEP_DTYPE[N]``, read-only.
-        runs: one row for each run, ``RUN_DTYPE[R]`` ordered by ``first_row``, read-only. In a file of
-            others, runs without any row stand at the end, with ``first_row`` = N and ``rows`` = 0.
-        blocks: ``BLOCK_DTYPE[B]``, or None in a directory of others that has none.
+        runs: the run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a foreign session, runs without
+            rows come last, with ``first_row`` = N and ``rows`` = 0.
+        blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
         meta: the facts of the table ``session``, decoded.
-        manifest: the manifest, or None in a directory of others that has none.
-        load: how the rows are held, ``"mmap"`` or ``"ram"``.
+        manifest: the manifest, or None in a foreign session.
+        load: ``"mmap"`` or ``"ram"``.
+
+    Example:
+        >>> from tape2048 import Session, sessions
+        >>> session = Session.open(sessions("selfplay")[0])
+        >>> len(session.runs), len(session) == session.runs["rows"].sum()
+        (200, True)
+        >>> session.tokens([0, 1]).shape, session.labels([256, 512]).shape == (len(session), 2)
+        ((2, 16), True)
     """
 
     def __init__(
-        self,
-        path: Path,
-        steps: NDArray[np.void],
-        metadata: Metadata,
-        manifest: Manifest | None,
-        load: Load,
+        self, path: Path, steps: NDArray[np.void], metadata: Metadata, manifest: Manifest | None, load: Load
     ) -> None:
-        """Put together what :meth:`open` has read; the constructor itself touches no file."""
+        """Make a session of the contents that :meth:`open` has read; touches no file."""
         self.path = path
         self.steps = steps
         self.runs, self._owners = _assign(metadata, steps, path / METADATA_DB, load)
@@ -81,56 +86,56 @@ class Session(RowView):
         self.meta = metadata.session
         self.manifest = manifest
         self.load: Load = load
-        self._hold: Hold | None = None
+        self.read_lock: ReadLock | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], load: Load = "mmap") -> Session:
-        """Open a session directory: ours, or one with the columns of the original design alone.
+        """Open a session of the recorder, or a foreign one with the columns of the original design.
 
-        What is checked costs time in proportion to the runs: sizes, types, and that the runs tile
-        the rows. Checksums and the rows themselves are for :func:`tape2048.validate_session`. Where
-        the run table does not say which rows a run has, all ``run_id`` are read once.
+        Checks sizes, types, and that the runs tile the rows, in time proportional to the runs.
+        :func:`tape2048.validate_session` checks checksums and rows. If the run table lacks each run's rows,
+        every row's ``run_id`` is read once.
 
         Args:
             path: the directory.
-            load: ``"mmap"`` maps the rows, ``"ram"`` reads them at once. Rows in shards
-                (``steps-000001.npy``, ...) are always read.
+            load: ``"mmap"`` maps the rows, ``"ram"`` reads them. Rows in shards (``steps-000001.npy``, ...)
+                are always read.
 
         Raises:
             NotASessionError: there is no (finished) session at this path.
-            FormatError: one of the other classes below it, for the first defect found; never a
-                session of which a part is missing.
+            FormatError: the subclass for the first defect found; an incomplete session never opens.
             StorageError: the operating system could not read a file.
-            ValueError: ``load`` is something else.
+            ValueError: ``load`` is invalid.
         """
         check_load(load)
         directory = check_directory(path)
-        hold = hold_to_read(directory)
+        lock = lock_for_reading(directory)
         parts = find_steps(directory)
         try:
             manifest = read_manifest(directory)
         except ManifestError:
             refuse_dataset(directory)
             raise
-        if manifest is not None:
-            for defect in manifest_defects(manifest, parts, directory):
-                raise defect
+        for defect in manifest_defects(manifest, parts, directory) if manifest else ():
+            raise defect
         metadata = read_metadata(directory / METADATA_DB)
         steps = read_steps(parts, load)
-        if manifest is not None:
-            _check_counts(manifest, len(steps), len(metadata.runs), directory / MANIFEST)
+        for name, found in (("rows", len(steps)), ("runs", len(metadata.runs))) if manifest else ():
+            if getattr(manifest, name) != found:
+                msg = f"{name} is {getattr(manifest, name)}; the session has {found}"
+                raise ManifestError(msg, path=directory / MANIFEST)
         session = cls(directory, steps, metadata, manifest, load if parts[0].name == STEPS_NPY else "ram")
-        session._hold = hold
+        session.read_lock = lock
         return session
 
     @property
     def name(self) -> str:
-        """The directory's own name."""
+        """The directory's name."""
         return self.path.name
 
     @property
     def contiguous(self) -> bool:
-        """Whether the rows of each run stand next to each other; only others write it otherwise."""
+        """Whether the rows of each run are adjacent; False only in foreign sessions."""
         return self._owners.contiguous
 
     def __len__(self) -> int:
@@ -144,19 +149,20 @@ class Session(RowView):
         return Session.open, (str(self.path), self.load)
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
-        """The rows with these numbers, in this order: ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``.
+        """Return the rows with these numbers, in this order: ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``.
 
         Args:
             indices: row numbers or a mask, as for :meth:`tokens`, with the same errors.
         """
-        # Whole records through an untyped view: NumPy copies structured rows field by field. The numbers
-        # are checked, so "clip" only spares NumPy its second, slower check.
-        numbers = self._row_numbers(indices)
-        taken = np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
-        return taken.view(self.steps.dtype)
+        return self._take(self._row_numbers(indices)).view(self.steps.dtype)
+
+    def _take(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
+        # An untyped view: NumPy copies structured rows field by field. The numbers are checked, so "clip"
+        # only saves NumPy's second, slower check.
+        return np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
-        """Whether each run reached each threshold.
+        """Compare each run's highest tile with each threshold.
 
         Args:
             thresholds: T different tiles, each a power of two >= 2.
@@ -165,46 +171,39 @@ class Session(RowView):
             ``bool[R, T]``: ``highest_tile >= threshold``.
 
         Raises:
-            ValueError: not such tiles, or none.
+            ValueError: the thresholds are invalid, or there are none.
         """
         reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
         return reached
 
     def labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
-        """Whether the run of each row reached each threshold: ``bool[N, T]``; see :meth:`run_labels`.
-
-        Every call makes a new array of N x T bytes; no row is read for it.
-        """
+        """Return the labels of each row's run, ``bool[N, T]``, as a new array; see :meth:`run_labels`."""
         return self._owners.spread(self.run_labels(thresholds))
 
     def tokens(self, rows: Rows) -> NDArray[np.uint8]:
-        """The boards of the given rows as exponents.
+        """Return the boards of the given rows as exponents.
 
         Args:
-            rows: a slice; row numbers (integers of one dimension, in any order, repeats allowed); or
-                a mask ``bool[N]``. A row number is a name and not a position to count back from: a
-                negative one is refused, so that a -1 that marks padding never becomes the last row.
-                Slices follow Python's rules.
+            rows: a slice, by Python's rules; row numbers (integers of one dimension, in any order, repeats
+                allowed); or a mask ``bool[N]``. Negative row numbers are refused, so that a -1 for padding
+                never means the last row.
 
         Returns:
             ``u8[n, 16]``, row-major cells, a new C-ordered array.
 
         Raises:
-            IndexError: a row number outside [0, N), or a mask of another length.
-            TypeError: row numbers that are not integers of one dimension.
+            IndexError: a row number is outside [0, N), or a mask has another length.
+            TypeError: row numbers are not integers of one dimension.
         """
         if isinstance(rows, slice):
             return self.steps["exps"][rows].copy()
-        numbers = self._row_numbers(rows)
-        # Whole records through an untyped view: taking from the strided field would first copy the
-        # whole column. The numbers are checked, so "clip" only spares NumPy its second, slower check.
-        row_bytes = self.steps.dtype.itemsize
-        taken = np.take(self.steps.view(f"V{row_bytes}"), numbers, mode="clip")
-        taken = taken.view(np.uint8).reshape(len(numbers), row_bytes)
+        # Not from the strided field, of which NumPy would first copy the whole column.
+        taken = self._take(self._row_numbers(rows))
+        taken = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
         return np.ascontiguousarray(taken[:, EXPS_OFFSET : EXPS_OFFSET + 16])
 
     def run_index(self, rows: Rows) -> NDArray[np.int64]:
-        """The ordinal, in :attr:`runs`, of the run of each given row: ``i8[n]``.
+        """Return the run of each given row, as its ordinal in :attr:`runs`: ``i64[n]``.
 
         Args:
             rows: as for :meth:`tokens`, with the same errors.
@@ -213,30 +212,29 @@ class Session(RowView):
             first, last, step = rows.indices(len(self))
             if step == 1:
                 return self._owners.between(first, last)
-            return self._owners.of(np.arange(first, last, step))
         return self._owners.of(self._row_numbers(rows))
 
     def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The stretches of rows that belong to one run each, in the order of the rows.
+        """Return the stretches of rows that belong to one run each, in row order.
 
         Returns:
-            First row, number of rows, and ordinal in :attr:`runs`, ``i8[S]`` each, read-only. S is the number
-            of runs that have rows where the session is :attr:`contiguous`.
+            First row, number of rows, and ordinal in :attr:`runs`, ``i64[S]`` each, read-only. In a
+            :attr:`contiguous` session, S is the number of runs that have rows.
         """
         return self._owners.segments()
 
     def rows_of(self, run: int) -> slice | NDArray[np.int64]:
-        """The rows of one run, in step order, as an index into :attr:`steps`.
+        """Return the rows of one run, in step order, as an index into :attr:`steps`.
 
         Args:
             run: ordinal in :attr:`runs`, 0 <= run < R.
 
         Returns:
-            A slice where the session is :attr:`contiguous`, else ascending row numbers ``i8[rows]``.
+            A slice if the session is :attr:`contiguous`, else ascending row numbers ``i64[rows]``.
 
         Raises:
-            IndexError: no such run.
-            TypeError: no integer.
+            IndexError: there is no such run.
+            TypeError: ``run`` is not an integer.
         """
         run = run_ordinal(run, len(self.runs))
         if not self.contiguous:
@@ -251,22 +249,27 @@ class Session(RowView):
 
 
 def sessions(root: str | os.PathLike[str]) -> list[Path]:
-    """Paths of the finished sessions that stand directly in a directory, sorted by name.
+    """List the finished sessions directly in a directory, sorted by name.
 
-    A directory counts when it is named like a session, or holds ``metadata.db`` or rows. So a damaged
-    session is listed, and opening it says what is wrong, where leaving it out would hide it. Names
-    that begin with ``.`` (still being written), data sets and anything else are passed over.
+    A directory counts if it is named like a session, or holds ``metadata.db`` or rows. So a damaged session
+    is listed, and opening it raises its error. Names that begin with ``.`` (still being written) and data
+    sets are skipped.
 
     Raises:
         OutDirError: ``root`` is missing, not a directory, or cannot be listed.
+
+    Example:
+        >>> from tape2048 import sessions
+        >>> [path.name.partition("_")[2] for path in sessions("selfplay")]
+        ['model=greedy']
     """
     return [Path(root, name) for name in session_names(root)]
 
 
 def session_names(root: str | os.PathLike[str]) -> list[str]:
-    """The names of :func:`sessions` alone: making ten thousand paths takes longer than finding them."""
+    """List the names of :func:`sessions`, without paths, which cost more than the names."""
     try:
-        with os.scandir(os.fspath(root)) as entries:  # not None, which is the current directory there
+        with os.scandir(os.fspath(root)) as entries:  # scandir(None) would list the current directory
             found = [entry.name for entry in entries if _is_session(entry)]
     except OSError as error:
         raise OutDirError(f"cannot be listed: {error.strerror or error}", path=root) from error
@@ -283,15 +286,15 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
             return True
         names = {inner.name for inner in Path(entry.path).iterdir()}
     except OSError:
-        return False  # gone meanwhile, or not ours to read and not named like a session
-    looks_like_one = any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
-    return looks_like_one and not is_dataset(Path(entry.path), names)
+        return False  # gone meanwhile, or unreadable and not named like a session
+    has_files = any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
+    return has_files and not is_dataset(Path(entry.path), names)
 
 
 def _assign(
     metadata: Metadata, steps: NDArray[np.void], path: Path, load: Load
 ) -> tuple[NDArray[np.void], Owners]:
-    """Find out which rows each run has, from the run table or else from the rows."""
+    """Find the rows of each run, from the run table or else from the rows."""
     if not metadata.has_rows:
         return from_scan(metadata.runs, steps["run_id"], path)
     runs, owners = from_run_table(metadata.runs, len(steps), path)
@@ -312,9 +315,3 @@ def _assign(
         hint = "the steps belong to another session, or one of the two files was changed"
         raise BookkeepingError(msg, path=path, hint=hint)
     return runs, owners
-
-
-def _check_counts(manifest: Manifest, rows: int, runs: int, path: Path) -> None:
-    for name, claimed, found in (("rows", manifest.rows, rows), ("runs", manifest.runs, runs)):
-        if claimed != found:
-            raise ManifestError(f"{name} is {claimed}; the session has {found}", path=path)

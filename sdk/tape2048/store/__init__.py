@@ -1,1 +1,1 @@
-"""Rows and runs of many sessions in memory: storage, filters, phases, splits, views. Internal."""
+"""Storage of the rows and runs of many sessions: filters, phases, splits, views. Internal."""

@@ -1,7 +1,7 @@
-"""Which runs of a corpus count: named filters, a mask, or a condition in SQL.
+"""Filters of runs: by name, by a mask, or by a condition in SQL.
 
-A condition is parsed and evaluated by SQLite on a table in memory that holds copies of the columns it
-names, and nothing else: an authorizer allows reading that table and calling functions that only compute.
+SQLite evaluates a condition on a table in memory with copies of the columns that the condition names. An
+authorizer allows only reading that table and calling functions without side effects.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
-#: What a condition may name: columns of the run table, then facts of the run's session.
+#: The names in a condition: columns of the run table, then facts of the run's session.
 FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")
 _SESSION_COLUMNS = FILTER_COLUMNS[-3:]
 
-#: Longest text or BLOB that a condition can make.
+#: The longest text or BLOB that a condition can make.
 TEXT_BYTES_MAX = 1_000_000
 
-#: SQLite's virtual machine may take so many operations for a condition, and so many more for each run. A
-#: condition of ten comparisons takes 40 a run; one with a subquery over all runs for each run never ends.
+#: Operations of SQLite's virtual machine for a condition, and for each run. A condition of ten comparisons
+#: takes 40 a run; one with a subquery over all runs for each run would never end.
 OPERATIONS_BASE = 10_000_000
 OPERATIONS_PER_RUN = 10_000
 
-#: Where a name in double quotes may stand: alone, or within what is no name (text, other names, comments).
+#: A name in double quotes; or a string, a name in other quotes, or a comment, which may contain double
+#: quotes.
 _QUOTED = re.compile(r"""
     " (?P<name> (?: [^"] | "" )* ) "
     | ' (?: [^'] | '' )* ' | ` (?: [^`] | `` )* ` | \[ [^]]* \] | -- [^\n]* | /\* .*? (?: \*/ | \Z )
@@ -51,19 +52,7 @@ _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite
 
 
 class NamedFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The filters that have names; a run counts where all of those given hold.
-
-    Attributes:
-        min_score: lowest ``max_score``.
-        max_score: highest ``max_score``.
-        min_steps: fewest moves.
-        max_steps: most moves.
-        min_tile: lowest ``highest_tile`` (a tile, as 2048).
-        max_tile: highest ``highest_tile``.
-        model: tag of the session, as in ``model=<tag>`` of its name; several may be given.
-        since: start of the session, the first that counts: ISO 8601, UTC where it names no zone.
-        until: start of the session, the first that does not count any more.
-    """
+    """The named filters, which a run has to pass all; see ``Corpus.where``."""
 
     min_score: int | None = None
     max_score: int | None = None
@@ -77,7 +66,7 @@ class NamedFilters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Filters(TypedDict, total=False):
-    """:class:`NamedFilters` as a caller gives them."""
+    """The keyword arguments that become :class:`NamedFilters`."""
 
     min_score: int | np.integer[Any] | None
     max_score: int | np.integer[Any] | None
@@ -91,14 +80,14 @@ class Filters(TypedDict, total=False):
 
 
 def named_filters(filters: Filters) -> NamedFilters:
-    """The filters that a caller gave by name; ValueError for an unknown one or a value of a wrong type."""
+    """Convert keyword arguments; raise ValueError for an unknown name or a value of a wrong type."""
     given: dict[str, object] = {name: value for name, value in filters.items() if value is not None}
     for name, value in given.items():
         if isinstance(value, list):
             given[name] = tuple(value)
-        elif isinstance(value, dt.date):  # a datetime is one as well
+        elif isinstance(value, dt.date):  # or a datetime, its subclass
             given[name] = value.isoformat()
-        elif isinstance(value, np.integer):  # as columns of the run table have them
+        elif isinstance(value, np.integer):
             given[name] = int(value)
     try:
         return msgspec.convert(given, NamedFilters)
@@ -113,20 +102,13 @@ def choose_runs(
     runs: NDArray[np.void],
     sessions: Sequence[Session],
 ) -> NDArray[np.bool_]:
-    """The runs for which a condition and all named filters hold.
+    """Select runs by a condition and all named filters: ``bool[R]``; errors as for ``Corpus.where``.
 
     Args:
         where: SQL over :data:`FILTER_COLUMNS`, a mask ``bool[R]``, or None.
-        filters: the named ones.
+        filters: the named filters.
         runs: ``CORPUS_RUN_DTYPE[R]``.
-        sessions: which ``runs["session"]`` counts.
-
-    Returns:
-        ``bool[R]``.
-
-    Raises:
-        FilterError: SQL that SQLite refuses, or that would do more than read the table.
-        ValueError: a mask of another length or type, or a date that is none.
+        sessions: the sessions that ``runs["session"]`` indexes.
     """
     chosen = np.ones(len(runs), np.bool_)
     for column, low, high in (
@@ -140,10 +122,12 @@ def choose_runs(
             chosen &= runs[column] <= high
     if filters.model is not None:
         tags = {filters.model} if isinstance(filters.model, str) else set(filters.model)
-        chosen &= np.array([session_tag(s) in tags for s in sessions], np.bool_)[runs["session"]]
+        chosen &= np.array([_session_tag(s) in tags for s in sessions], np.bool_)[runs["session"]]
     if filters.since is not None or filters.until is not None:
-        since, until = _instant(filters.since, "since"), _instant(filters.until, "until")
-        counts = [_within(session_start(s), since, until) for s in sessions]
+        since = _instant(filters.since, "since") or dt.datetime.min.replace(tzinfo=dt.UTC)
+        until = _instant(filters.until, "until") or dt.datetime.max.replace(tzinfo=dt.UTC)
+        starts = [_session_start(session) for session in sessions]
+        counts = [start is not None and since <= start < until for start in starts]
         chosen &= np.array(counts, np.bool_)[runs["session"]]
     if isinstance(where, str):
         chosen &= _by_sql(where, runs, sessions)
@@ -161,7 +145,7 @@ def choose_runs(
 def check_some(
     runs: NDArray[np.void], chosen: NDArray[np.bool_], what: str, rows: NDArray[np.int64] | None = None
 ) -> None:
-    """Raise EmptyCorpusError, with the counts before and after, where no row is chosen."""
+    """Raise EmptyCorpusError if ``what`` leaves no row; ``rows`` of runs are by default the run table's."""
     counts = runs["rows"].astype(np.int64) if rows is None else rows
     left = int(counts[chosen].sum())
     if left == 0:
@@ -171,8 +155,8 @@ def check_some(
         )
 
 
-def session_tag(session: Session) -> str:
-    """The model tag: the session's own fact, or else what its name says; empty where neither has one."""
+def _session_tag(session: Session) -> str:
+    """Return the model tag from the session's facts, or else from its name, or else an empty text."""
     fact = session.meta.get("model_tag")
     if isinstance(fact, str):
         return fact
@@ -180,35 +164,26 @@ def session_tag(session: Session) -> str:
     return match["tag"] if match else ""
 
 
-def session_start(session: Session) -> dt.datetime | None:
-    """When the session began: its own fact, or else what its name says; None where neither does."""
+def _session_start(session: Session) -> dt.datetime | None:
+    """Return the start from the session's facts, or else from its name; None if neither has it."""
     match = SESSION_NAME.fullmatch(session.name)
     for text in (session.meta.get("started_at"), match["ts"] if match else None):
         if isinstance(text, str):
             with contextlib.suppress(ValueError):
-                start = dt.datetime.fromisoformat(text)
-                return start if start.tzinfo is not None else start.replace(tzinfo=dt.UTC)
+                return _aware(text)
     return None
 
 
 def _instant(value: str | None, name: str) -> dt.datetime | None:
-    if value is None:
-        return None
     try:
-        found = dt.datetime.fromisoformat(value)
+        return None if value is None else _aware(value)
     except ValueError as error:
         raise ValueError(f"{name}={value!r}; expected a date as 2026-11-21 or 2026-11-21T06:00") from error
+
+
+def _aware(text: str) -> dt.datetime:
+    found = dt.datetime.fromisoformat(text)
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
-
-
-def _within(start: dt.datetime | None, since: dt.datetime | None, until: dt.datetime | None) -> bool:
-    """Whether a start is in [since, until); an unknown one never is."""
-    if start is None:
-        return False
-    return (since is None or start >= since) and (until is None or start < until)
-
-
-# ------------------------------------------------------------------------------------------- SQL
 
 
 def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session]) -> NDArray[np.bool_]:
@@ -216,10 +191,10 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(FILTER_COLUMNS)})")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES_MAX)
-        # The newline ends a comment. What leaves the brackets here and is right in the probe, too, does so as
-        # a part of one expression: "1) LIMIT (5" is not.
-        expression = f"({_strict(condition)}\n)"
-        query = f"SELECT ordinal FROM runs WHERE {expression}"  # noqa: S608  (that is what it is for)
+        # The newline ends a comment. The probe refuses a text that closes the brackets to leave the
+        # expression, such as "1) LIMIT (5".
+        expression = f"({_QUOTED.sub(_backquoted, condition)}\n)"
+        query = f"SELECT ordinal FROM runs WHERE {expression}"  # noqa: S608 - conditions are SQL
         probe = f"SELECT CASE WHEN {expression} THEN 1 END FROM runs"  # noqa: S608
         _only_reading(database, read)
         try:
@@ -236,16 +211,12 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
     return chosen
 
 
-def _strict(condition: str) -> str:
-    """The condition with its names in backquotes: in double quotes, SQLite takes unknown ones for text."""
-
-    def requote(match: re.Match[str]) -> str:
-        if match["name"] is None:
-            return match[0]
-        name = match["name"].replace('""', '"').replace("`", "``")
-        return f"`{name}`"
-
-    return _QUOTED.sub(requote, condition)
+def _backquoted(match: re.Match[str]) -> str:
+    """Put a name into backquotes: in double quotes, SQLite takes an unknown one for text."""
+    if match["name"] is None:
+        return match[0]
+    name = match["name"].replace('""', '"').replace("`", "``")
+    return f"`{name}`"
 
 
 def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
@@ -273,7 +244,7 @@ def _fill(
             facts = [_session_fact(session, name) for session in sessions]
             values.append([facts[owner] for owner in runs["session"].tolist()])
         else:
-            values.append(runs[name].astype(np.int64).tolist())  # SQLite's integers, as in metadata.db
+            values.append(runs[name].astype(np.int64).tolist())  # signed, as in metadata.db
     database.execute("BEGIN")
     rows = zip(*values, strict=True)
     insert_rows(database, "runs", ["ordinal", *columns], itertools.chain.from_iterable(rows))
@@ -284,14 +255,15 @@ def _session_fact(session: Session, name: str) -> str | None:
     if name == "session":
         return session.name
     if name == "model":
-        return session_tag(session)
-    start = session_start(session)
+        return _session_tag(session)
+    start = _session_start(session)
     return None if start is None else start.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _refused(condition: str, error: Exception) -> FilterError:
     message = str(error)
     hint = f"columns: {', '.join(FILTER_COLUMNS)}"
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     unknown = re.match(r"no such column: \"?(\w+)", message)
     if unknown:
         near = difflib.get_close_matches(unknown[1], FILTER_COLUMNS, 1)
@@ -299,8 +271,8 @@ def _refused(condition: str, error: Exception) -> FilterError:
             hint = f"did you mean {near[0]}? {hint}"
         elif any((match["name"] or "").startswith(unknown[1]) for match in _QUOTED.finditer(condition)):
             hint = f"text stands in single quotes; {hint}"
-    elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_AUTH:
+    elif code == sqlite3.SQLITE_AUTH:
         hint = f"a condition can only compare columns of the run table; {hint}"
-    elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_INTERRUPT:
+    elif code == sqlite3.SQLITE_INTERRUPT:
         message = "it takes more work than a condition on so many runs can need"
     return FilterError(f"the condition {condition[:200]!r} is refused: {message}", hint=hint)

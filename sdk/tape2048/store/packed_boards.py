@@ -1,7 +1,7 @@
-"""The boards of many rows alone, at 4 bits a cell: 8 bytes a row instead of 28.
+"""Packed boards: the boards of many rows at 4 bits a cell, 8 bytes a row instead of 28.
 
-Batches of boards and labels need nothing else of a row, so that 1e9 rows take 8 GB; and a random board is one
-cache line, where a row of 28 bytes is mostly in two.
+Batches of boards and labels need nothing else, so 1e9 rows take 8 GB. A random board touches one cache line,
+a random row of 28 bytes often two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 U64 = np.uint64
-#: Where a row has its board.
 EXPS = U64(EXPS_OFFSET)
 _LOW32 = U64(0xFFFFFFFF)
 _NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
@@ -36,7 +35,7 @@ _TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
 
 @register_jitable
 def _pack_half(address: Any) -> Any:
-    """Eight exponents as the low 32 bits of a board, the first one in the highest nibble."""
+    """Pack eight exponents into 32 bits, the first one in the highest nibble."""
     half = bswap64(load64(address)) & _NIBBLES
     half = (half | half >> U64(4)) & U64(0x00FF00FF00FF00FF)
     half = (half | half >> U64(8)) & U64(0x0000FFFF0000FFFF)
@@ -45,13 +44,13 @@ def _pack_half(address: Any) -> Any:
 
 @register_jitable
 def board_of(row: Any) -> Any:
-    """The board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
+    """Pack the board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
     return _pack_half(row + EXPS) << U64(32) | _pack_half(row + EXPS + U64(8))
 
 
 @kernel
 def _pack_rows(rows: Any, row_bytes: Any, boards: Any) -> Any:
-    """Pack each row's board; returns the first row with an exponent above 15, or -1."""
+    """Pack each row's board; return the first row with an exponent above 15, or -1."""
     address = U64(rows.ctypes.data)
     for i in range(boards.shape[0]):
         row = address + U64(i) * row_bytes
@@ -67,16 +66,13 @@ def pack_rows(
     path: str | os.PathLike[str],
     offset: int | None = None,
 ) -> None:
-    """Pack the boards of rows that are in memory.
+    """Pack the boards of rows in memory.
 
     Args:
         rows: ``u8[n, row_bytes]``, contiguous.
-        boards: ``u64[n]``, what is written: cell 0 in the highest 4 bits.
-        path: where the rows come from.
-        offset: of the first row in that file, where it is one.
-
-    Raises:
-        CorpusError: an exponent above 15, which takes more than 4 bits.
+        boards: the output, ``u64[n]``: cell 0 in the highest 4 bits.
+        path: source of the rows, named in the CorpusError for an exponent above 15, which does not fit.
+        offset: offset of the first row, if the source is one file.
     """
     bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
@@ -96,33 +92,22 @@ def read_boards(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint64]:
-    """Read stretches of whole rows, and keep their boards, in the order given.
+    """Read stretches of whole rows, in the given order, and keep only their boards.
 
-    Args:
-        parts: where the rows are.
-        row_bytes: of a row.
-        threads: reads at a time, >= 1.
-        progress: called with the number of bytes of each step that is read, by the calling thread.
-
-    Returns:
-        ``u64[rows]`` on huge pages, read-only.
-
-    Raises:
-        CorpusError: see :func:`pack_rows`.
-        TruncatedError: a file is shorter than its stretch.
-        StorageError: a file cannot be read, or there is no memory for the boards.
+    Returns ``u64[rows]`` on huge pages, read-only. The calling thread calls ``progress`` with the bytes of
+    each step that was read. Errors as for :func:`pack_rows` and ``io.bulk_read.read_rows``.
     """
     check_lengths(parts)
     rows = sum(part.bytes for part in parts) // row_bytes
     boards = allocate(rows * BOARD_BYTES).view(np.uint64)
-    with _Packing(boards, parts, row_bytes, threads) as under_way:
-        under_way.finish(progress)
+    with _PackingReader(boards, parts, row_bytes, threads) as reader:
+        reader.finish(progress)
     boards.flags.writeable = False
     return boards
 
 
-class _Packing(Reader):
-    """Rows on their way, of which only the packed boards are kept."""
+class _PackingReader(Reader):
+    """A parallel reader of rows that keeps only their packed boards."""
 
     def __init__(
         self, boards: NDArray[np.uint64], parts: Sequence[Stretch], row_bytes: int, threads: int

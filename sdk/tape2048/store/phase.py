@@ -1,4 +1,4 @@
-"""Which part of each game a view has, and segments cut down to it."""
+"""Phases of games: ranges of steps, of fractions, and of empty cells, and segments cut down to them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from tape2048.store.row_map import Segments
     from tape2048.store.store import Store
 
-__all__ = ["ALL", "Phase", "cut", "make_phase"]
-
 # Beyond every step_idx.
 _STEPS_MAX = 1 << 32
-# Rows looked at together where steps have to be read: 4 MB of them.
+# Rows whose steps are read together: 4 MB.
 _SCAN_ROWS = 1 << 20
 
 
@@ -38,9 +36,8 @@ class Phase(NamedTuple):
     empties: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        return ", ".join(
-            f"{bounds[0]} <= {name} < {bounds[1]}" for name, bounds in self._asdict().items() if bounds
-        )
+        ranges = self._asdict().items()
+        return ", ".join(f"{bounds[0]} <= {name} < {bounds[1]}" for name, bounds in ranges if bounds)
 
 
 #: Whole games.
@@ -48,24 +45,20 @@ ALL = Phase()
 
 
 def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
-    """``before`` with those ranges replaced that are given; ValueError for a range that is none."""
-    given: dict[str, tuple[Any, Any]] = {
-        "steps": (steps, _STEPS_MAX),
-        "fraction": (fraction, 1.0),
-        "empties": (empties, 17),
-    }
+    """Replace the given ranges of ``before``; raise ValueError for an invalid range."""
+    limits = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
     ranges: dict[str, Any] = {}
-    for name, (value, most) in given.items():
+    for name, (value, most) in limits.items():
         if value is None:
             continue
         try:
             low, high = value
             number = operator.index if isinstance(most, int) else float
             low, high = number(0 if low is None else low), number(most if high is None else high)
-            fits = 0 <= low < high <= most
+            valid = 0 <= low < high <= most
         except (TypeError, ValueError):
-            fits = False
-        if not fits:
+            valid = False
+        if not valid:
             kind = "whole numbers " if isinstance(most, int) else ""
             raise ValueError(f"{name}={value!r}; expected {kind}(first, end) with 0 <= first < end <= {most}")
         ranges[name] = (low, high)
@@ -73,27 +66,21 @@ def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
 
 
 def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) -> Segments:
-    """The parts of the segments whose rows are within the phase's steps and fraction.
+    """Cut segments down to the rows within the phase's steps and fraction.
 
-    Where a session says its ``sample_rate``, row j of a run is step j x rate, and a run is cut by
-    arithmetic. In a session of others that does not, the steps of all rows are read.
+    In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
+    foreign session without one, the steps of all rows are read.
 
-    Args:
-        segments: by run.
-        phase: its ``empties`` are not looked at.
-        runs: the view's runs.
-        store: that holds their rows, and whose sessions ``segments.session`` counts.
     """
-    sessions = store.sessions
     if phase.steps is None and phase.fraction is None:
         return segments
     low, high = _step_ranges(phase, runs)
-    rates = np.array([_sample_rate(session) for session in sessions], np.int64)
+    rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0
-    parts = [_cut_known(segments.take(known), low, high, rates, sessions[0].steps.dtype.itemsize)]
+    parts = [_cut_whole_runs(segments.take(known), low, high, rates, store.row_dtype.itemsize)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
-        parts.append(_cut_read(mine, low, high, store.rows_of(owner)))
+        parts.append(_cut_by_reading(mine, low, high, store.rows_of(owner)))
     if len(parts) == 1:
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
@@ -101,7 +88,7 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
 
 
 def _step_ranges(phase: Phase, runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First step and end of each run's part: the least s with s >= fraction x steps (in float64)."""
+    """Compute first step and end of each run's part: the least s with s >= fraction x steps (in float64)."""
     low = np.zeros(len(runs), np.int64)
     high = np.full(len(runs), _STEPS_MAX, np.int64)
     if phase.steps is not None:
@@ -114,7 +101,7 @@ def _step_ranges(phase: Phase, runs: NDArray[np.void]) -> tuple[NDArray[np.int64
 
 
 def _sample_rate(session: Session) -> int:
-    """N, where every N-th step is a row; 0 where only the rows can say."""
+    """Return N if every N-th step is a row; 0 if the rows have to be read to know their steps."""
     rate = session.meta.get("sample_rate")
     ours = session.blocks is not None and session.contiguous
     if not ours or not isinstance(rate, int) or not 1 <= rate <= SAMPLE_RATE_MAX:
@@ -123,24 +110,20 @@ def _sample_rate(session: Session) -> int:
     return rate if bool((session.runs["rows"] == expected).all()) else 0
 
 
-def _cut_known(
-    segments: Segments,
-    low: NDArray[np.int64],
-    high: NDArray[np.int64],
-    rates: NDArray[np.int64],
-    row_bytes: int,
+def _cut_whole_runs(
+    segments: Segments, low: NDArray[Any], high: NDArray[Any], rates: NDArray[Any], row_bytes: int
 ) -> Segments:
-    """Segments that are whole runs (ours are), by arithmetic."""
+    """Cut segments that are whole runs, by arithmetic."""
     rate = rates[segments.session]
     first = np.minimum(-(-low[segments.run] // rate), segments.rows)
     end = np.minimum(-(-high[segments.run] // rate), segments.rows)
-    return _narrow(segments, np.arange(len(first)), first, end, row_bytes)
+    return _narrow(segments, np.arange(len(first)), (first, end), row_bytes)
 
 
-def _cut_read(
+def _cut_by_reading(
     segments: Segments, low: NDArray[np.int64], high: NDArray[np.int64], rows_held: NDArray[np.void]
 ) -> Segments:
-    """Segments that lie in some rows, by the steps of these; a segment may fall into several."""
+    """Cut segments of ``rows_held`` by their steps; a segment may become several."""
     steps = rows_held["step_idx"]
     begin = np.uint64(rows_held.__array_interface__["data"][0])
     places = ((segments.address - begin) // np.uint64(rows_held.dtype.itemsize)).astype(np.int64)
@@ -163,21 +146,16 @@ def _cut_read(
         found.append((which[at], within[at], within[at] + length))
     if not found:
         return segments
-    which, first, end = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _narrow(segments, which, first, end, rows_held.dtype.itemsize)
+    which, *bounds = (np.concatenate(column) for column in zip(*found, strict=True))
+    return _narrow(segments, which, bounds, rows_held.dtype.itemsize)
 
 
-def _narrow(
-    segments: Segments,
-    which: NDArray[np.int64],
-    first: NDArray[np.int64],
-    end: NDArray[np.int64],
-    row_bytes: int,
-) -> Segments:
-    """Rows ``first <= row < end`` of some segments, without those that have none left."""
+def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any, row_bytes: int) -> Segments:
+    """Take rows [first, end) of some segments, without those that become empty."""
+    first, end = bounds
     kept = first < end
-    which, first, end = which[kept], first[kept], end[kept]
-    taken = segments.take(which)
+    first, end = first[kept], end[kept]
+    taken = segments.take(which[kept])
     return taken._replace(
         address=taken.address + first.astype(np.uint64) * np.uint64(row_bytes),
         rows=end - first,

@@ -1,4 +1,4 @@
-"""Rows that a condition on the board leaves out: a bit for each row of a map; see ``row_map``."""
+"""Masks of the rows whose board has a given number of empty cells; see ``row_map``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXPS = U64(EXPS_OFFSET)
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
 BLOCK_WORDS = 8
-#: Every so many rows of a view, a sample says in which block they are: as many as a block has bits.
+#: Rows of a view from one sampled block to the next: as many as a block has bits.
 SAMPLE_ROWS = 64 * BLOCK_WORDS
 
 
@@ -43,7 +43,7 @@ def _mark(address: Any, starts: Any, row_bytes: Any, low: Any, high: Any, words:
 
 @kernel
 def _mark_packed(address: Any, starts: Any, low: Any, high: Any, words: Any) -> None:
-    """As :func:`_mark`, of packed boards."""
+    """As :func:`_mark`, for packed boards."""
     for segment in range(address.shape[0]):
         for row in range(starts[segment], starts[segment + 1]):
             empty = count_empty(load64(address[segment] + (row << U64(3))))
@@ -51,10 +51,9 @@ def _mark_packed(address: Any, starts: Any, low: Any, high: Any, words: Any) -> 
 
 
 def mask_empties(rows: RowMap, low: int, high: int) -> RowMap:
-    """The map with those rows alone whose board has ``low <= empty cells < high``.
+    """Restrict a map to the rows whose board has ``low <= empty cells < high``.
 
-    Reads the board of every row of the map once, in order: 1e9 rows take as long as 28 GB take to be read, or
-    8 GB of memory where boards are packed.
+    Reads every row's board once, in order: 28 GB for 1e9 rows, or 8 GB of packed boards.
     """
     blocks = -(-rows.rows // (64 * BLOCK_WORDS))
     words = np.zeros(blocks * BLOCK_WORDS, np.uint64)
@@ -75,7 +74,7 @@ def mask_empties(rows: RowMap, low: int, high: int) -> RowMap:
 def _ranks(
     numbers: NDArray[np.uint64], words: NDArray[np.uint64], before: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """How many bits are set below each number."""
+    """Count the bits set below each number."""
     word = (numbers >> U64(6)).astype(np.int64)
     below = np.append(words, U64(0))[word] & ((U64(1) << (numbers & U64(63))) - U64(1))
     ranks: NDArray[np.uint64] = before[word].astype(U64) + np.bitwise_count(below)

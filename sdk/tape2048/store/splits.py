@@ -1,8 +1,7 @@
 """Splits of a corpus by the identity of its runs, from the run table alone.
 
-A run's identity is the SHA-256 of what played it and its seed, wherever it is recorded, copied or merged to.
-Which part it belongs to is decided by a hash of that alone, so that no game ever stands in two parts, and
-none moves when sessions are added::
+A run's identity is the SHA-256 of its player and its seed, wherever it is recorded, copied or merged. A hash
+of the identity decides its part, so no game is ever in two parts, and none moves when sessions are added::
 
     key  = the first 8 bytes of SHA-256("tape2048 split 1" NUL salt NUL player_sha256), as a little-endian u64
     u    = mix64(mix64(seed + key)) / 2**64
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
-#: How far the shares' sum may be from 1: 0.7 + 0.2 + 0.1 is not 1 in floating point.
+#: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
 SHARES_TOLERANCE = 1e-6
 
 
 def check_parts(parts: Mapping[str, float]) -> None:
-    """Raise unless the shares are positive numbers that make 1 together: ValueError, or TypeError."""
+    """Raise TypeError or ValueError unless the shares are positive numbers with the sum 1."""
     shares = list(parts.values())
     if not all(isinstance(share, numbers.Real) for share in shares):
         raise TypeError(f"shares {dict(parts)}; expected numbers")
@@ -42,20 +41,11 @@ def check_parts(parts: Mapping[str, float]) -> None:
 
 
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = "") -> NDArray[np.uint64]:
-    """A number for each run that only its identity and the salt decide: ``u64[R]``, uniform.
-
-    Args:
-        runs: ``CORPUS_RUN_DTYPE[R]``.
-        sessions: which ``runs["session"]`` counts.
-        salt: any text.
-
-    Raises:
-        TypeError: a salt that is no text.
-    """
+    """Hash the identity of each run with a salt: ``u64[R]``, uniform; raise TypeError unless it is text."""
     if not isinstance(salt, str):
         raise TypeError(f"salt={salt!r}; expected text")
     keys = np.array([_player_key(session, salt) for session in sessions], np.uint64)
-    # Twice: seeds often follow one another, and keys of salts may be close.
+    # Twice: seeds are often consecutive, and the keys of two salts may be close.
     hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))
     return hashed
 
@@ -63,22 +53,22 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = ""
 def assign(
     runs: NDArray[np.void], sessions: Sequence[Session], shares: Sequence[float], salt: str = ""
 ) -> NDArray[np.int64]:
-    """The part of each run, as an index into the shares: ``i8[R]``; see the module."""
-    # The upper 53 bits are what a double holds exactly.
+    """Return the part of each run, as an index into the shares: ``i64[R]``; see the module."""
+    # A double holds the upper 53 bits exactly.
     position = (run_hash(runs, sessions, salt) >> np.uint64(11)).astype(np.float64) / 2**53
     ends = np.cumsum(np.asarray(shares, np.float64))
     ends[-1] = 1.0
     return np.searchsorted(ends, position, "right")
 
 
-def why_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
-    """What to do where a part of a split has no row."""
+def explain_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
+    """Explain to the user why a part of a split has no row."""
     different = len(np.unique(run_hash(runs, sessions)))
     if different == len(runs):
         return "more games, or a larger share"
     return (
-        f"of {len(runs):,} runs, {different:,} differ by player and seed, and those that are alike stand in "
-        "one part: sessions of others may have one seed for all of them"
+        f"of {len(runs):,} runs, {different:,} differ by player and seed, and equal ones go to one part: "
+        "a foreign session may have the same seed for all its runs"
     )
 
 

@@ -1,74 +1,62 @@
-"""The rows and runs of many sessions: where the rows are held, and one table of all runs.
+"""Rows and runs of many sessions: the opening of sessions, one table of all runs, and the memory of the rows.
 
-A store is what all views of a corpus share. It holds segments (see ``row_map``), so it grows with the runs:
-the rows stay in their files' mappings, or in one array that was read from the files. Rows in shards were
-read by their session already, and stay there.
+A store is the part that all views of a corpus share. It holds segments (see ``row_map``), so it grows with
+the runs: the rows stay in the mappings of their files, or are read from the files into one array. Rows in
+shards were read by their session already, and stay there.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from tape2048.base.resources import ram_available
-from tape2048.base.text import as_int
-from tape2048.errors import CorpusError, MixedRowsError, RowsGoneError, StorageError
+from tape2048.base.text import as_int, counted
+from tape2048.errors import (
+    CorpusError,
+    EmptyCorpusError,
+    MixedRowsError,
+    OutDirError,
+    RowsGoneError,
+    Skipped,
+    StorageError,
+    TapeError,
+)
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import RUN_DTYPE, STEP_DTYPES, STEPS_NPY
+from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, read_rows
-from tape2048.io.reading import open_regular
+from tape2048.io.reading import open_regular, reading
+from tape2048.session.session import Session, sessions
 from tape2048.store.row_map import BOARD_BYTES, Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048.session.session import Session
-
-__all__ = [
-    "CORPUS_RUN_DTYPE",
-    "CorpusLoad",
-    "HeldLoad",
-    "PackedBoards",
-    "Store",
-    "check_corpus_load",
-    "gather_runs",
-    "open_store",
-]
-
 _U64 = np.uint64
 
-#: How a corpus holds its rows: mapped, mapped with their boards packed in memory, read into memory, or
-#: whichever fits.
+#: Requested storage of a corpus: mapped rows, mapped rows with packed boards in memory, rows in memory, or
+#: the largest that fits.
 CorpusLoad: TypeAlias = Literal["mmap", "packed", "ram", "auto"]
 
-#: How it holds them once it is open.
+#: Actual storage of an open corpus.
 HeldLoad: TypeAlias = Literal["mmap", "packed", "ram"]
 
-#: One run of a corpus: the ordinal of its session, and the run as the session has it.
+#: One run of a corpus: the ordinal of its session, and the session's row for the run.
 CORPUS_RUN_DTYPE = np.dtype([("session", "<u4"), *RUN_DTYPE.descr])
 assert CORPUS_RUN_DTYPE.itemsize == 44
 
 
-class _FileState(NamedTuple):
-    """By what a file is known again."""
-
-    path: Path
-    device: int
-    inode: int
-    size: int
-
-
 class PackedBoards(NamedTuple):
-    """The boards of a store's rows, packed.
+    """The packed boards of a store's rows.
 
     Attributes:
-        memory: arrays of boards, which the addresses lie in.
-        addresses: of the board of the first row of each of the store's segments, ``u64[S]``.
+        memory: the arrays that hold the boards.
+        addresses: address of the board of each segment's first row, ``u64[S]``.
     """
 
     memory: tuple[NDArray[np.uint64], ...]
@@ -79,12 +67,12 @@ class Store:
     """Sessions, runs and rows that views share.
 
     Attributes:
-        sessions: as they were opened.
-        runs: ``CORPUS_RUN_DTYPE[R]``, by session and then as the session has them; read-only.
-        segments: the stretches of rows of these runs, by run.
+        sessions: the open sessions.
+        runs: ``CORPUS_RUN_DTYPE[R]``, by session and then in the session's order; read-only.
+        segments: the segments of these runs, by run.
         row_dtype: the type of a row.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
-        memory: what keeps the rows alive; with ``"ram"``, first what was read from the files.
+        memory: the arrays that hold the rows, by address.
         boards: the packed boards, with ``"packed"``.
     """
 
@@ -103,36 +91,30 @@ class Store:
         self.runs.flags.writeable = False
         self.segments = segments
         self.row_dtype = sessions[0].steps.dtype
-        self.memory = tuple(array for array in memory if array.size)
         self.load = load
         self.boards = boards
-        begins = np.array([_address(array) for array in self.memory], _U64)
-        self._memory_order = np.argsort(begins)
-        self._begins = begins[self._memory_order]
+        self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
+        self._begins = np.array([_address(array) for array in self.memory], _U64)
+        self._read = memory[0] if load == "ram" else None
         self._files = [_file_state(session) for session in sessions] if load != "ram" else []
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
-        """A read-only view of ``count`` bytes that begin at the address of a row."""
+        """Return a read-only view of ``count`` bytes from the address of a row on."""
         at = int(np.searchsorted(self._begins, _U64(address), "right")) - 1
-        memory = self.memory[self._memory_order[at]]
         first = address - int(self._begins[at])
-        found: NDArray[np.uint8] = memory.view(np.uint8).reshape(-1)[first : first + count]
+        found: NDArray[np.uint8] = self.memory[at].view(np.uint8).reshape(-1)[first : first + count]
         assert len(found) == count, "rows beyond the memory that they lie in"
         return found
 
     def rows_of(self, owner: int) -> NDArray[np.void]:
-        """The rows among which those of a session stand: what was read into memory, or else the session's."""
+        """Return the array that contains a session's rows: all rows in memory, or the session's own."""
         session = self.sessions[owner]
-        if self.load == "ram" and session.load == "mmap":
-            return self.memory[0].view(self.row_dtype)
+        if self._read is not None and session.load == "mmap":
+            return self._read.view(self.row_dtype)
         return session.steps
 
     def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
-        """Where the packed boards of some segments begin, ``u64[n]``; None where none are packed.
-
-        Args:
-            segments: of these rows, whole ones or parts.
-        """
+        """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards."""
         if self.boards is None:
             return None
         mine = _places(self.segments)
@@ -142,36 +124,81 @@ class Store:
         return self.boards.addresses[whole] + within * _U64(BOARD_BYTES)
 
     def check_files(self) -> None:
-        """Make sure that mapped files are as long as they were: a lost page ends the process when touched.
+        """Raise RowsGoneError if a mapped file was truncated: touching a lost page would kill the process.
 
-        A file whose name is gone, or names another file now, is still mapped and still whole.
-
-        Raises:
-            RowsGoneError: a mapped file was truncated.
+        A file that was deleted or replaced remains mapped completely.
         """
-        for before in filter(None, self._files):
+        for path, before in filter(None, self._files):
             try:
-                found = before.path.stat()
+                found = path.stat()
             except OSError:
                 continue
-            same = (found.st_dev, found.st_ino) == (before.device, before.inode)
-            if same and found.st_size < before.size:
+            if os.path.samestat(found, before) and found.st_size < before.st_size:
                 raise RowsGoneError(
-                    f"has {found.st_size} bytes; {before.size} when the corpus was opened",
-                    path=before.path,
+                    f"has {found.st_size} bytes; {before.st_size} when the corpus was opened",
+                    path=path,
                     offset=found.st_size,
                     hint='restore it from a copy; load="ram" would not have noticed',
                 )
 
 
-def check_corpus_load(load: str) -> None:
-    """Raise ValueError unless ``load`` is one of :data:`CorpusLoad`."""
-    if load not in get_args(CorpusLoad):
-        raise ValueError(f"load={load!r}; expected one of {get_args(CorpusLoad)}")
+# ---------------------------------------------------------------------------------- sessions and runs
+
+
+def open_sessions(
+    root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], damaged: Literal["raise", "skip"]
+) -> tuple[tuple[Session, ...], list[Skipped]]:
+    """Open every session below some paths; return the open and the skipped ones, as ``Corpus.open``."""
+    if damaged not in {"raise", "skip"}:
+        raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
+    roots = [root] if isinstance(root, str | os.PathLike) else list(root)
+    paths = [path for each in roots for path in _session_paths(Path(each))]
+    if not paths:
+        named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
+        raise EmptyCorpusError(
+            "no session here", path=named, hint="sessions are directories named <start>_model=<tag>"
+        )
+    seen: set[object] = set()
+    for path in paths:
+        place = _identity(path)
+        if place in seen:
+            raise CorpusError("this session is named twice", path=path, hint="its rows would count twice")
+        seen.add(place)
+    opened, skipped = [], []
+    for path in paths:
+        try:
+            opened.append(Session.open(path))
+        except TapeError as error:
+            if damaged == "raise":
+                raise
+            skipped.append(Skipped(path, error))
+    if not opened:
+        found = counted(len(skipped), "session")
+        raise EmptyCorpusError(f"none of {found} is whole; the first: {skipped[0].error}")
+    return tuple(opened), skipped
+
+
+def _identity(path: Path) -> object:
+    """Return a value that is equal for two names of one directory."""
+    try:
+        status = path.stat()
+    except OSError:
+        return path  # opening it raises the error
+    return status.st_dev, status.st_ino
+
+
+def _session_paths(path: Path) -> list[Path]:
+    with reading(path):
+        is_session, exists = (path / METADATA_DB).exists(), path.exists()
+    if is_session:
+        return [path]
+    if not exists:
+        raise OutDirError("nothing stands at this path", path=path)
+    return sessions(path)
 
 
 def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
-    """The run tables of all sessions as one, ``CORPUS_RUN_DTYPE[R]``."""
+    """Concatenate the run tables of all sessions: ``CORPUS_RUN_DTYPE[R]``."""
     counts = [len(session.runs) for session in sessions]
     runs = np.empty(sum(counts), CORPUS_RUN_DTYPE)
     runs["session"] = np.repeat(np.arange(len(sessions), dtype=np.uint32), counts)
@@ -179,6 +206,15 @@ def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
     own = [session.runs.view(np.uint8).reshape(-1, RUN_DTYPE.itemsize) for session in sessions]
     runs.view(np.uint8).reshape(-1, runs.dtype.itemsize)[:, 4:] = np.concatenate(own)
     return runs
+
+
+# ---------------------------------------------------------------------------------- the memory of the rows
+
+
+def check_corpus_load(load: str) -> None:
+    """Raise ValueError unless ``load`` is one of :data:`CorpusLoad`."""
+    if load not in get_args(CorpusLoad):
+        raise ValueError(f"load={load!r}; expected one of {get_args(CorpusLoad)}")
 
 
 def open_store(
@@ -190,23 +226,23 @@ def open_store(
     ram_budget: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Store:
-    """Put the rows of some sessions where they are to be read from.
+    """Make a store of some sessions, and read their rows or boards into memory as requested.
 
     Args:
         sessions: opened with ``load="mmap"``, at least one.
-        runs: of all of them, from :func:`gather_runs`.
-        chosen: the runs that count, ``bool[R]``; None for all. Rows of other runs are not read.
-        load: where to.
-        ram_budget: bytes that ``"auto"`` may take; None for half of what is free, or this process's share of
-            it. Rows that do not fit may as packed boards.
+        runs: all their runs, from :func:`gather_runs`.
+        chosen: the runs to keep, ``bool[R]``; None for all. Rows of other runs are not read.
+        load: the requested storage.
+        ram_budget: bytes that ``"auto"`` may use; None for this process's share of half the free memory. Rows
+            that do not fit may fit as packed boards.
         progress: called with bytes read and bytes in all.
 
     Raises:
-        MixedRowsError: rows of different types.
-        TruncatedError: a file became shorter since it was opened.
+        MixedRowsError: the rows of two sessions have different types.
+        TruncatedError: a file was truncated since it was opened.
         StorageError: a file cannot be read, or memory does not suffice.
-        CorpusError: with ``"packed"``, a board that 4 bits a cell do not hold.
-        ValueError: a budget below 0, or that is no whole number.
+        CorpusError: with ``"packed"``, a board does not fit 4 bits a cell.
+        ValueError: the budget is not a whole number of at least 0.
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
@@ -219,32 +255,33 @@ def open_store(
         runs = runs[chosen]
     memory = tuple(session.steps for session in sessions)
     item = sessions[0].steps.dtype.itemsize
-    asked = load
+    requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
-        rows_count = int(segments.rows.sum())
-        fits = [rows_count * item <= budget, rows_count * BOARD_BYTES <= budget]
-        load = "ram" if fits[0] else "packed" if fits[1] else "mmap"
+        row_count = int(segments.rows.sum())
+        fits_rows, fits_boards = row_count * item <= budget, row_count * BOARD_BYTES <= budget
+        load = "ram" if fits_rows else "packed" if fits_boards else "mmap"
     if load == "packed":
         try:
             boards = _pack(sessions, segments, progress)
             return Store(sessions, runs, segments, memory, "packed", boards=boards)
         except CorpusError:
-            if asked == "packed":
+            if requested == "packed":
                 raise
             load = "mmap"
     if load == "mmap":
         return Store(sessions, runs, segments, memory, "mmap")
     in_files = _in_files(sessions, segments)
-    array, addresses = _read(sessions, segments.take(in_files), progress)
-    segments.address[in_files] = addresses
-    segments.end[in_files] = array.__array_interface__["data"][0] + array.size
+    files = _stretches(sessions, segments.take(in_files))
+    array = read_rows(files.parts, progress=_counter(progress, files.bytes))
+    segments.address[in_files] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(item)
+    segments.end[in_files] = _address(array) + array.size
     held = tuple(session.steps for session in sessions if session.load == "ram")
     return Store(sessions, runs, segments, (array, *held), "ram")
 
 
 def _local_ranks() -> int:
-    """The processes of this machine that ``torchrun`` started: all see the same memory free, at once."""
+    """Return the number of ``torchrun``'s processes on this machine, which share its free memory."""
     try:
         return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "")))
     except ValueError:
@@ -264,11 +301,10 @@ def _check_types(sessions: Sequence[Session]) -> None:
 
 
 def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
-    """The segments of all sessions, by run; addresses in the sessions' own arrays."""
+    """Make the segments of all sessions, by run, with addresses in the sessions' own arrays."""
     parts = [session.segments() for session in sessions]
-    counts = [len(part[0]) for part in parts]
-    owner = np.repeat(np.arange(len(sessions)), counts)
-    place, rows, run = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
+    place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
     run = run + np.searchsorted(runs["session"], np.arange(len(sessions)))[owner]
     item = sessions[0].steps.dtype.itemsize
     begin = np.array([_address(session.steps) for session in sessions], _U64)
@@ -287,60 +323,51 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def _places(segments: Segments) -> NDArray[np.int64]:
-    """A number for each segment, in the order of the sessions and of their rows."""
+    """Number the segments in the order of the sessions and of their rows."""
     places: NDArray[np.int64] = (segments.session << 40) + segments.place
     return places
 
 
 def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
-    """Which segments are still to be read: rows in shards were, by their session."""
+    """Select the segments in mapped files; sessions in shards are in memory already."""
     found: NDArray[np.bool_] = np.array([session.load == "mmap" for session in sessions])[segments.session]
     return found
 
 
 class _Stretches(NamedTuple):
-    """Segments as stretches of files, in the order of the files.
-
-    Attributes:
-        parts: what to read.
-        firsts: where each segment's first row comes among all that are read, ``i64[S]``.
-        bytes: of all.
-    """
+    """Segments as stretches of files, in the order of the files."""
 
     parts: list[Stretch]
-    firsts: NDArray[np.int64]
+    firsts: NDArray[np.int64]  #: number of each segment's first row among all rows to read
     bytes: int
 
 
 def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
     item = sessions[0].steps.dtype.itemsize
     order = np.argsort(_places(segments), kind="stable")
-    sorted_ = segments.take(order)
-    rows = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(sorted_.rows, out=rows[1:])
-    # Segments that follow one another in a file are one stretch of it.
+    by_place = segments.take(order)
+    rows = np.append(0, np.cumsum(by_place.rows))
+    # Adjacent segments of a file are one stretch of it.
     new = np.ones(len(order), np.bool_)
-    new[1:] = (sorted_.session[1:] != sorted_.session[:-1]) | (
-        sorted_.place[1:] != sorted_.place[:-1] + sorted_.rows[:-1]
-    )
+    new[1:] = _places(by_place)[1:] != (_places(by_place) + by_place.rows)[:-1]
     begins = np.flatnonzero(new)
     lengths = np.diff(rows[:-1][begins], append=rows[-1]) * item
     data_offsets: dict[int, int] = {}
     parts = []
     for at, length in zip(begins.tolist(), lengths.tolist(), strict=True):
-        owner = int(sorted_.session[at])
+        owner = int(by_place.session[at])
         path = sessions[owner].path / STEPS_NPY
         if owner not in data_offsets:
             with open_regular(path) as fd:
                 data_offsets[owner] = read_header(fd, path, STEP_DTYPES).data_offset
-        parts.append(Stretch(path, data_offsets[owner] + int(sorted_.place[at]) * item, length))
+        parts.append(Stretch(path, data_offsets[owner] + int(by_place.place[at]) * item, length))
     firsts = np.empty(len(order), np.int64)
     firsts[order] = rows[:-1]
     return _Stretches(parts, firsts, int(rows[-1]) * item)
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
-    """A function of the bytes done since its last call, for ``progress`` of bytes done and in all."""
+    """Turn ``progress``, called with bytes done and total, into a function of the bytes of each step."""
     done = 0
 
     def advance(count: int) -> None:
@@ -352,28 +379,18 @@ def _counter(progress: Callable[[int, int], object] | None, total: int) -> Calla
     return advance
 
 
-def _read(
-    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
-) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Read segments into one array: the array, and each one's address."""
-    wanted = _stretches(sessions, segments)
-    array = read_rows(wanted.parts, progress=_counter(progress, wanted.bytes))
-    item = sessions[0].steps.dtype.itemsize
-    return array, _U64(_address(array)) + wanted.firsts.astype(_U64) * _U64(item)
-
-
 def _pack(
     sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
 ) -> PackedBoards:
-    """Read the boards of segments, or pack them where the rows are in memory already."""
+    """Read the boards of segments, or pack them if the rows are in memory already."""
     from tape2048.store.packed_boards import pack_rows, read_boards  # loads the compiler
 
     item = sessions[0].steps.dtype.itemsize
     addresses = np.empty(len(segments.rows), _U64)
     in_files = _in_files(sessions, segments)
-    wanted = _stretches(sessions, segments.take(in_files))
-    boards = read_boards(wanted.parts, item, progress=_counter(progress, wanted.bytes))
-    addresses[in_files] = _U64(_address(boards)) + wanted.firsts.astype(_U64) * _U64(BOARD_BYTES)
+    files = _stretches(sessions, segments.take(in_files))
+    boards = read_boards(files.parts, item, progress=_counter(progress, files.bytes))
+    addresses[in_files] = _U64(_address(boards)) + files.firsts.astype(_U64) * _U64(BOARD_BYTES)
     memory = [boards]
     for owner in np.unique(segments.session[~in_files]).tolist():
         session = sessions[owner]
@@ -385,12 +402,11 @@ def _pack(
     return PackedBoards(tuple(memory), addresses)
 
 
-def _file_state(session: Session) -> _FileState | None:
+def _file_state(session: Session) -> tuple[Path, os.stat_result] | None:
     if session.load == "ram":
         return None
     path = session.path / STEPS_NPY
     try:
-        found = path.stat()
+        return path, path.stat()
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
-    return _FileState(path, found.st_dev, found.st_ino, found.st_size)

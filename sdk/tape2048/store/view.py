@@ -1,13 +1,13 @@
-"""Views of a store: which runs count, and which part of each game, as arrays over runs and segments.
+"""Views of a store: selected runs, and a part of each game, as arrays over runs and segments.
 
 A **view** holds arrays over its runs and segments (see ``row_map``), and neither rows nor an index of rows.
 Its rows are numbered run after run, each in step order.
 
-Parts of games work without an index of rows, too. ``steps`` and ``fraction`` select a range of each run's
-rows, which stand in step order, so that they only cut its segments. ``empties`` depends on each
-board: it reads all rows once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for
-1e9 rows, beside 28 GB); the k-th row of the view is found by counting. So every row that holds is served
-exactly once an epoch, as without the filter, and the number of batches is known beforehand.
+Parts of games need no index of rows either. ``steps`` and ``fraction`` select a range of each run's rows,
+which are in step order, so they only cut its segments. ``empties`` depends on each board: it reads all rows
+once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for 1e9 rows of 28 GB); counting
+finds the k-th row of the view. So an epoch serves every row once, as without the filter, and the number of
+batches is known beforehand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tape2048.store.phase import ALL, Phase, cut
 from tape2048.store.row_map import RowMap, make_label_guide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,24 +44,24 @@ class View:
     """Some runs of a store, or a part of each; immutable.
 
     Attributes:
-        store: what all views of these sessions share.
-        game_phase: which part of each game counts.
+        store: the storage that all views of these sessions share.
+        game_phase: the part of each game that is in the view.
     """
 
     def __init__(self, store: Store, chosen: NDArray[np.int64] | None = None, phase: Phase = ALL) -> None:
-        """Make a view of the runs with these ordinals (None: all), and of these parts of them."""
+        """Make a view of the phase of the runs with these ordinals (None: all)."""
         self.store = store
         self.game_phase = phase
         self._chosen = chosen
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """All sessions that were opened, whether or not the view has runs of them."""
+        """All open sessions, with or without runs in the view."""
         return self.store.sessions
 
     @property
     def load(self) -> HeldLoad:
-        """How the rows are held."""
+        """Storage of the rows: ``"mmap"``, ``"packed"`` or ``"ram"``."""
         return self.store.load
 
     @property
@@ -71,11 +71,10 @@ class View:
 
     @cached_property
     def runs(self) -> NDArray[np.void]:
-        """One row for each run of the view, ``CORPUS_RUN_DTYPE[R]``, read-only.
+        """The run table, ``CORPUS_RUN_DTYPE[R]``, read-only.
 
-        ``session`` counts :attr:`sessions`; the other columns are the session's own, so ``first_row`` and
-        ``rows`` say where the whole run lies in its session, and :attr:`row_counts` how many rows the
-        view has of it.
+        ``session`` indexes :attr:`sessions`. The other columns are the session's own: ``first_row`` and
+        ``rows`` describe the whole run in its session, :attr:`row_counts` its rows in the view.
         """
         if self._chosen is None:
             return self.store.runs
@@ -85,7 +84,7 @@ class View:
 
     @cached_property
     def segments(self) -> Segments:
-        """The stretches of rows of the view's runs, before ``empties``; for the kernels."""
+        """The segments of the view's runs, before ``empties``; for the kernels."""
         segments = self.store.segments
         if self._chosen is not None:
             ordinal = np.full(len(self.store.runs), -1, np.int64)
@@ -96,7 +95,7 @@ class View:
 
     @cached_property
     def rowmap(self) -> RowMap:
-        """Where the view's rows are; for the kernels."""
+        """The tables that locate the view's rows; for the kernels."""
         segments = self.segments
         boards = self.store.board_addresses(segments)
         rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards)
@@ -110,28 +109,27 @@ class View:
 
     @cached_property
     def label_guide(self) -> NDArray[np.uint32]:
-        """The fastest look-up of a row's label; for the kernels."""
+        """The guide from rows to labels; for the kernels."""
         return make_label_guide(self.rowmap.guide, exponents_of(self.runs["highest_tile"])[self.rowmap.run])
 
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
-        """First row of each run in the view, and the number of rows: ``i64[R + 1]``, read-only."""
+        """First row of each run in the view, then the number of rows: ``i64[R + 1]``, read-only."""
         starts = self.rowmap.run_starts.astype(np.int64)
         starts.flags.writeable = False
         return starts
 
     @property
     def row_counts(self) -> NDArray[np.int64]:
-        """How many rows the view has of each run: ``i64[R]``."""
+        """Rows of each run in the view: ``i64[R]``."""
         return np.diff(self.row_starts)
 
     @cached_property
     def identity(self) -> str:
-        """What the view serves, as 64 hexadecimal digits: equal if and only if rows and order are.
+        """Hash of the view's rows and their order, 64 hexadecimal digits.
 
-        SHA-256 over the chosen runs, how many rows each has, the phase, and the checksums of the sessions'
-        rows. Paths and other sessions do not count. Where a session of others has no checksums, its run
-        table alone stands for its rows.
+        SHA-256 of the view's runs, their numbers of rows, the phase, and the checksums of the sessions' rows;
+        paths and other sessions do not count. A foreign session without checksums counts by its run table.
         """
         digest = hashlib.sha256(b"tape2048 corpus 1\n")
         runs = self.runs.copy()
@@ -139,10 +137,9 @@ class View:
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
             files = session.manifest.files if session.manifest else {}
-            sums = {
-                name: [entry.bytes, entry.crc32c] for name, entry in files.items() if name.startswith("steps")
-            }
-            digest.update(msgspec.json.encode([len(session), dict(sorted(sums.items()))]))
+            steps = (item for item in sorted(files.items()) if item[0].startswith("steps"))
+            sums = {name: [entry.bytes, entry.crc32c] for name, entry in steps}
+            digest.update(msgspec.json.encode([len(session), sums]))
         digest.update(msgspec.json.encode([self.dtype.itemsize, list(self.game_phase), len(runs)]))
         digest.update(runs.tobytes())
         digest.update(self.row_counts.tobytes())
@@ -157,38 +154,62 @@ class View:
         part = "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<{type(self).__name__}: {named}{part}>"
 
+    def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
+        """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
+        rows = self.rowmap
+        if rows.mask.words.size:
+            return None
+        a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
+        b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
+        if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
+            return None
+        address = (int(rows.address[a]) + first * rows.row_bytes) % 2**64
+        return self.store.bytes_at(address, (end - first) * rows.row_bytes).view(self.dtype)
+
+    def piece_slices(self, rows_max: int) -> Iterator[slice]:
+        """Cut all rows, in order, into slices of at most ``rows_max`` rows that are adjacent in memory."""
+        if rows_max < 1:
+            raise ValueError(f"rows_max={rows_max}; expected at least 1")
+        rows = self.rowmap
+        if rows.mask.words.size:
+            edges = np.arange(0, len(self), rows_max)
+        else:
+            apart = (rows.address[1:] != rows.address[:-1]) | (rows.end[1:] != rows.end[:-1])
+            edges = rows.guide.starts[:-1][np.concatenate(([True], apart))].astype(np.int64)
+        for begin, end in zip(edges.tolist(), [*edges[1:].tolist(), len(self)], strict=True):
+            for first in range(begin, end, rows_max):
+                yield slice(first, min(end, first + rows_max))
+
     # -------------------------------------------------------------------------------------- labels
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
-        """Whether each run reached each tile: ``bool[R, T]``; ValueError as for ``Session.run_labels``."""
+        """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
         reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
         return reached
 
     def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
-        """The share of the view's rows whose label is true, for each tile: ``f64[T]``; no row is read."""
+        """Compute the share of rows whose label is true, for each threshold: ``f64[T]``; reads no row."""
         return prevalence(self.run_labels(thresholds), self.row_counts)
 
     def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
-        """Rows whose label is false for each whose label is true: ``f64[T]``, no row is read.
+        """Compute the rows with a false label per row with a true one: ``f64[T]``; reads no row.
 
-        As a tensor (``torch.from_numpy(...).float()``), what ``BCEWithLogitsLoss(pos_weight=...)`` takes. 1
-        where all labels are the same: no weight of the true ones could balance them.
+        As a tensor (``torch.from_numpy(...).float()``) for ``BCEWithLogitsLoss(pos_weight=...)``. 1 if all
+        labels of a threshold are equal, since no weight can balance them.
         """
         return positive_weights(self.run_labels(thresholds), self.row_counts)
 
 
 class CappedView:
-    """A view of which each epoch has at most ``per_run`` rows of each run.
-
-    Which ones, is drawn by arithmetic from (seed, epoch, run) alone; see ``tape2048.Capped``.
+    """A view that serves at most ``per_run`` rows of each run in each epoch; see ``tape2048.Capped``.
 
     Attributes:
-        corpus: the view of all the rows.
+        corpus: the view of all rows.
         per_run: K.
         spread: ``"stratified"`` or ``"even"``.
 
     Raises:
-        ValueError: ``per_run`` below 1, or another spread.
+        ValueError: ``per_run`` is below 1, or ``spread`` is invalid.
     """
 
     corpus: View
@@ -204,18 +225,18 @@ class CappedView:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """First number of each run's rows of an epoch, and how many an epoch has: ``i64[R + 1]``."""
+        """First number of each run's rows of an epoch, then their number: ``i64[R + 1]``."""
         taken = np.minimum(self.corpus.row_counts, min(self.per_run, len(self.corpus)))
-        return np.concatenate((np.zeros(1, np.int64), np.cumsum(taken)))
+        return np.append(0, np.cumsum(taken))
 
     @property
     def identity(self) -> str:
-        """As :attr:`View.identity`, with the cap."""
+        """Hash of :attr:`View.identity` and the cap."""
         text = f"{self.corpus.identity} capped {self.per_run} {self.spread}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __len__(self) -> int:
-        """Rows of an epoch."""
+        """Number of rows of an epoch."""
         return int(self.starts[-1])
 
     def __repr__(self) -> str:
@@ -224,6 +245,6 @@ class CappedView:
 
 
 def check_corpus(source: object, *, or_capped: bool = False) -> None:
-    """Raise TypeError unless it is a corpus (or a capped one)."""
+    """Raise TypeError unless ``source`` is a corpus (or a capped one)."""
     if not isinstance(source, (View, CappedView) if or_capped else View):
         raise TypeError(f"found {source!r:.200}, expected a Corpus (Corpus.open takes one session, too)")

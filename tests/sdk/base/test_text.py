@@ -20,7 +20,7 @@ from tape2048.export.write import export
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
 from tape2048.maintenance.quarantine import quarantine_session
-from tape2048.session.locks import Upkeep
+from tape2048.session.locks import RemovalLock
 
 from ..builders import write_ours
 from ..run_builders import a2t1_bytes, game
@@ -68,7 +68,7 @@ def test_a_session_is_exported_under_a_name_that_all_can_read(
 
 def test_it_goes_to_the_quarantine_with_its_reason(session: Path) -> None:
     finding = Finding("ChecksumError", "changed", str(session / "steps.npy"), None, None)
-    with Upkeep(session.parent) as upkeep:
+    with RemovalLock(session.parent) as upkeep:
         moved = quarantine_session(session, [finding], upkeep, by="a test")
     assert Session.open(moved).name == ODD
     reason = json.loads(moved.with_name(f"{ODD}.reason.json").read_bytes())

@@ -15,7 +15,7 @@ from tape2048.io.durable import rename_noreplace
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.locks import Upkeep, make_readers_lock
+from tape2048.session.locks import RemovalLock, make_readers_lock
 
 from ..builders import Game, Spec, names, note_flushes, open_files, write_foreign, write_ours
 
@@ -240,14 +240,14 @@ def test_the_originals_stay_while_they_are_copied(tmp_path: Path) -> None:
     make_readers_lock(tmp_path / "root")
 
     def prune(_done: int, _rows: int) -> None:
-        with Upkeep(tmp_path / "root") as upkeep:
+        with RemovalLock(tmp_path / "root") as upkeep:
             assert not [
                 removed for removed in remove_sessions(tmp_path / "root", made, upkeep) if removed.gone
             ]
 
     merged = merge_sessions(made, tmp_path / "out", progress=prune)
     assert rows_by_seed([merged.path]) == rows_by_seed(made)
-    with Upkeep(tmp_path / "root") as upkeep:
+    with RemovalLock(tmp_path / "root") as upkeep:
         assert all(removed.gone for removed in remove_sessions(tmp_path / "root", made, upkeep))
 
 
@@ -290,7 +290,7 @@ def test_other_players_and_sampling_are_refused(tmp_path: Path) -> None:
         [first, write(root, 4, games(9, 2, 5), player=None)],
         out,
         errors.MergeError,
-        "does not say its player",
+        "this session has no player",
     )
     refused(
         [first, write(root, 5, games(9, 2, 5), spec={"action": True})],
@@ -318,11 +318,11 @@ def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
 def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
     first = write(tmp_path, 0, games(0, 3, 1))
     refused(
-        [first, write_foreign(tmp_path / "theirs")], tmp_path / "out", errors.MergeError, "others wrote it"
+        [first, write_foreign(tmp_path / "theirs")], tmp_path / "out", errors.MergeError, "a foreign session"
     )
     for number, spec in ((2, {"manifest": False}), (3, {"manifest": True, "sql": "DROP TABLE blocks"})):
         second = write(tmp_path, number, games(9 * number, 3, 9 * number), spec=spec)
-        refused([first, second], tmp_path / "out", errors.MergeError, "others wrote it")
+        refused([first, second], tmp_path / "out", errors.MergeError, "a foreign session")
     with closing(sqlite3.connect(first / "metadata.db")) as database:
         database.execute("DROP TABLE runs")
     with pytest.raises(errors.FormatError):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048.maintenance.removal import clear_leftovers, hidden_leftovers, remove_sessions, why_not_ours
+from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_leftovers, remove_sessions
 from tape2048.session import locks
-from tape2048.session.locks import READERS_LOCK, Upkeep, make_readers_lock
+from tape2048.session.locks import READERS_LOCK, RemovalLock, make_readers_lock
 
 from ..builders import note_flushes, open_files, write_foreign, write_ours
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def removed(root: Path, *names: str) -> list[str]:
-    with Upkeep(root) as upkeep:
+    with RemovalLock(root) as upkeep:
         return [
             outcome.path.name
             for outcome in remove_sessions(root, [root / name for name in names], upkeep)
@@ -72,7 +72,7 @@ def test_one_descriptor_for_all_sessions_and_none_when_they_are_gone(root: Path)
     assert len(open_files()) == len(before) + 1
     opened.clear()
     Session.open(root / NAMES[0])
-    with Upkeep(root):
+    with RemovalLock(root):
         pass
     removed(root, *NAMES[:3])
     with pytest.raises(errors.NotASessionError):
@@ -126,12 +126,12 @@ def test_a_forked_child_that_drops_its_session_does_not_let_go(root: Path) -> No
 
 
 def test_one_that_is_being_removed_cannot_be_opened(root: Path) -> None:
-    with Upkeep(root) as upkeep:
-        taken = upkeep.take(root / NAMES[0])
+    with RemovalLock(root) as upkeep:
+        taken = upkeep.try_lock(root / NAMES[0])
         assert taken is not None
         with pytest.raises(errors.NotASessionError, match="being removed"):
             Session.open(root / NAMES[0])
-        upkeep.give_back(taken)
+        upkeep.unlock(taken)
         assert len(Session.open(root / NAMES[0]))
         assert not upkeep.is_read(root / NAMES[0])
         session = Session.open(root / NAMES[0])
@@ -160,10 +160,10 @@ def test_one_that_goes_while_its_lock_is_taken_cannot_be_opened(
 
 def test_two_that_remove_exclude_each_other(root: Path) -> None:
     before = open_files()
-    with Upkeep(root), pytest.raises(errors.HeldError, match="another process removes"):
-        Upkeep(root)
+    with RemovalLock(root), pytest.raises(errors.HeldError, match="another process removes"):
+        RemovalLock(root)
     assert open_files() == before
-    with Upkeep(root):
+    with RemovalLock(root):
         pass
 
 
@@ -189,10 +189,10 @@ class TestWithoutTheFile:
         session = Session.open(root / NAMES[0])
         assert not (root / ".recorder").exists()
         with pytest.raises(errors.HeldError, match="before their locks had a file"):
-            Upkeep(root)
+            RemovalLock(root)
         later = Session.open(root / NAMES[1])
         with pytest.raises(errors.HeldError):
-            Upkeep(root)
+            RemovalLock(root)
         del session
         assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
         assert later.name == NAMES[1]
@@ -231,7 +231,7 @@ def test_without_locks_sessions_open_all_the_same_and_none_is_removed(
     assert len(Session.open(root / NAMES[0]))
     before = open_files()
     with pytest.raises(errors.StorageError, match="No locks available"):
-        Upkeep(root)
+        RemovalLock(root)
     assert open_files() == before
 
 
@@ -248,9 +248,9 @@ def test_nobody_sees_half_a_session(root: Path, monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(KeyboardInterrupt):
             removed(root, *NAMES[:2])
     assert [path.name for path in sessions(root)] == NAMES[2:]
-    assert [path.name for path in hidden_leftovers(root)] == [f".{name}.removed" for name in NAMES[:2]]
+    assert [path.name for path in find_leftovers(root)] == [f".{name}.removed" for name in NAMES[:2]]
     write_ours(root / NAMES[0])  # a name may be used again before the leftover is gone
-    with Upkeep(root) as upkeep:
+    with RemovalLock(root) as upkeep:
         assert [outcome.gone for outcome in remove_sessions(root, [root / NAMES[0]], upkeep)] == [True]
         assert len(clear_leftovers(root, upkeep)) == 2
         assert clear_leftovers(root, upkeep) == []
@@ -281,15 +281,15 @@ def test_nothing_is_deleted_where_the_hidden_names_cannot_be_flushed(
     def refuse(_: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    with monkeypatch.context() as patch, Upkeep(root) as upkeep:
+    with monkeypatch.context() as patch, RemovalLock(root) as upkeep:
         patch.setattr("tape2048.maintenance.removal.fsync_dir", refuse)
         outcomes = list(remove_sessions(root, [root / name for name in NAMES[:2]], upkeep))
     assert [outcome.gone for outcome in outcomes] == [False, False]
     assert all(isinstance(outcome.error, errors.StorageError) for outcome in outcomes)
-    leftovers = hidden_leftovers(root)
+    leftovers = find_leftovers(root)
     assert [len(list(path.iterdir())) for path in leftovers] == [3, 3]
     (root / f".{NAMES[3]}.removed").touch()  # not what a removal leaves
-    with Upkeep(root) as upkeep:
+    with RemovalLock(root) as upkeep:
         assert [outcome.path for outcome in clear_leftovers(root, upkeep)] == leftovers
     assert [path for path in leftovers if path.exists()] == []
 
@@ -306,14 +306,14 @@ def test_no_lock_is_left_of_one_that_was_removed_or_could_not_be(
     monkeypatch.setattr("tape2048.session.locks._byte_of", lambda _: 1)
     if broken:
         monkeypatch.setattr("tape2048.io.durable.rename_noreplace", refuse)
-    with Upkeep(root) as upkeep:
+    with RemovalLock(root) as upkeep:
         (outcome,) = remove_sessions(root, [root / NAMES[0]], upkeep)
         assert (outcome.gone, outcome.error is None) == (not broken, not broken)
         assert len(Session.open(root / NAMES[1]))
 
 
 def test_one_that_fails_does_not_keep_the_others(root: Path) -> None:
-    with Upkeep(root) as upkeep:
+    with RemovalLock(root) as upkeep:
         paths = [root / NAMES[0], root / "20300101T000000Z_model=gone", root / NAMES[1]]
         outcomes = list(remove_sessions(root, paths, upkeep))
     assert [outcome.gone for outcome in outcomes] == [True, False, True]
@@ -321,34 +321,34 @@ def test_one_that_fails_does_not_keep_the_others(root: Path) -> None:
 
 
 def test_what_is_no_longer_needed_stays(root: Path) -> None:
-    with Upkeep(root) as upkeep:
+    with RemovalLock(root) as upkeep:
         paths = [root / name for name in NAMES]
         outcomes = list(remove_sessions(root, paths, upkeep, still_needed=lambda path: path == paths[2]))
     assert [outcome.path for outcome in outcomes] == paths[2:3]
 
 
 def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert why_not_ours(root / NAMES[0]) is None
+    assert explain_refusal(root / NAMES[0]) is None
     (root / NAMES[0] / "embeddings.json").touch()
-    assert why_not_ours(root / NAMES[0]) is None
+    assert explain_refusal(root / NAMES[0]) is None
     (root / NAMES[0] / "notes.txt").touch()
-    assert "notes.txt" in str(why_not_ours(root / NAMES[0]))
+    assert "notes.txt" in str(explain_refusal(root / NAMES[0]))
     (root / NAMES[1] / "manifest.json").write_bytes(b"{")
-    assert "malformed" in str(why_not_ours(root / NAMES[1]))
+    assert "malformed" in str(explain_refusal(root / NAMES[1]))
     (root / NAMES[2] / "steps.npy").unlink()
-    assert "lacks" in str(why_not_ours(root / NAMES[2]))
+    assert "lacks" in str(explain_refusal(root / NAMES[2]))
     (root / "20250105T000000Z_model=link").symlink_to(root / NAMES[3])
-    assert "link" in str(why_not_ours(root / "20250105T000000Z_model=link"))
+    assert "link" in str(explain_refusal(root / "20250105T000000Z_model=link"))
     foreign = write_foreign(root / "20250106T000000Z_model=theirs")
-    assert "others wrote it" in str(why_not_ours(foreign))
-    assert "its name" in str(why_not_ours(write_ours(tmp_path / "session")))
-    assert why_not_ours(root / "20250107T000000Z_model=gone") is not None
+    assert "foreign session" in str(explain_refusal(foreign))
+    assert "its name" in str(explain_refusal(write_ours(tmp_path / "session")))
+    assert explain_refusal(root / "20250107T000000Z_model=gone") is not None
 
     def refuse(_: Path) -> list[str]:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("tape2048.maintenance.removal.list_names", refuse)
-    assert why_not_ours(root / NAMES[3]) == "Input/output error"
+    assert explain_refusal(root / NAMES[3]) == "Input/output error"
 
 
 def test_where_a_directory_cannot_be_locked_sessions_are_removed_all_the_same(

@@ -14,7 +14,7 @@ from tape2048.errors import TapeError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME
 from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
-from tape2048.maintenance.removal import why_not_ours
+from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.session import sessions
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
     found: list[Candidate] = []
     passed: list[tuple[Path, str]] = []
     for path in sessions(root):
-        why = why_not_ours(path)
+        why = explain_refusal(path)
         try:
             session = _candidate(path) if why is None else None
         except OSError as error:
@@ -111,7 +111,7 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
 
 def _candidate(path: Path) -> Candidate:
     match = SESSION_NAME.fullmatch(path.name)
-    assert match is not None  # why_not_ours has looked
+    assert match is not None  # explain_refusal has looked
     start = dt.datetime.strptime(match["ts"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
     tag, count = _tag_and_count(path, match["tag"])
     return Candidate(start.timestamp(), count, path.name, tag, _bytes(path))

@@ -65,7 +65,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     listed with its error, and makes the exit code 1. What stands in ROOT/.quarantine is only counted. On
     a terminal that is too narrow, the columns 2048, 4096, best and size are left out, in this order.
     """
-    from tape2048.maintenance.quarantine import quarantined
+    from tape2048.maintenance.quarantine import list_quarantine
 
     directory = root if root is not None else _default_root()
     refuse_session(directory, f"one session: tape2048 show {directory}; or list the directory above it")
@@ -74,7 +74,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     except OutDirError as error:
         error.hint = error.hint or f"name another directory, or record: tape2048 record --out-dir {directory}"
         raise
-    put_away = len(quarantined(directory))
+    put_away = len(list_quarantine(directory))
     if as_json:
         more = {"scores": scores, "quarantined": put_away}
         print_json(_document(directory, good, broken) | more)

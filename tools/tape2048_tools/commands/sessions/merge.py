@@ -90,12 +90,12 @@ def _why(outcome: Removed) -> str:
 def _check_removable(sessions: Sequence[Path]) -> None:
     """Refuse before anything is written what would be refused after."""
     from tape2048.errors import MergeError
-    from tape2048.maintenance.removal import why_not_ours
+    from tape2048.maintenance.removal import explain_refusal
 
     for path in sessions:
         if not os.path.lexists(path):  # a pattern that matched nothing, say: merging says so
             continue
-        why = why_not_ours(path.absolute())
+        why = explain_refusal(path.absolute())
         if why is None and (path / "embeddings.json").exists():
             why = "it has embeddings, which are not merged"
         if why is not None:
@@ -109,14 +109,14 @@ def _check_removable(sessions: Sequence[Path]) -> None:
 def _remove(sessions: Sequence[Path]) -> list[Removed]:
     from tape2048.errors import TapeError
     from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
     done: list[Removed] = []
     absolute = [path.absolute() for path in sessions]
     for root in sorted({path.parent for path in absolute}):
         here = [path for path in absolute if path.parent == root]
         try:
-            with Upkeep(root) as upkeep:
+            with RemovalLock(root) as upkeep:
                 clear_leftovers(root, upkeep)  # of others: `prune` says what could not be removed
                 done += remove_sessions(root, here, upkeep)
         except TapeError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tape2048.maintenance.removal import Removed
-    from tape2048.session.locks import LockProbe, Upkeep
+    from tape2048.session.locks import LockProbe, RemovalLock
     from tape2048_tools.sessions.pruning import Candidate, Going, Plan
 
 EXIT_FAILED = 1
@@ -83,7 +83,7 @@ def command(
     directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
     refuse_session(directory, "name the directory that holds it")
     from tape2048.maintenance.removal import clear_leftovers
-    from tape2048.session.locks import LockProbe, Upkeep
+    from tape2048.session.locks import LockProbe, RemovalLock
     from tape2048_tools.sessions.pruning import candidates, free_bytes, make_plan
 
     try:
@@ -95,8 +95,8 @@ def command(
         complain(
             f"no session that may go has the tag {printable(repr(tag))}: `tape2048 list` shows the names"
         )
-    with LockProbe(directory) if dry_run else Upkeep(directory) as upkeep:
-        leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, Upkeep) else []
+    with LockProbe(directory) if dry_run else RemovalLock(directory) as upkeep:
+        leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, RemovalLock) else []
         plan = make_plan(
             found,
             retention,
@@ -107,7 +107,9 @@ def command(
         _refuse_to_remove_all(directory, plan, found, yes_really=yes_really or dry_run)
         keep_free_mb = retention.general.keep_free_mb
         done = (
-            _remove(directory, plan, upkeep, keep_free_mb, quiet=quiet) if isinstance(upkeep, Upkeep) else []
+            _remove(directory, plan, upkeep, keep_free_mb, quiet=quiet)
+            if isinstance(upkeep, RemovalLock)
+            else []
         )
     outcomes = [*leftovers, *done]
     if as_json:
@@ -119,7 +121,7 @@ def command(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _is_read(upkeep: LockProbe | Upkeep, root: Path, session: Candidate) -> bool:
+def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) -> bool:
     try:
         return upkeep.is_read(root / session.name)
     except OSError:
@@ -138,7 +140,7 @@ def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes
 
 
 def _remove(
-    root: Path, plan: Plan, upkeep: Upkeep, keep_free_mb: int | None, *, quiet: bool
+    root: Path, plan: Plan, upkeep: RemovalLock, keep_free_mb: int | None, *, quiet: bool
 ) -> list[Removed]:
     from tape2048.maintenance.removal import remove_sessions
     from tape2048_tools.sessions.pruning import FREE_SPACE, MEGABYTE, free_bytes

@@ -151,7 +151,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
 def _put_away(result: Checked) -> Checked:
     """Move a session to the quarantine, if it is one and its findings are about its bytes."""
     from tape2048.maintenance.quarantine import quarantine_session
-    from tape2048.session.locks import Upkeep
+    from tape2048.session.locks import RemovalLock
 
     path = Path(result.path)
     about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)
@@ -163,7 +163,7 @@ def _put_away(result: Checked) -> Checked:
         if again != result.findings:
             return result
     try:
-        with Upkeep(path.parent) as upkeep:
+        with RemovalLock(path.parent) as upkeep:
             moved = quarantine_session(path, result.findings, upkeep, by="tape2048 validate")
     except TapeError as error:
         refused = Finding.of(error)
