@@ -2,7 +2,7 @@
 
 - `export`: writes one file in a format.
 - `write_jsonl`: writes JSON lines.
-- `record_batches`: A corpus as Arrow record batches.
+- `record_batches`: a corpus as Arrow record batches.
 - `schema`: the Arrow schema of a table.
 - `write_arrow`: writes an Arrow IPC file.
 - `write_parquet`: writes a Parquet file.

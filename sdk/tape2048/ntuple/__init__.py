@@ -1,8 +1,8 @@
 """N-tuple networks: layout, files, look-up of values. Loads numba.
 
 - `Layout`: tuples, stages and sizes of a network.
-- `Network`: A network in memory.
-- `file_facts`: the facts in a network file's header.
+- `Network`: a network in memory.
+- `file_facts`: the size and SHA-256 of a network file.
 - `load_network`: loads a network for play.
 - `save_network`: writes a network file.
 """

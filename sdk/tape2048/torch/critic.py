@@ -45,8 +45,6 @@ from tape2048.torch.tower import (
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Critic", "CriticInfo", "HeadInfo", "SplitInfo", "TowerInfo", "save_critic"]
-
 VERSION = 1
 _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 

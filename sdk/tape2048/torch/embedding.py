@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tape2048.session.session import Session
     from tape2048.torch.tower import OpenTower
 
-__all__ = ["CHUNK_ROWS", "Embedded", "bf16_bits", "embed_rows", "embed_session", "tower_rate", "tower_width"]
-
 #: 16 MB at D = 128: some seconds of a CPU's work, which is what a kill may cost.
 CHUNK_ROWS = 65_536
 BATCH_ROWS = 2048

@@ -15,8 +15,6 @@ from tape2048.io.staging import Staging
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["publish_directory"]
-
 
 def publish_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, replace: bool = False

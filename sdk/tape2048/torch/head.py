@@ -15,8 +15,6 @@ from tape2048.session.labels import check_thresholds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CriticHead"]
-
 #: Logits of a prior are kept within this: a threshold that no game reached has no finite one.
 _PRIOR_LOGIT_MAX = 12.0
 

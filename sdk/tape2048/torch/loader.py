@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from tape2048.batches.fields import Batch, BatchOptions, LabelDtype
     from tape2048.corpus import Corpus
 
-__all__ = ["CriticDataset", "CriticLoader", "RowBatch", "as_torch_dataset", "collate"]
-
 #: Tensors by field. Types are those of the batch's fields, but for what torch knows better by another
 #: name: ``run`` and ``step`` are int32, ``embeddings`` bfloat16.
 Tensors = dict[str, torch.Tensor]

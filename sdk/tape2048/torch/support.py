@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = [
-    "bytes_of",
-    "content_sha256",
-    "local_device",
-    "pick_device",
-    "read_tensors",
-    "require",
-    "tensor_bytes",
-]
-
 _HINT = "pip install 'tape2048[critic]'"
 
 

@@ -35,20 +35,6 @@ from tape2048.torch.support import content_sha256, read_tensors, tensor_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "OpenTower",
-    "Pooling",
-    "Tower",
-    "TowerConfig",
-    "check_model",
-    "is_factory",
-    "make_tower",
-    "open_tower",
-    "pool",
-    "save_tower",
-    "tower_sha256",
-]
-
 TOWER_JSON = "config.json"
 CRITIC_JSON = "critic.json"
 MODEL = "model.safetensors"

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig
     from tape2048.torch.training.data import TrainingData
 
-__all__ = [
-    "CriticModel",
-    "autocast",
-    "embeddings_of",
-    "head_info",
-    "inputs",
-    "learning_rate",
-    "make_model",
-    "make_optimizer",
-    "split_of_tower",
-    "tower_info",
-]
-
 
 class CriticModel(nn.Module):
     """Logits of tokens (with a tower), or of embeddings."""

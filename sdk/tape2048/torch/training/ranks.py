@@ -15,8 +15,6 @@ from tape2048.torch.support import local_device
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Ranks", "joined"]
-
 
 class Ranks(NamedTuple):
     """Which process this is, of how many, and the device that is its own."""
