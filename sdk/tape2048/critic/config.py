@@ -72,11 +72,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Share, about("share of the runs that decide when to stop", why="a tenth of 2,000 games is 200")
     ] = 0.1
     test_share: Annotated[
-        Share,
-        about(
-            "share of the runs that training never reads",
-            why="`critic eval` needs held-out games",
-        ),
+        Share, about("share of the runs that training never reads", why="`critic eval` needs held-out games")
     ] = 0.1
     split_salt: Annotated[
         str, about("another text makes another split", why="the same split as elsewhere")
@@ -112,8 +108,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     ] = 4
     tower_ffn: Annotated[Count, about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
     tower_dropout: Annotated[
-        Share,
-        about("share of the tower's activations left out in training", why="many games, a small tower"),
+        Share, about("share of the tower's activations left out in training", why="many games, a small tower")
     ] = 0.0
     hidden: Annotated[
         Count | None,
@@ -127,8 +122,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Share, about("share of the hidden layer left out in training", why="as `tower_dropout`")
     ] = 0.0
     ordered: Annotated[
-        bool,
-        about("make P(>= T) unable to increase with T", why="a plain head learns nearly that"),
+        bool, about("make P(>= T) unable to increase with T", why="a plain head learns nearly that")
     ] = False
     pos_weight: Annotated[
         str,
@@ -152,8 +146,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
     ] = None
     learning_rate: Annotated[
-        float,
-        about("highest learning rate of AdamW", why="usual for small encoders", gt=0),
+        float, about("highest learning rate of AdamW", why="usual for small encoders", gt=0)
     ] = 1e-3
     weight_decay: Annotated[float, about("of AdamW, on matrices alone", why="its usual value", ge=0)] = 0.01
     warmup_steps: Annotated[
@@ -213,8 +206,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = 0
     loader_threads: Annotated[
-        int,
-        about("threads that prefetch batches", why="one makes 20 million rows a second", ge=0, le=64),
+        int, about("threads that prefetch batches", why="one makes 20 million rows a second", ge=0, le=64)
     ] = 1
     load: Annotated[
         str,

@@ -256,10 +256,7 @@ def _header(rows: int, columns: int) -> bytes:
 
 
 def _open(
-    path: Path,
-    critic: CriticLike,
-    tower_sha256: str | None,
-    progress: Callable[[int, int], object] | None,
+    path: Path, critic: CriticLike, tower_sha256: str | None, progress: Callable[[int, int], object] | None
 ) -> _Boards:
     from tape2048.conversion.sources import kind_of
 

@@ -23,7 +23,5 @@ if TYPE_CHECKING:
     from tape2048.export.write import write_jsonl as write_jsonl
 else:
     __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        write="export write_jsonl",
-        arrow="record_batches schema write_arrow write_parquet",
+        __name__, write="export write_jsonl", arrow="record_batches schema write_arrow write_parquet"
     )

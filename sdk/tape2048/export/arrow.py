@@ -39,11 +39,7 @@ ROW_GROUP_RECORDS = 8 * BATCH_RECORDS
 
 
 def record_batches(
-    corpus: Corpus,
-    table: TableName = "rows",
-    *,
-    thresholds: Sequence[int] = (),
-    records: int = BATCH_RECORDS,
+    corpus: Corpus, table: TableName = "rows", *, thresholds: Sequence[int] = (), records: int = BATCH_RECORDS
 ) -> Iterator[pa.RecordBatch]:
     """Return a corpus's rows or runs as Arrow record batches, in order.
 

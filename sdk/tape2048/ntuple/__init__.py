@@ -21,8 +21,5 @@ if TYPE_CHECKING:
     from tape2048.ntuple.network import Network as Network
 else:
     __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        layout="Layout",
-        network="Network",
-        files="file_facts load_network save_network",
+        __name__, layout="Layout", network="Network", files="file_facts load_network save_network"
     )

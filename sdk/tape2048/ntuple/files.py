@@ -159,7 +159,7 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
         names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
         layout = Layout.of(names, stages)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-        raise NetworkError(f"the header's metadata does not describe a network: {error}", path=path) from error
+        raise NetworkError(f"the metadata does not describe a network: {error}", path=path) from error
     return Network(layout, *_checked(arrays, layout, path), facts)
 
 

@@ -348,10 +348,7 @@ def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Pa
 
 
 def _own_tower(
-    info: CriticInfo,
-    tensors: dict[str, torch.Tensor],
-    directory: Path,
-    tower: str | os.PathLike[str] | None,
+    info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path, tower: str | os.PathLike[str] | None
 ) -> nn.Module:
     if info.tower.config is not None:
         if tower is not None:

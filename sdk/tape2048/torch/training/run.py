@@ -108,9 +108,7 @@ class _Silent:
 
 
 def train_critic(
-    config: CriticConfig,
-    view: TrainingView[Progress] | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    config: CriticConfig, view: TrainingView[Progress] | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trained:
     """Train in ``config.out`` until the steps are made, early stopping ends it, or ``stop()`` is true.
 
