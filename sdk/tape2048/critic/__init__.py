@@ -1,17 +1,17 @@
-"""Critics without PyTorch: settings, examination, metrics, baselines, files of scores.
+"""Critics without PyTorch: settings, evaluation, metrics, baselines, score files.
 
 - `CriticConfig`: the settings of a training.
-- `evaluate`: examines a critic against games it has not seen.
-- `Evaluation`: the result of an examination.
-- `Estimate`: A number with its 95% interval.
+- `evaluate`: evaluates a critic on held-out games.
+- `Evaluation`: the result of an evaluation.
+- `Estimate`: a number with its 95% interval.
 - `RunBootstrap`: the bootstrap by run.
 - `brier_score`: the Brier score.
 - `calibration_error`: the expected calibration error.
 - `ranking`: AUROC and average precision.
 - `reliability`: predicted and observed shares in bins.
-- `CriticScores`: the probabilities in a file of scores.
-- `open_scores`: maps a file of scores.
-- `write_scores`: writes a critic's probabilities of every row.
+- `CriticScores`: the probabilities in a score file.
+- `open_scores`: maps a score file.
+- `write_scores`: writes a critic's probabilities for every row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a critic has to beat: predictors that need no training, and their calibration.
+"""Baselines for critics: predictors without training, and their calibration.
 
-A baseline gives each board one number, the greater the likelier that its game gets far; the same number ranks
-rows for every threshold. To have probabilities of it, :func:`calibrate` fits the best monotone map to the
-training games.
+A baseline gives each board one score; higher scores mean that the game is likelier to get far. The same score
+ranks rows for every threshold. :func:`calibrate` turns scores into probabilities with the best monotone map
+on the training games.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from tape2048.errors import MissingPackageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Baseline", "calibrate", "highest_tile", "nothing", "score_so_far"]
-
-#: From boards ``u64[n]`` and their numbers in the game ``u4[n]`` (0 is the first board) to scores ``[n]``.
+#: Function from boards ``u64[n]`` and their step numbers ``u32[n]`` (0: the first board) to scores ``[n]``.
 Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "NDArray[Any]"]
 
 
 def nothing(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:  # noqa: ARG001
-    """The same for all boards: calibrated, it is the prevalence."""
+    """Give all boards the same score, which calibration turns into the prevalence."""
     return np.zeros(len(boards))
 
 
 def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
-    """The exponent of the highest tile that stands on the board now."""
+    """Give each board the exponent of its highest tile."""
     from tape2048.game.rules import boards_to_exps
 
     highest: NDArray[np.uint8] = boards_to_exps(boards).max(axis=1, initial=0)
@@ -37,15 +35,15 @@ def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
 
 
 def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """The game's score when the board was reached, from the board and its number alone.
+    """Give each board the game's score so far, computed from the board and its step number.
 
-    Merges keep the sum S of the tiles' values, so S is what was spawned: ``S = 2 a + 4 b`` with a twos and b
-    fours. By step t, ``a + b = t + 2``; hence ``b = S / 2 - (t + 2)``. Building each tile from twos scores
+    Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
+    By step t, ``a + b = t + 2``; hence ``b = S / 2 - (t + 2)``. Building each tile from twos scores
     ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4.
 
     Args:
         boards: ``u64[n]``.
-        steps: moves made before each, ``u4[n]``, in a game that began with two spawned tiles.
+        steps: moves made before each, ``u32[n]``, in a game that began with two spawned tiles.
 
     Returns:
         ``i64[n]``.
@@ -60,15 +58,15 @@ def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
 
 
 def calibrate(scores: NDArray[Any], labels: NDArray[np.bool_], of: NDArray[Any]) -> NDArray[np.float64]:
-    """Probabilities of scores, by isotonic regression (Zadrozny and Elkan 2002).
+    """Turn scores into probabilities by isotonic regression (Zadrozny and Elkan 2002).
 
     Args:
         scores: of training rows, ``[n]``.
-        labels: of these, ``bool[n]``.
-        of: the scores whose probabilities are asked for, ``[m]``.
+        labels: of training rows, ``bool[n]``.
+        of: the scores to turn into probabilities, ``[m]``.
 
     Returns:
-        ``f64[m]``. Of a constant score, it is the share of true labels in training.
+        ``f64[m]``. A constant score gives the share of true labels in training.
 
     Raises:
         MissingPackageError: scikit-learn is not installed.

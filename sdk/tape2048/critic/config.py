@@ -1,7 +1,7 @@
-"""Everything that the training of a critic can be told: one frozen Struct.
+"""Settings of a critic's training, as one frozen Struct.
 
-Each field says what it does, and why its default is what it is; the command line, its help and
-``config/critic.example.toml`` are made from that. Nothing here needs torch.
+Each field has its meaning and the reason for its default; the command line, its help and
+``config/critic.example.toml`` are generated from them. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -15,19 +15,10 @@ from tape2048.errors import ConfigError
 from tape2048.session.labels import check_thresholds
 from tape2048.settings.fields import Count, Positive, Settings, Share, about
 
-#: Settings that a training may go on with when they have changed: they do not decide what it learns.
+#: Settings that do not decide what a training learns: they may change when it is resumed.
 _FREE = frozenset(
-    {
-        "checkpoint_steps",
-        "data",
-        "device",
-        "load",
-        "loader_threads",
-        "out",
-        "tensorboard",
-        "threads",
-        "wandb_project",
-    }
+    {"checkpoint_steps", "data", "device", "load", "loader_threads"}
+    | {"out", "tensorboard", "threads", "wandb_project"}
 )
 
 #: Far past anything that learns; AdamW's step in float32 overflows at some 1e37.
@@ -35,7 +26,13 @@ _LEARNING_RATE_MAX = 1e30
 
 
 class CriticConfig(Settings, frozen=True, kw_only=True):
-    """The settings of a training; see the module."""
+    """The settings of a training; see the module.
+
+    Example:
+        >>> from tape2048.critic import CriticConfig
+        >>> CriticConfig(thresholds="2048 4096", epochs=3).tiles
+        (2048, 4096)
+    """
 
     data: Annotated[
         str,
@@ -45,28 +42,28 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             'a condition on runs in SQL, such as "max_score >= 50000"; empty: all of them',
-            why="a critic should see the games that it will be asked about",
+            why="a critic should learn from games like those that it will score",
         ),
     ] = ""
     out: Annotated[
         str,
         about(
             "the directory that receives checkpoints, metrics and the critics best/ and last/",
-            why="beside where you work; a training that was stopped there goes on",
+            why="in the current directory; a training that was stopped there is resumed",
         ),
     ] = "critic"
     use_embeddings: Annotated[
         bool,
         about(
             "learn a head alone, on the sessions' embeddings; else tower and head together, on tokens",
-            why="`tape2048 embed` has to make embeddings first",
+            why="embeddings need `tape2048 embed` first",
         ),
     ] = False
     thresholds: Annotated[
         str,
         about(
             "the tiles to predict, ascending",
-            why="what strong players reach often, at times, and hardly ever",
+            why="strong players reach them often, sometimes and rarely",
             form="tiles in ascending order, separated by a space",
             pattern=r"^[0-9]+( [0-9]+)*$",
         ),
@@ -75,11 +72,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Share, about("share of the runs that decide when to stop", why="a tenth of 2,000 games is 200")
     ] = 0.1
     test_share: Annotated[
-        Share,
-        about(
-            "share of the runs that training never looks at",
-            why="`critic eval` needs games that decided nothing",
-        ),
+        Share, about("share of the runs that training never reads", why="`critic eval` needs held-out games")
     ] = 0.1
     split_salt: Annotated[
         str, about("another text makes another split", why="the same split as elsewhere")
@@ -87,7 +80,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     per_run: Annotated[
         Count | None,
         about(
-            "rows of each run in an epoch, spread over the run, others each time",
+            "rows of each run in an epoch, spread over the run and drawn anew for each epoch",
             why="positions of one game are alike, and long games have thousands",
             none="off",
         ),
@@ -95,7 +88,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     augment: Annotated[
         str,
         about(
-            "d4: turn and mirror each board at random (on tokens alone)",
+            "d4: turn and mirror each board at random (only on tokens)",
             why="the eight symmetries of a board are worth the same",
             choices=("d4", "none"),
         ),
@@ -103,7 +96,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     tower: Annotated[
         str,
         about(
-            "empty: a new one of the sizes below; a directory: go on from its parameters; or module:factory; "
+            "empty: a new one of the sizes below; a directory: start from its parameters; or module:factory; "
             "with use_embeddings, the tower that must have made them",
             why="no tower ships",
         ),
@@ -115,14 +108,13 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     ] = 4
     tower_ffn: Annotated[Count, about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
     tower_dropout: Annotated[
-        Share,
-        about("share of the tower's activations left out in training", why="many games, a small tower"),
+        Share, about("share of the tower's activations left out in training", why="many games, a small tower")
     ] = 0.0
     hidden: Annotated[
         Count | None,
         about(
             "width of the head's hidden layer; off: a linear probe",
-            why="what a tower knows shows in a probe",
+            why="a probe shows what the tower has learned",
             none="off",
         ),
     ] = None
@@ -130,14 +122,13 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Share, about("share of the hidden layer left out in training", why="as `tower_dropout`")
     ] = 0.0
     ordered: Annotated[
-        bool,
-        about("make P(>= T) unable to increase with T", why="a plain head learns that nearly by itself"),
+        bool, about("make P(>= T) unable to increase with T", why="a plain head learns nearly that")
     ] = False
     pos_weight: Annotated[
         str,
         about(
             "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for "
-            "each threshold; its shift of the logits is taken out of the critics that are written",
+            "each threshold; written critics have its shift of the logits removed",
             why="it does not help ranking, and calibration needs none",
             form="none, dataset, or a number for each threshold, separated by a space",
             pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
@@ -146,7 +137,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     batch_rows: Annotated[
         Count,
         about(
-            "rows of a batch, on each rank; 4096 suits a head on embeddings, whose small steps cost time",
+            "rows of a batch, on each rank; 4096 suits a head on embeddings, whose steps are short",
             why="some hundred batches an epoch",
         ),
     ] = 1024
@@ -155,8 +146,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Count | None, about("end after this many optimizer steps", why="epochs say how long", none="off")
     ] = None
     learning_rate: Annotated[
-        float,
-        about("highest learning rate of AdamW", why="usual for small encoders", gt=0),
+        float, about("highest learning rate of AdamW", why="usual for small encoders", gt=0)
     ] = 1e-3
     weight_decay: Annotated[float, about("of AdamW, on matrices alone", why="its usual value", ge=0)] = 0.01
     warmup_steps: Annotated[
@@ -200,8 +190,8 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     device: Annotated[
         str,
         about(
-            "auto (CUDA where it is there), cpu, cuda or cuda:N",
-            why="what is there",
+            "auto (CUDA if available), cpu, cuda or cuda:N",
+            why="uses a GPU if there is one",
             form="auto, cpu, cuda or cuda:N",
             pattern=r"^[a-z]+(:[0-9]+)?$",
         ),
@@ -210,14 +200,13 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         int,
         about(
             "threads of PyTorch on a CPU; 0: one for each core, or one alone with use_embeddings",
-            why="a head's step is too short to share out",
+            why="a head's step is too short for several threads",
             ge=0,
             le=1024,
         ),
     ] = 0
     loader_threads: Annotated[
-        int,
-        about("threads that make batches ahead", why="one makes 20 million rows a second", ge=0, le=64),
+        int, about("threads that prefetch batches", why="one makes 20 million rows a second", ge=0, le=64)
     ] = 1
     load: Annotated[
         str,
@@ -242,35 +231,31 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             "also send metrics to this project of Weights & Biases (pip install wandb); empty: no",
-            why="nothing leaves the machine unasked",
+            why="nothing is sent without consent",
         ),
     ] = ""
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """``thresholds`` as numbers."""
+        """Thresholds as numbers."""
         return tuple(int(tile) for tile in self.thresholds.split())
 
     @property
     def fractions(self) -> dict[str, float]:
-        """The parts of the split, by name; a share of 0 makes no part."""
+        """Shares of the split's parts, by name; a share of 0 makes no part."""
         rest = round(1 - self.val_share - self.test_share, 9)
         shares = {"train": rest, "val": self.val_share, "test": self.test_share}
         return {name: share for name, share in shares.items() if share > 0 or name != "test"}
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """``pos_weight`` as numbers; None for ``none`` and ``dataset``."""
+        """Numbers of ``pos_weight``; None for ``none`` and ``dataset``."""
         if self.pos_weight in {"none", "dataset"}:
             return None
         return tuple(float(word) for word in self.pos_weight.split())
 
     def check(self) -> None:
-        """Refuse settings that are fine one by one and cannot all hold.
-
-        Raises:
-            ConfigError: found, expected, and what to do.
-        """
+        """Raise ConfigError for settings that are valid one by one and contradict each other."""
         try:
             tiles = check_thresholds(self.tiles).tolist()
         except ValueError as error:
@@ -280,8 +265,8 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         if not (self.val_share > 0 and self.fractions["train"] > 0):
             raise ConfigError(
                 f"val_share: found {self.val_share} beside test_share {self.test_share}, "
-                "expected a part for validation, and one to learn from",
-                hint="early stopping and the best critic need games that were not learned from",
+                "expected a part for validation and a part for training",
+                hint="early stopping and the choice of the best critic need games outside the training part",
             )
         if self.tower_dim % self.tower_heads:
             raise ConfigError(
@@ -310,7 +295,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
             )
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that decide what a training learns, by name; the others may change on the way."""
+        """Return the settings that decide what a training learns, by name; the others may change."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if name not in _FREE}
 
 

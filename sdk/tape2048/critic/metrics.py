@@ -1,12 +1,12 @@
-"""How good probabilities are: AUROC, AUPRC, Brier score, calibration error, with intervals by game.
+"""Metrics of probabilities: AUROC, AUPRC, Brier score, calibration error, with intervals by game.
 
-All rows of a game share its outcome, and neighbours are almost the same board. So a sample of a million rows
-of two hundred games holds about as much as two hundred independent ones, and intervals that count rows are
-several times too narrow. Here **games are resampled, not rows** (the cluster bootstrap: Davison and Hinkley,
-"Bootstrap Methods and their Application", 1997, section 3.8): a replicate draws R of the R runs with
-replacement, and each row counts as often as its run was drawn. The interval is that between the 2.5% and
-97.5% quantiles of the replicates. The same draws serve every metric, stage and predictor, so a difference of
-two predictors has a paired interval: take it replicate by replicate.
+All rows of a game share its outcome, and neighbours are almost the same board. So a million rows of two
+hundred games hold about as much information as two hundred independent rows, and intervals that count rows
+are several times too narrow. Therefore **games are resampled, not rows** (the cluster bootstrap: Davison and
+Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8): a replicate draws R of the R runs with
+replacement, and each row counts as often as its run was drawn. The interval ends at the 2.5% and 97.5%
+quantiles of the replicates. All metrics, stages and predictors use the same draws, so the replicates'
+differences between two predictors give a paired interval.
 
 ===========  ====================================================================================
 AUROC        P(a true row scores higher than a false one), ties one half (Hanley and McNeil 1982)
@@ -15,14 +15,13 @@ Brier score  mean of (p - y)^2 (Brier 1950)
 ECE          sum over bins of (share of rows) |mean p - share of true rows|
 ===========  ====================================================================================
 
-The bins of the calibration error hold equally many rows each (15 of them; equal scores stay together). Bins
-of equal width (Guo et al., "On Calibration of Modern Neural Networks", 2017) would put nearly every row of a
-rare tile into the first one and hide what is wrong there; bins of equal mass are also the less biased
-estimate (Nixon et al., "Measuring Calibration in Deep Learning", 2019; Roelofs et al., "Mitigating Bias in
-Calibration Error Estimation", 2022). Like every such estimate it is above 0 for perfect probabilities, the
-more so the fewer games there are; and its replicates are above it for the same reason, since drawing games
-again adds as much chance again. So its interval leans upwards: of good probabilities, the sample's own value
-stands near its lower end, or below.
+The calibration error has 15 bins of equally many rows; equal scores stay together. Bins of equal width (Guo
+et al., "On Calibration of Modern Neural Networks", 2017) would put nearly every row of a rare tile into the
+first one and hide errors there; bins of equal mass are also less biased (Nixon et al., "Measuring Calibration
+in Deep Learning", 2019; Roelofs et al., "Mitigating Bias in Calibration Error Estimation", 2022). Like every
+such estimate it is above 0 even for perfect probabilities, the more so the fewer games there are. Resampling
+adds noise again, so its replicates are higher still: for good probabilities, the sample's own value is near
+or below the lower end of its interval.
 """
 
 from __future__ import annotations
@@ -36,30 +35,19 @@ from tape2048.base.text import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "CALIBRATION_BINS",
-    "Bins",
-    "Estimate",
-    "Ranking",
-    "RunBootstrap",
-    "brier_score",
-    "calibration_error",
-    "estimate",
-    "ranking",
-    "reliability",
-]
+    Bools: TypeAlias = NDArray[np.bool_]
+    Integers: TypeAlias = NDArray[np.integer[Any]]
+    Floats: TypeAlias = NDArray[np.floating[Any]]
 
 #: Bins of the calibration error and of the reliability plot.
 CALIBRATION_BINS = 15
 
-#: Weightings that are converted for a product at a time: 256 MB for 500,000 runs.
+#: Weightings converted to float64 at a time: 256 MB for 500,000 runs.
 _COLUMNS = 64
-
-#: The interval holds this share of the replicates.
-CONFIDENCE = 0.95
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -69,6 +57,12 @@ class Estimate(msgspec.Struct, frozen=True):
         value: of the sample itself.
         low: lower end; None where there are too few runs for an interval.
         high: upper end.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048.critic.metrics import estimate
+        >>> estimate(np.array([0.75, 0.5, 0.5]))
+        Estimate(value=0.75, low=0.5, high=0.5)
     """
 
     value: float
@@ -77,62 +71,65 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class RunBootstrap:
-    """How often each run counts in each replicate.
+    """Weights of runs in bootstrap replicates.
 
     Args:
         runs: R, number of runs.
-        replicates: B, how many times R runs are drawn.
+        replicates: B, number of replicates; each draws R runs.
         seed: the same seed gives the same draws.
 
     Attributes:
+        replicates: B.
         weights: ``f32[R, 1 + B]``; the first column is the sample itself, 1 everywhere. It takes 4 KB a run
             with 1,000 replicates.
 
     Raises:
         ValueError: no runs, or a negative number of replicates.
+
+    Example:
+        >>> from tape2048.critic import RunBootstrap
+        >>> RunBootstrap(3, replicates=2).weights.sum(axis=0)
+        array([3., 3., 3.], dtype=float32)
     """
 
     def __init__(self, runs: int, replicates: int = 1000, seed: int = 0) -> None:
         if runs < 1 or replicates < 0:
             raise ValueError(f"runs={runs}, replicates={replicates}; expected at least 1 and 0")
+        self.replicates = replicates
         self.weights = np.ones((runs, 1 + replicates), np.float32)
         generator = np.random.default_rng(seed)
         for column in range(1, 1 + replicates):
             drawn = generator.integers(0, runs, runs)
             self.weights[:, column] = np.bincount(drawn, minlength=runs)
 
-    @property
-    def replicates(self) -> int:
-        """B."""
-        return self.weights.shape[1] - 1
-
 
 class Ranking(NamedTuple):
-    """AUROC and average precision of each weighting, ``f64[W]`` each; NaN where it has one class alone."""
+    """AUROC and average precision of each weighting, ``f64[W]`` each; NaN where only one class has weight."""
 
     auroc: NDArray[np.float64]
     average_precision: NDArray[np.float64]
 
 
 def ranking(
-    scores: ArrayLike,
-    labels: NDArray[np.bool_],
-    runs: NDArray[np.integer[Any]],
-    weights: NDArray[np.floating[Any]],
-    order: NDArray[np.int64] | None = None,
+    scores: ArrayLike, labels: Bools, runs: Integers, weights: Floats, order: NDArray[np.int64] | None = None
 ) -> Ranking:
-    """How well scores rank rows, for each weighting of the runs. Sorts once; each weighting is one pass.
+    """Measure how well scores rank rows, for each weighting of the runs: one sort, one pass per weighting.
 
     Args:
         scores: ``[N]``, on any scale, the greater the likelier; no NaN.
         labels: ``bool[N]``.
         runs: run of each row, ``[N]``, below R.
         weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
-        order: rows by descending score, where the caller has sorted some already: ``i64[M]``, and only
-            these rows count.
+        order: rows by descending score, if they are sorted already: ``i64[M]``; only these rows count.
 
     Raises:
-        ValueError: shapes that do not fit, a run that has no weights, or a NaN.
+        ValueError: shapes that do not match, a run without weights, or a NaN.
+
+    Example:
+        >>> from tape2048.critic import RunBootstrap, ranking
+        >>> rows = [0.9, 0.6, 0.2], np.array([True, False, False]), np.array([0, 1, 2])
+        >>> ranking(*rows, RunBootstrap(3, replicates=0).weights).auroc
+        array([1.])
     """
     from tape2048.critic.ranking import LANES, rank_weighted
 
@@ -158,17 +155,33 @@ def ranking(
 
 
 def descending(scores: NDArray[Any]) -> NDArray[np.int64]:
-    """Rows by score, highest first: ``i64[N]``; equal ones in any order, which no metric here depends on."""
+    """Sort rows by score, highest first: ``i64[N]``; the order of equal scores is undefined."""
     return np.argsort(scores)[::-1]
 
 
 def brier_score(
-    probabilities: ArrayLike,
-    labels: NDArray[np.bool_],
-    runs: NDArray[np.integer[Any]],
-    weights: NDArray[np.floating[Any]],
+    probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats
 ) -> NDArray[np.float64]:
-    """The Brier score for each weighting: ``f64[W]``; arguments and errors as for :func:`ranking`."""
+    """Compute the Brier score for each weighting.
+
+    Args:
+        probabilities: ``[N]``; no NaN.
+        labels: ``bool[N]``.
+        runs: run of each row, ``[N]``, below R.
+        weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
+
+    Returns:
+        ``f64[W]``; NaN where no row has weight.
+
+    Raises:
+        ValueError: as for :func:`ranking`.
+
+    Example:
+        >>> from tape2048.critic import RunBootstrap, brier_score
+        >>> rows = [0.5, 0.5, 0.0], np.array([True, False, False]), np.array([0, 0, 1])
+        >>> brier_score(*rows, RunBootstrap(2, replicates=0).weights).round(4)
+        array([0.1667])
+    """
     p, labels, owners = _checked(probabilities, labels, runs, weights)
     squares = np.bincount(owners, (p - labels) ** 2, len(weights))
     return _ratio(*_weighted((squares, np.bincount(owners, minlength=len(weights))), weights))
@@ -178,10 +191,10 @@ class Bins(NamedTuple):
     """Rows in bins of probability, from the lowest.
 
     Attributes:
-        rows: how many each has, ``i64[K]``; K is less than asked for where many probabilities are equal.
+        rows: rows in each bin, ``i64[K]``; where many probabilities are equal, there are fewer bins.
         predicted: mean probability for each weighting, ``f64[K, W]``.
         observed: share of true rows, ``f64[K, W]``.
-        share: of all rows, ``f64[K, W]``.
+        share: share of the bin's rows in all rows, ``f64[K, W]``.
     """
 
     rows: NDArray[np.int64]
@@ -191,16 +204,27 @@ class Bins(NamedTuple):
 
 
 def reliability(
-    probabilities: ArrayLike,
-    labels: NDArray[np.bool_],
-    runs: NDArray[np.integer[Any]],
-    weights: NDArray[np.floating[Any]],
-    bins: int = CALIBRATION_BINS,
+    probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats, bins: int = CALIBRATION_BINS
 ) -> Bins:
-    """What was predicted and what came true, in bins of equally many rows.
+    """Compare predicted with observed shares in bins of equally many rows.
 
-    The bins' edges are those of the sample, for all weightings. ``bins`` is at least 1. Other arguments and
-    errors are as for :func:`ranking`.
+    The bins' edges are those of the sample, for all weightings.
+
+    Args:
+        probabilities: ``[N]``; no NaN.
+        labels: ``bool[N]``.
+        runs: run of each row, ``[N]``, below R.
+        weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
+        bins: number of bins, >= 1.
+
+    Raises:
+        ValueError: as for :func:`ranking`, and ``bins`` below 1.
+
+    Example:
+        >>> from tape2048.critic import RunBootstrap, reliability
+        >>> rows = [0.1, 0.2, 0.8, 0.9], np.array([False, False, True, True]), np.array([0, 0, 1, 1])
+        >>> reliability(*rows, RunBootstrap(2, replicates=0).weights, bins=2).rows
+        array([2, 2])
     """
     if as_int("bins", bins) < 1:
         raise ValueError(f"bins={bins}; expected at least 1")
@@ -209,7 +233,7 @@ def reliability(
         nothing = np.empty((0, weights.shape[1]))
         return Bins(np.empty(0, np.int64), nothing, nothing, nothing)
     edges = np.unique(np.quantile(p, np.arange(1, bins) / bins, method="inverted_cdf"))
-    bin_of = np.searchsorted(edges, p, "left")  # up to and with an edge: equal ones stay together
+    bin_of = np.searchsorted(edges, p, "left")  # up to and including an edge: equal ones stay together
     _, bin_of = np.unique(bin_of, return_inverse=True)
     count = int(bin_of.max()) + 1
     cell = owners.astype(np.int64) * count + bin_of
@@ -225,18 +249,25 @@ def reliability(
 
 
 def calibration_error(bins: Bins) -> NDArray[np.float64]:
-    """The expected calibration error for each weighting: ``f64[W]``."""
+    """Compute the expected calibration error for each weighting: ``f64[W]``.
+
+    Example:
+        >>> from tape2048.critic import RunBootstrap, calibration_error, reliability
+        >>> rows = [0.25, 0.75], np.array([False, True]), np.array([0, 1])
+        >>> calibration_error(reliability(*rows, RunBootstrap(2, replicates=0).weights))
+        array([0.25])
+    """
     gaps = np.abs(np.nan_to_num(bins.predicted) - np.nan_to_num(bins.observed))
     error: NDArray[np.float64] = (bins.share * gaps).sum(axis=0)
     return error
 
 
 def estimate(values: NDArray[np.float64], *, interval: bool = True) -> Estimate | None:
-    """The sample's value and the interval of its replicates.
+    """Return the sample's value with the interval of its replicates.
 
     Args:
-        values: ``f64[1 + B]``, the sample's first. Replicates that are NaN (one class alone was drawn) are
-            left out.
+        values: ``f64[1 + B]``, the sample's first. Replicates that are NaN (only one class was drawn) are
+            ignored.
         interval: whether to give one.
 
     Returns:
@@ -247,17 +278,14 @@ def estimate(values: NDArray[np.float64], *, interval: bool = True) -> Estimate 
     drawn = values[1:][~np.isnan(values[1:])]
     if not interval or len(drawn) == 0:
         return Estimate(float(values[0]))
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
+    low, high = np.quantile(drawn, [0.025, 0.975])
     return Estimate(float(values[0]), float(low), float(high))
 
 
 def _checked(
-    scores: ArrayLike, labels: NDArray[np.bool_], runs: NDArray[Any], weights: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.int32]]:
-    values = np.asarray(scores, np.float64)
-    truths = np.asarray(labels)
-    owners = np.asarray(runs)
+    scores: ArrayLike, labels: Bools, runs: Integers, weights: Floats
+) -> tuple[NDArray[Any], Bools, NDArray[np.int32]]:
+    values, truths, owners = np.asarray(scores, np.float64), np.asarray(labels), np.asarray(runs)
     if values.ndim != 1 or truths.shape != values.shape or owners.shape != values.shape or weights.ndim != 2:
         raise ValueError(
             f"scores {values.shape}, labels {truths.shape}, runs {owners.shape}, weights {weights.shape}; "
@@ -272,10 +300,10 @@ def _checked(
     return values, truths, owners.astype(np.int32, copy=False)
 
 
-def _weighted(sums: Sequence[NDArray[Any]], weights: NDArray[np.floating[Any]]) -> list[NDArray[np.float64]]:
-    """Sums by run, ``[R]`` or ``[K, R]`` each, for each weighting: ``f64[W]`` or ``f64[K, W]``.
+def _weighted(sums: Sequence[NDArray[Any]], weights: Floats) -> list[NDArray[np.float64]]:
+    """Weight sums by run, ``[R]`` or ``[K, R]`` each, by each weighting: ``f64[W]`` or ``f64[K, W]``.
 
-    A product converts the weights: all at once would take twice their memory, in each thread. No block is
+    The product needs float64 weights: all at once would take twice their memory, in each thread. No block is
     narrow, since BLAS adds up single columns in another order.
     """
     exact = [each.astype(np.float64) for each in sums]
@@ -291,7 +319,7 @@ def _weighted(sums: Sequence[NDArray[Any]], weights: NDArray[np.floating[Any]]) 
 
 
 def _ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[np.float64]:
-    """Their quotient; NaN where there is nothing below."""
+    """Divide; NaN where ``below`` is 0."""
     quotient: NDArray[np.float64] = np.divide(
         above, below, out=np.full(np.broadcast(above, below).shape, np.nan), where=below > 0
     )

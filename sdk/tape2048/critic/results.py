@@ -1,4 +1,4 @@
-"""What an examination of a critic finds, as it goes into JSON."""
+"""Results of a critic's evaluation, as they are written to JSON."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import msgspec
 
 from tape2048.critic.metrics import Estimate
 
-__all__ = ["Cell", "Evaluation", "ReliabilityBin", "ReliabilityCurve", "Scores", "Stage"]
-
 
 class Stage(msgspec.Struct, frozen=True):
     """A part of the rows.
 
     Attributes:
-        name: short.
-        about: which rows these are.
+        name: short name.
+        about: description of the rows.
     """
 
     name: str
@@ -22,14 +20,14 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """How well one predictor does.
+    """The metrics of one predictor.
 
     Attributes:
-        auroc: None where there is one class alone.
+        auroc: None where there is only one class.
         auprc: likewise.
-        brier: None where it has no probabilities.
+        brier: None for a predictor without probabilities.
         ece: likewise.
-        gain: AUROC of the critic less this one's, paired; None for the critic itself.
+        gain: AUROC of the critic minus AUROC of this predictor, paired; None for the critic itself.
     """
 
     auroc: Estimate | None = None
@@ -40,16 +38,16 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage and one threshold.
+    """The metrics for one stage and one threshold.
 
     Attributes:
         stage: name of the stage.
         threshold: the tile.
-        rows: how many.
-        rows_positive: how many of games that reached the tile.
-        runs: games that have rows here.
-        runs_positive: those that reached the tile.
-        note: why something is missing; None where nothing is.
+        rows: number of rows.
+        rows_positive: rows of games that reached the tile.
+        runs: games with rows in the stage.
+        runs_positive: the games of these that reached the tile.
+        note: why metrics are missing; None where none are.
         scores: by predictor.
     """
 
@@ -72,9 +70,9 @@ class ReliabilityBin(msgspec.Struct, frozen=True):
     """Rows of about the same probability.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
         predicted: their mean probability.
-        observed: the share of them that is true.
+        observed: the share of true rows.
     """
 
     rows: int
@@ -83,26 +81,34 @@ class ReliabilityBin(msgspec.Struct, frozen=True):
 
 
 class ReliabilityCurve(msgspec.Struct, frozen=True):
-    """What the critic said and what came true, on all rows, for one threshold."""
+    """The critic's probabilities beside observed shares, on all rows, for one threshold."""
 
     threshold: int
     bins: list[ReliabilityBin]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found.
+    """The result of :func:`tape2048.critic.evaluate`.
 
     Attributes:
         thresholds: tiles.
         stages: in order.
         predictors: names, the critic first.
-        rows: examined.
-        runs: examined.
-        per_run: how many rows of a game at most; None: all.
+        rows: number of rows in the sample.
+        runs: number of runs in the sample.
+        per_run: maximum number of rows of a game; None: all.
         replicates: of the bootstrap.
         seed: of the rows and the bootstrap.
         cells: stage by stage, threshold by threshold.
         reliability: by threshold.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.critic import evaluate
+        >>> from tape2048.torch import Critic
+        >>> found = evaluate(Critic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0)
+        >>> found.cell("all", 8192).note
+        '0 positive runs of 200'
     """
 
     thresholds: list[int]
@@ -117,8 +123,5 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     reliability: list[ReliabilityCurve]
 
     def cell(self, stage: str, threshold: int) -> Cell:
-        """The cell of a stage and threshold; KeyError where there is none."""
-        for cell in self.cells:
-            if (cell.stage, cell.threshold) == (stage, threshold):
-                return cell
-        raise KeyError((stage, threshold))
+        """Return the cell of a stage and a threshold; raise KeyError where there is none."""
+        return {(cell.stage, cell.threshold): cell for cell in self.cells}[stage, threshold]

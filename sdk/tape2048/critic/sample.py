@@ -1,4 +1,4 @@
-"""The rows on which a critic is examined, and what a critic and baselines say of them."""
+"""The sample of rows for a critic's evaluation, with the scores of the critic and of baselines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.critic.baselines import Baseline
 
-__all__ = ["CriticLike", "Sample", "check_embeddings", "take_sample"]
-
-#: Rows that are fetched at once.
+#: Rows fetched at a time.
 BATCH_ROWS = 32_768
 
 
 class CriticLike(Protocol):
-    """What is asked of a critic; :class:`tape2048.torch.critic.Critic` is one."""
+    """The interface of critics; :class:`tape2048.torch.critic.Critic` has it."""
 
     @property
     def thresholds(self) -> tuple[int, ...]:
@@ -35,22 +33,22 @@ class CriticLike(Protocol):
         """Whether it takes embeddings and no boards."""
 
     def __call__(self, boards: NDArray[np.uint64], /) -> NDArray[np.float32]:
-        """``f32[n, T]`` of ``u64[n]``."""
+        """Return probabilities ``f32[n, T]`` of boards ``u64[n]``."""
 
     def from_embeddings(self, x: NDArray[np.uint16], /) -> NDArray[np.float32]:
-        """``f32[n, T]`` of ``u2[n, D]``."""
+        """Return probabilities ``f32[n, T]`` of embeddings ``u16[n, D]``."""
 
 
 class Sample(NamedTuple):
-    """Rows, and what was said of them.
+    """Rows and their scores.
 
     Attributes:
-        runs: the run of each, ``i32[N]``, numbered without gaps.
+        runs: the run of each row, ``i32[N]``: an index into ``highest`` and ``lengths``.
         highest: the highest tile of each run, ``i64[R]``.
         lengths: moves of each run, ``i64[R]``.
-        steps: move number of each row, ``u4[N]``.
+        steps: move number of each row, ``u32[N]``.
         tiles: exponent of the highest tile on the board, ``u8[N]``.
-        probabilities: the critic's, ``f32[N, T]``; none where there was no critic.
+        probabilities: the critic's, ``f32[N, T]``; ``f32[N, 0]`` without a critic.
         baselines: scores by name, ``[N]`` each.
     """
 
@@ -63,7 +61,7 @@ class Sample(NamedTuple):
     baselines: dict[str, NDArray[Any]]
 
     def labels(self, thresholds: Sequence[int]) -> NDArray[np.bool_]:
-        """``bool[R, T]``: which runs reached which tiles."""
+        """Return ``bool[R, T]``: the tiles that each run reached."""
         reached: NDArray[np.bool_] = self.highest[:, None] >= np.asarray(thresholds)
         return reached
 
@@ -77,15 +75,15 @@ def take_sample(
     seed: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> Sample:
-    """At most ``per_run`` rows of each run, drawn as in training, with everyone's opinion of each.
+    """Draw at most ``per_run`` rows of each run, as training does, and score them.
 
     Args:
         corpus: the games.
         critic: None: baselines alone.
         baselines: by name.
         per_run: None: all rows.
-        seed: decides which.
-        progress: called with rows done and all rows.
+        seed: of the draw.
+        progress: called with the number of rows done and of all rows.
     """
     from tape2048.critic.baselines import highest_tile
     from tape2048.game.rules import exps_to_boards
@@ -100,15 +98,13 @@ def take_sample(
     done = 0
     for batch in batches:
         boards, steps = exps_to_boards(batch["tokens"]), batch["step"].copy()
-        parts.append(
-            (
-                batch["run"].astype(np.int32),
-                steps,
-                highest_tile(boards, steps),
-                _ask(critic, boards, batch["embeddings"] if embedded else None),
-                *(baseline(boards, steps) for baseline in baselines.values()),
-            )
-        )
+        if critic is None:
+            probabilities = np.empty((len(boards), 0), np.float32)
+        else:
+            probabilities = critic.from_embeddings(batch["embeddings"]) if embedded else critic(boards)
+        scores = [baseline(boards, steps) for baseline in baselines.values()]
+        runs = batch["run"].astype(np.int32)
+        parts.append((runs, steps, highest_tile(boards, steps), probabilities, *scores))
         done += len(boards)
         if progress is not None:
             progress(done, len(source))
@@ -124,14 +120,6 @@ def take_sample(
     )
 
 
-def _ask(
-    critic: CriticLike | None, boards: NDArray[np.uint64], embeddings: NDArray[np.uint16] | None
-) -> NDArray[np.float32]:
-    if critic is None:
-        return np.empty((len(boards), 0), np.float32)
-    return critic(boards) if embeddings is None else critic.from_embeddings(embeddings)
-
-
 def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:
     """Raise EmbeddingsError unless all sessions of a corpus have embeddings of this tower."""
     for number in np.unique(corpus.runs["session"]).tolist():
@@ -139,8 +127,8 @@ def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:
         found = open_embeddings(session)
         if found.model_sha != tower_sha256:
             raise EmbeddingsError(
-                f"embeddings of the tower {found.model_sha[:16]}..., and the critic learned from those of "
-                f"{tower_sha256[:16]}...",
+                f"found embeddings of the tower {found.model_sha[:16]}..., and the critic learned from those "
+                f"of {tower_sha256[:16]}...",
                 path=session.path,
                 hint="name the critic's tower (--tower), or make embeddings with it",
             )

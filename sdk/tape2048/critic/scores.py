@@ -1,17 +1,17 @@
-"""A critic's probabilities of rows, as a file beside nobody's data: ``FILE.npy`` and ``FILE.json``.
+"""Score files: a critic's probabilities for the rows of a source, ``FILE.npy`` and ``FILE.json``.
 
-``FILE.npy`` is ``f32[N, T]``, C-ordered, one row for each row of the source, in its order. ``FILE.json`` says
-of which critic, which tiles, which rows, and what bytes; the two are written in this order, each whole or not
-at all, so that a file whose sidecar is another one's is noticed by its checksum.
+``FILE.npy`` is ``f32[N, T]``, C-ordered, one row for each row of the source, in its order. The sidecar
+``FILE.json`` names the critic, the tiles, the source and the checksum; it is written last. Each file is
+published complete or not at all, and the checksum detects a sidecar of other scores.
 
-What the rows of a source are:
-
+===================  =====================================================================================
+source               rows
 ===================  =====================================================================================
 session              rows of ``steps.npy``
 sessions             rows of ``Corpus.open(path)``
 data set, pack.dat   its rows
-run files, packs,    the steps of each run that can be read, in the order of ``open_source(path)``; the
-JSONL, Parquet       sidecar says where each run begins, and which could not be read
+run files, packs,    the steps of each readable run, in the order of ``open_source(path)``; the sidecar has
+JSONL, Parquet       the first row of each run, and the error of each unreadable one
 ===================  =====================================================================================
 """
 
@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from tape2048.critic.sample import CriticLike
     from tape2048.session.session import Session
 
-__all__ = ["CriticScores", "RunRows", "ScoresInfo", "open_scores", "write_scores"]
-
 VERSION = 1
-#: Boards that are asked about at once.
+#: Boards scored at a time.
 BATCH_ROWS = 32_768
 _HEADER_BYTES = 128
 
@@ -51,10 +49,10 @@ class RunRows(msgspec.Struct, frozen=True):
     """A run of a source without a table of rows.
 
     Attributes:
-        name: which one, as the source has it.
+        name: as the source has it.
         first_row: its first row in the file.
-        rows: how many it has; 0 where it could not be read.
-        error: why it could not be.
+        rows: number of its rows; 0 if it is unreadable.
+        error: why it is unreadable.
     """
 
     name: str
@@ -64,19 +62,19 @@ class RunRows(msgspec.Struct, frozen=True):
 
 
 class ScoresInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sidecar says.
+    """The sidecar of a score file.
 
     Attributes:
         version: of this layout.
-        critic: where it was.
+        critic: path of the critic.
         critic_sha256: of its parameters.
         thresholds: tiles, the columns.
         source: path of the rows.
-        source_kind: as ``tape2048.conversion.sources.kind_of`` has it.
-        source_identity: of sessions, ``Corpus.identity``: what the rows have to be.
+        source_kind: from ``tape2048.conversion.sources.kind_of``.
+        source_identity: for sessions, ``Corpus.identity`` of the rows.
         rows: N.
         crc32c: of the array's bytes.
-        runs: of a source without a table of rows.
+        runs: for a source without a table of rows.
     """
 
     version: int = VERSION
@@ -92,7 +90,7 @@ class ScoresInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticScores(NamedTuple):
-    """Probabilities and where they are from.
+    """Probabilities and their origin; see :func:`open_scores`.
 
     Attributes:
         values: ``f32[N, T]``, read-only, mapped.
@@ -104,14 +102,14 @@ class CriticScores(NamedTuple):
 
 
 class _Boards(NamedTuple):
-    """A source, ready to be gone through.
+    """A source, open for reading.
 
     Attributes:
-        kind: of source.
+        kind: kind of the source.
         identity: see :class:`ScoresInfo`.
-        rows: N, or None where nobody knows yet.
-        pieces: boards ``u64[n]``, or embeddings ``u2[n, D]``.
-        runs: filled as the pieces come; None where the source has a table of rows.
+        rows: N; None if it is unknown before the end.
+        pieces: boards ``u64[n]``, or embeddings ``u16[n, D]``.
+        runs: filled while the pieces are read; None where the source has a table of rows.
     """
 
     kind: str
@@ -132,25 +130,31 @@ def write_scores(
     replace: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> ScoresInfo:
-    """Ask a critic about every row of a source, and write what it says.
+    """Score every row of a source and write the probabilities.
 
     Args:
-        path: of the ``.npy`` to be.
-        critic: who is asked.
-        source: a session, a directory of them, a data set, a pack, run files, ...
-        critic_path: named in the sidecar.
-        critic_sha256: likewise.
-        tower_sha256: of a critic that needs embeddings: whose these have to be.
-        replace: whether files of these names give way.
-        progress: called with rows (of run files and packs: runs) done, and all of them.
+        path: of the new ``.npy``.
+        critic: a :class:`tape2048.torch.critic.Critic`, or an object with the same interface.
+        source: a session, a directory of sessions, a data set, a pack, run files, ...
+        critic_path: for the sidecar.
+        critic_sha256: for the sidecar.
+        tower_sha256: of the embeddings that a critic without a tower needs.
+        replace: whether to replace existing files.
+        progress: called with the number of rows (for run files and packs: runs) done, and of all of them.
 
     Returns:
         The sidecar.
 
     Raises:
-        NameTakenError: one of both files exists.
-        EmbeddingsError: the critic needs embeddings, and these rows have none, or others'.
-        TapeError: what reading the source and writing raise.
+        NameTakenError: one of the files exists.
+        EmbeddingsError: the critic needs embeddings, and the rows have none, or those of another tower.
+        TapeError: as for reading the source and writing files.
+
+    Example:
+        >>> from tape2048.critic import write_scores
+        >>> from tape2048.torch import Critic
+        >>> write_scores("run.npy", Critic.load("critic/best"), "runs/golden.a2run").thresholds
+        [8192, 16384, 32768]
     """
     target = Path(path)
     sidecar = _sidecar(target)
@@ -159,7 +163,7 @@ def write_scores(
             raise NameTakenError(
                 "the name is taken; nothing was replaced",
                 path=taken,
-                hint="choose another name, or say that both files are to be replaced (--force)",
+                hint="choose another name, or replace both files (--force)",
             )
     boards = _open(Path(source), critic, tower_sha256, progress)
     columns = len(critic.thresholds)
@@ -167,14 +171,14 @@ def write_scores(
     with new_file(target, replace=replace) as fd:
         write_all(fd, bytes(_HEADER_BYTES))
         for piece in boards.pieces:
-            asked = critic.from_embeddings(piece) if piece.ndim == 2 else critic(piece)
-            found = np.ascontiguousarray(asked, "<f4")
-            if found.shape != (len(piece), columns):
+            scores = np.asarray(critic.from_embeddings(piece) if piece.ndim == 2 else critic(piece), "<f4")
+            if scores.shape != (len(piece), columns):
                 raise ValueError(
-                    f"the critic gave {found.shape} for {len(piece)} boards and {columns} thresholds"
+                    f"the critic gave {scores.shape} for {len(piece)} boards and {columns} thresholds"
                 )
-            write_all(fd, found.data.cast("B") if found.size else b"")
-            checksum = crc32c(found.data.cast("B") if found.size else b"", checksum)
+            data = scores.tobytes()
+            write_all(fd, data)
+            checksum = crc32c(data, checksum)
             done += len(piece)
             if progress is not None and boards.rows is not None:
                 progress(done, boards.rows)
@@ -195,20 +199,27 @@ def write_scores(
 
 
 def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticScores:
-    """Map a file of probabilities.
+    """Map a score file.
 
     Args:
         path: the ``.npy``.
-        verify: whether to compute its checksum, which reads all of it.
+        verify: whether to check the checksum, which reads the whole file.
 
     Raises:
-        ScoresError: no sidecar, or one of another file; or not such an array.
+        ScoresError: the sidecar is missing or of another file, or the file has another type or length.
         StorageError: the operating system could not read something.
+
+    Example:
+        >>> from tape2048.critic import open_scores, write_scores
+        >>> from tape2048.torch import Critic
+        >>> info = write_scores("scores.npy", Critic.load("critic/best"), "selfplay")
+        >>> open_scores("scores.npy").values.shape == (info.rows, 3)
+        True
     """
     target = Path(path)
     sidecar = _sidecar(target)
     if not sidecar.exists():
-        raise ScoresError(f"no {sidecar.name} beside it: nobody knows whose these numbers are", path=target)
+        raise ScoresError(f"no {sidecar.name} beside it: the scores' origin is unknown", path=target)
     try:
         info = msgspec.json.decode(read_path(sidecar).tobytes(), type=ScoresInfo)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -220,9 +231,9 @@ def open_scores(path: str | os.PathLike[str], *, verify: bool = True) -> CriticS
     expected = _header(info.rows, columns)
     if bytes(data[:_HEADER_BYTES]) != expected or len(data) != _HEADER_BYTES + 4 * info.rows * columns:
         raise ScoresError(
-            f"{len(data)} bytes that are not f32[{info.rows}, {columns}], which its sidecar says",
+            f"found {len(data)} bytes that are not f32[{info.rows}, {columns}], which its sidecar expects",
             path=target,
-            hint="one of both files is another one's: score the rows again",
+            hint="the two files do not belong together: score the rows again",
         )
     body = data[_HEADER_BYTES:]
     if verify and crc32c(body) != info.crc32c:
@@ -235,7 +246,7 @@ def _sidecar(path: Path) -> Path:
 
 
 def _header(rows: int, columns: int) -> bytes:
-    """NumPy's own header, of one length for any number of rows."""
+    """Return the header that NumPy writes, whose length does not depend on the number of rows."""
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}".encode("ascii")
     length = _HEADER_BYTES - 10
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1) + b"\n"
@@ -245,10 +256,7 @@ def _header(rows: int, columns: int) -> bytes:
 
 
 def _open(
-    path: Path,
-    critic: CriticLike,
-    tower_sha256: str | None,
-    progress: Callable[[int, int], object] | None,
+    path: Path, critic: CriticLike, tower_sha256: str | None, progress: Callable[[int, int], object] | None
 ) -> _Boards:
     from tape2048.conversion.sources import kind_of
 
@@ -258,11 +266,9 @@ def _open(
     if critic.needs_embeddings:
         raise ScoresError(
             f"this critic takes embeddings, and a source of kind {kind} has none", path=path,
-            hint="name the critic's tower (--tower): then it takes boards",
+            hint="name the critic's tower (--tower), and it takes boards",
         )  # fmt: skip
-    if kind in {"dataset", "packdat"}:
-        return _of_table(path, kind)
-    return _of_runs(path, kind, progress)
+    return _of_table(path, kind) if kind in {"dataset", "packdat"} else _of_runs(path, kind, progress)
 
 
 def _of_sessions(path: Path, kind: str, critic: CriticLike, tower_sha256: str | None) -> _Boards:
@@ -270,8 +276,8 @@ def _of_sessions(path: Path, kind: str, critic: CriticLike, tower_sha256: str | 
     from tape2048.critic.sample import check_embeddings
     from tape2048.game.rules import exps_to_boards
 
-    # A corpus numbers rows run by run, and a session of others may have them in turns: one session's own
-    # order is that of its file.
+    # A corpus orders rows run by run; the rows of one session keep the order of its file, in which a foreign
+    # session may interleave runs.
     corpus = Corpus.open(path, load="mmap", progress=False)
     source: Corpus | Session = corpus if kind == "sessions" else corpus.sessions[0]
     if critic.needs_embeddings:

@@ -2,7 +2,7 @@
 
 - `export`: writes one file in a format.
 - `write_jsonl`: writes JSON lines.
-- `record_batches`: A corpus as Arrow record batches.
+- `record_batches`: a corpus as Arrow record batches.
 - `schema`: the Arrow schema of a table.
 - `write_arrow`: writes an Arrow IPC file.
 - `write_parquet`: writes a Parquet file.
@@ -23,7 +23,5 @@ if TYPE_CHECKING:
     from tape2048.export.write import write_jsonl as write_jsonl
 else:
     __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        write="export write_jsonl",
-        arrow="record_batches schema write_arrow write_parquet",
+        __name__, write="export write_jsonl", arrow="record_batches schema write_arrow write_parquet"
     )

@@ -1,10 +1,10 @@
-"""Rows and runs for whoever reads Parquet or Arrow: DuckDB, pandas, Polars, Hugging Face datasets.
+"""Rows and runs as Arrow data, for DuckDB, pandas, Polars, Hugging Face datasets and others.
 
 Needs pyarrow (``pip install 'tape2048[arrow]'``). :func:`record_batches` gives the data in memory; the
 command ``tape2048 export`` and :func:`tape2048.export.write.export` write files.
 
-Types stay what they are: ``exps`` is a list of fixed size 16 of ``uint8``, ids and seeds are ``uint64``.
-The names of sessions are a dictionary, which costs next to nothing in a file however often each comes up.
+NumPy's types are kept: ``exps`` is a fixed-size list of 16 ``uint8``, ids and seeds are ``uint64``. Session
+names are dictionary-encoded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 try:
     import pyarrow as pa
 except ModuleNotFoundError as error:
-    if error.name != "pyarrow":  # it is there, and lacks something itself
+    if error.name != "pyarrow":  # pyarrow is installed, and one of its own imports failed
         raise
     raise ModuleNotFoundError(
         "tape2048.export needs pyarrow, which is not installed: pip install 'tape2048[arrow]'",
@@ -31,82 +31,120 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.export.table import Column, Table, TableName
 
-__all__ = ["record_batches", "schema", "write_arrow", "write_parquet"]
-
-#: Records in a batch: a few megabytes, whatever there is to export.
+#: Records in a batch: a few megabytes.
 BATCH_RECORDS = 131_072
 
-#: Records in a row group of a Parquet file, which its writer holds in memory: 28 MB of rows.
+#: Records in a row group of a Parquet file, which the writer holds in memory: 28 MB of rows.
 ROW_GROUP_RECORDS = 8 * BATCH_RECORDS
 
 
 def record_batches(
-    corpus: Corpus,
-    table: TableName = "rows",
-    *,
-    thresholds: Sequence[int] = (),
-    records: int = BATCH_RECORDS,
+    corpus: Corpus, table: TableName = "rows", *, thresholds: Sequence[int] = (), records: int = BATCH_RECORDS
 ) -> Iterator[pa.RecordBatch]:
-    """A corpus's rows or runs as Arrow record batches, in order.
+    """Return a corpus's rows or runs as Arrow record batches, in order.
 
     Args:
-        corpus: what to take them from; a view gives the rows and runs of the view.
+        corpus: the source; a view gives its own rows and runs.
         table: ``"rows"`` or ``"runs"``; :func:`tape2048.export.table.make_table` lists their columns.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
-        records: most records in a batch.
+        records: maximum number of records in a batch.
 
     Yields:
         Batches, all of one schema.
 
     Raises:
-        TypeError: no corpus.
-        ValueError: an unknown table, thresholds that are no tiles, or less than one record.
+        TypeError: ``corpus`` is no corpus.
+        ValueError: an unknown table, invalid thresholds, or ``records`` below 1.
+
+    Example:
+        >>> import tape2048
+        >>> from tape2048.export import record_batches
+        >>> batch = next(record_batches(tape2048.Corpus.open("selfplay"), "runs"))
+        >>> batch.num_rows, batch.schema.names[:3]
+        (200, ['session', 'run_id', 'seed'])
     """
     if records < 1:
         raise ValueError(f"records={records}; expected at least 1")
-    return _batches(make_table(corpus, table, thresholds), records)
+    return (batch for batch, _ in _batches(make_table(corpus, table, thresholds), records))
 
 
 def schema(table: Table) -> pa.Schema:
-    """The Arrow schema of a table; no value is null."""
+    """Return the Arrow schema of a table; no value is null.
+
+    Example:
+        >>> import tape2048
+        >>> from tape2048.export import schema
+        >>> from tape2048.export.table import make_table
+        >>> schema(make_table(tape2048.Corpus.open("selfplay"), "rows")).field("exps").type
+        FixedSizeListType(fixed_size_list<item: uint8>[16])
+    """
     return pa.schema([pa.field(column.name, _arrow_type(column), nullable=False) for column in table.columns])
 
 
 def write_parquet(
     table: Table, file: BinaryIO, compression: str, progress: Callable[[int, int], object]
 ) -> None:
-    """Write a Parquet file, row group by row group; ``progress`` gets the records done and all records."""
+    """Write a Parquet file, row group by row group.
+
+    Args:
+        table: from :func:`tape2048.export.table.make_table`.
+        file: a binary file, open for writing.
+        compression: one of :data:`tape2048.export.write.COMPRESSIONS` of the format.
+        progress: called with the number of records written and of all records.
+
+    Example:
+        >>> import tape2048
+        >>> from tape2048.export import write_parquet
+        >>> from tape2048.export.table import make_table
+        >>> table = make_table(tape2048.Corpus.open("selfplay"), "runs")
+        >>> with open("runs.parquet", "wb") as file:
+        ...     write_parquet(table, file, "zstd", print)
+        200 200
+    """
     from pyarrow import parquet
 
-    done = 0
     with parquet.ParquetWriter(file, schema(table), compression=compression) as writer:
-        for batch in _batches(table, ROW_GROUP_RECORDS):
+        for batch, done in _batches(table, ROW_GROUP_RECORDS):
             writer.write_batch(batch, row_group_size=ROW_GROUP_RECORDS)
-            done += batch.num_rows
             progress(done, table.records)
 
 
 def write_arrow(
     table: Table, file: BinaryIO, compression: str, progress: Callable[[int, int], object]
 ) -> None:
-    """Write an Arrow IPC file (Feather version 2), batch by batch; else as :func:`write_parquet`."""
+    """Write an Arrow IPC file (Feather version 2), batch by batch.
+
+    Args:
+        table: from :func:`tape2048.export.table.make_table`.
+        file: a binary file, open for writing.
+        compression: one of :data:`tape2048.export.write.COMPRESSIONS` of the format.
+        progress: called with the number of records written and of all records.
+
+    Example:
+        >>> import tape2048
+        >>> from tape2048.export import write_arrow
+        >>> from tape2048.export.table import make_table
+        >>> table = make_table(tape2048.Corpus.open("selfplay"), "runs")
+        >>> with open("runs.arrow", "wb") as file:
+        ...     write_arrow(table, file, "none", print)
+        200 200
+    """
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-    done = 0
     with pa.ipc.new_file(file, schema(table), options=options) as writer:
-        for batch in _batches(table, BATCH_RECORDS):
+        for batch, done in _batches(table, BATCH_RECORDS):
             writer.write_batch(batch)
-            done += batch.num_rows
             progress(done, table.records)
 
 
-def _batches(table: Table, records: int) -> Iterator[pa.RecordBatch]:
+def _batches(table: Table, records: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield batches, each with the number of records up to its end."""
     dictionaries = [None if column.words is None else pa.array(column.words) for column in table.columns]
     fields = schema(table)
+    done = 0
     for values in table.stretches(records):
-        arrays = [
-            _arrow_array(array, dictionary) for array, dictionary in zip(values, dictionaries, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=fields)
+        arrays = [_arrow_array(array, words) for array, words in zip(values, dictionaries, strict=True)]
+        done += len(values[0])
+        yield pa.RecordBatch.from_arrays(arrays, schema=fields), done
 
 
 def _arrow_type(column: Column) -> pa.DataType:
@@ -117,7 +155,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def _arrow_array(values: NDArray[Any], dictionary: pa.Array | None) -> pa.Array:
-    """The values without a copy, but for booleans, which Arrow packs."""
+    """Wrap values without a copy, except booleans, which Arrow packs."""
     if dictionary is not None:
         return pa.DictionaryArray.from_arrays(pa.array(values), dictionary)
     if values.ndim == 2:

@@ -1,4 +1,4 @@
-"""The rows and the runs of a corpus as columns, a stretch at a time: what every export writes."""
+"""The rows and runs of a corpus as columns, which every export format writes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
 
-__all__ = ["Column", "Table", "TableName", "make_table"]
-
-#: What can be exported: one record for each position, or one for each game.
+#: Exportable tables: one record for each position, or one for each game.
 TableName: TypeAlias = Literal["rows", "runs"]
 
 
 class Column(NamedTuple):
-    """What a column holds.
+    """The type of a column.
 
     Attributes:
-        name: of the column.
-        dtype: of its values; of the codes, where there are words.
-        width: values in each record; None where that is one, and no list.
-        words: what the codes 0, 1, ... stand for; None for a column of numbers.
+        name: its name.
+        dtype: type of its values, or of the codes where there are words.
+        width: length of the list in each record; None for scalars.
+        words: the meaning of the codes 0, 1, ...; None for numbers.
     """
 
     name: str
@@ -40,12 +38,12 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns, and where their values come from.
+    """Columns and the function that reads their values.
 
     Attributes:
         name: ``"rows"`` or ``"runs"``.
         columns: in order.
-        records: how many there are.
+        records: number of records.
         values: the values of each column for ``first <= record < last``: ``[n]``, or ``[n, width]``.
     """
 
@@ -55,28 +53,28 @@ class Table(NamedTuple):
     values: Callable[[int, int], list[NDArray[Any]]]
 
     def stretches(self, records: int) -> Iterator[list[NDArray[Any]]]:
-        """Contiguous values of each column, for at most so many records at a time."""
+        """Yield contiguous values of each column, for at most ``records`` records at a time."""
         for first in range(0, self.records, records):
             values = self.values(first, min(self.records, first + records))
             yield [np.ascontiguousarray(column) for column in values]
 
 
 def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) -> Table:
-    """A table of a corpus.
+    """Make a table of a corpus.
 
-    ``rows``: ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), and ``action``
-    where rows have it. ``runs``: ``session``, ``run_id``, ``seed``, ``steps``, ``max_score``,
-    ``highest_tile``, and ``rows``, how many the view has of the run. Both: ``reached_<tile>`` for each
-    threshold.
+    ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), and ``action``
+    where recorded. ``runs`` has ``session``, ``run_id``, ``seed``, ``steps``, ``max_score``,
+    ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have ``reached_<tile>``
+    for each threshold.
 
     Args:
-        corpus: the rows or runs are its own, and no others.
-        name: which table.
-        thresholds: tiles whose labels are added.
+        corpus: the source; a view gives its own rows and runs.
+        name: ``"rows"`` or ``"runs"``.
+        thresholds: tiles for which labels are added.
 
     Raises:
-        TypeError: no corpus.
-        ValueError: another name, or thresholds that are no tiles.
+        TypeError: ``corpus`` is no corpus.
+        ValueError: an unknown table, or invalid thresholds.
     """
     check_corpus(corpus)
     if name not in get_args(TableName):
@@ -84,33 +82,22 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
     reached = corpus.run_labels(tiles) if tiles else np.empty((len(corpus.runs), 0), np.bool_)
     labels = tuple(Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
-    # Sessions of two directories may have one name, and a dictionary has each word once.
+    # Sessions in two directories may share a name, and a dictionary has each word once.
     names = [valid_text(session.name) for session in corpus.sessions]
     codes = {word: code for code, word in enumerate(dict.fromkeys(names))}
     session = Column("session", np.dtype("<i4"), words=tuple(codes))
     owners = np.array([codes[word] for word in names], np.int32)[corpus.runs["session"]]
     if name == "rows":
-        columns = (session, *_row_columns(corpus), *labels)
-        return Table(name, columns, len(corpus), _row_values(corpus, owners, reached))
+        types = [(field, corpus.dtype[field]) for field in corpus.dtype.names or ()]
+        fields = [Column(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
+        return Table(name, (session, *fields, *labels), len(corpus), _row_values(corpus, owners, reached))
     columns = (session, *_RUN_COLUMNS, *labels)
     return Table(name, columns, len(corpus.runs), _run_values(corpus, owners, reached))
 
 
-def _row_columns(corpus: Corpus) -> list[Column]:
-    columns = []
-    for name in corpus.dtype.names or ():
-        dtype = corpus.dtype[name]
-        columns.append(Column(name, dtype.base, dtype.shape[0] if dtype.shape else None))
-    return columns
-
-
 _RUN_COLUMNS = (
-    Column("run_id", np.dtype("<u8")),
-    Column("seed", np.dtype("<u8")),
-    Column("steps", np.dtype("<u4")),
-    Column("max_score", np.dtype("<u4")),
-    Column("highest_tile", np.dtype("<u4")),
-    Column("rows", np.dtype("<u4")),
+    *(Column(name, np.dtype("<u8")) for name in ("run_id", "seed")),
+    *(Column(name, np.dtype("<u4")) for name in ("steps", "max_score", "highest_tile", "rows")),
 )
 
 
@@ -128,7 +115,7 @@ def _row_values(
 
 
 def _runs_between(starts: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
-    """The ordinal of the run of each row ``first <= row < last``."""
+    """Return the ordinal of the run of each row ``first <= row < last``."""
     begin = int(np.searchsorted(starts, first, "right")) - 1
     end = int(np.searchsorted(starts, last, "left"))
     edges: NDArray[np.int64] = np.clip(starts[begin : end + 1], first, last)

@@ -1,8 +1,8 @@
-"""Write a corpus's rows or runs to one file for other tools: Parquet, Arrow, or JSON lines.
+"""Writer of a corpus's rows or runs to one file for other tools: Parquet, Arrow, or JSON lines.
 
-Memory is bounded by a row group of a million records, however much there is. The file appears under its name
-when it is whole, and replaces nothing unless asked to. Parquet and Arrow need pyarrow
-(``pip install 'tape2048[arrow]'``); JSON lines need nothing.
+Memory is bounded by a row group of a million records. The file appears under its name when it is complete,
+and replaces another one only with ``replace``. Parquet and Arrow need pyarrow
+(``pip install 'tape2048[arrow]'``).
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.export.table import Column, Table, TableName
 
-__all__ = ["COMPRESSIONS", "Format", "default_path", "export", "write_jsonl"]
-
-#: How the file is written.
+#: Formats of the file.
 Format: TypeAlias = Literal["parquet", "arrow", "jsonl"]
 
-#: What compression each can have, the default first. An Arrow file without any can be mapped as it is.
+#: The compressions of each format, the default first. An uncompressed Arrow file can be mapped.
 COMPRESSIONS = {"parquet": ("zstd", "snappy", "none"), "arrow": ("none", "zstd", "lz4"), "jsonl": ("none",)}
 
-#: Records that become lines together: Python's objects for them take some ten megabytes.
+#: Records encoded as lines together: as Python objects they take some ten megabytes.
 JSONL_RECORDS = 16_384
 
 
@@ -42,25 +40,25 @@ def export(
     corpus: Corpus,
     path: str | os.PathLike[str],
     *,
-    format: Format,  # noqa: A002 - what everybody calls it
+    format: Format,  # noqa: A002 - the usual name
     table: TableName = "rows",
     thresholds: Sequence[int] = (),
     compression: str | None = None,
     replace: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> int:
-    """Write a file.
+    """Write a corpus's rows or runs to a file.
 
     Args:
-        corpus: what to write; of a view, its rows and runs alone.
-        path: the file to be.
+        corpus: the source; a view gives its own rows and runs.
+        path: of the new file.
         format: ``"parquet"``, ``"arrow"`` (IPC file, Feather version 2) or ``"jsonl"``.
         table: ``"rows"`` (``session, run_id, step_idx, exps``, and ``action`` where recorded) or
             ``"runs"`` (``session, run_id, seed, steps, max_score, highest_tile, rows``).
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         compression: one of :data:`COMPRESSIONS` of the format; by default the first of them.
-        replace: whether a file of this name gives way.
-        progress: called with the records written and all records.
+        replace: whether to replace an existing file.
+        progress: called with the number of records written and of all records.
 
     Returns:
         Number of records.
@@ -69,9 +67,15 @@ def export(
         MissingPackageError: Parquet or Arrow without pyarrow.
         NameTakenError: the file exists.
         RowsGoneError: mapped rows were truncated since the corpus was opened.
-        StorageError: it cannot be written.
-        TypeError: no corpus.
-        ValueError: an unknown format, table or compression, or thresholds that are no tiles.
+        StorageError: the operating system refused something.
+        TypeError: ``corpus`` is no corpus.
+        ValueError: an unknown format, table or compression, or invalid thresholds.
+
+    Example:
+        >>> import tape2048
+        >>> from tape2048.export import export
+        >>> export(tape2048.Corpus.open("selfplay"), "runs.jsonl", format="jsonl", table="runs")
+        200
     """
     how = _compression(format, compression)
     records = make_table(corpus, table, thresholds)
@@ -93,7 +97,20 @@ def export(
 
 
 def write_jsonl(table: Table, file: BinaryIO, progress: Callable[[int, int], object]) -> None:
-    """Write one JSON object a line; ``progress`` gets the records done and all records."""
+    """Write one JSON object a line.
+
+    Args:
+        table: from :func:`tape2048.export.table.make_table`.
+        file: a binary file, open for writing.
+        progress: called with the number of records written and of all records.
+
+    Example:
+        >>> import io, tape2048
+        >>> from tape2048.export import write_jsonl
+        >>> from tape2048.export.table import make_table
+        >>> write_jsonl(make_table(tape2048.Corpus.open("selfplay"), "runs"), io.BytesIO(), print)
+        200 200
+    """
     encoder = msgspec.json.Encoder()
     names = [column.name for column in table.columns]
     done = 0
@@ -106,7 +123,7 @@ def write_jsonl(table: Table, file: BinaryIO, progress: Callable[[int, int], obj
 
 
 def _plain(values: NDArray[Any], column: Column) -> list[Any]:
-    """The values as Python's own, words for codes."""
+    """Convert values to Python objects, and codes to words."""
     plain: list[Any] = values.tolist()
     return plain if column.words is None else [column.words[code] for code in plain]
 
@@ -115,13 +132,11 @@ def _compression(format_: str, compression: str | None) -> str:
     if format_ not in COMPRESSIONS:
         raise ValueError(f"format {format_!r}; expected one of {tuple(COMPRESSIONS)}")
     known = COMPRESSIONS[format_]
-    if compression is None:
-        return known[0]
-    if compression not in known:
+    if compression is not None and compression not in known:
         raise ValueError(f"compression {compression!r} of {format_}; expected one of {known}")
-    return compression
+    return compression or known[0]
 
 
 def default_path(source: Path, table: TableName, format_: Format) -> Path:
-    """A name for a file in the current directory: the source's, the table's and the format's."""
+    """Return a path in the current directory, named after the source, the table and the format."""
     return Path(f"{Path(source).resolve().name or 'export'}.{table}.{format_}")

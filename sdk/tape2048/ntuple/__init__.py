@@ -1,8 +1,8 @@
 """N-tuple networks: layout, files, look-up of values. Loads numba.
 
 - `Layout`: tuples, stages and sizes of a network.
-- `Network`: A network in memory.
-- `file_facts`: the facts in a network file's header.
+- `Network`: a network in memory.
+- `file_facts`: the size and SHA-256 of a network file.
 - `load_network`: loads a network for play.
 - `save_network`: writes a network file.
 """
@@ -21,8 +21,5 @@ if TYPE_CHECKING:
     from tape2048.ntuple.network import Network as Network
 else:
     __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        layout="Layout",
-        network="Network",
-        files="file_facts load_network save_network",
+        __name__, layout="Layout", network="Network", files="file_facts load_network save_network"
     )

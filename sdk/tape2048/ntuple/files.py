@@ -1,9 +1,9 @@
-"""Network files: safetensors, compressed with xz where they are shipped.
+"""Reader and writer of network files: safetensors, optionally compressed with xz.
 
-One array for each stage and tuple, called ``<stage>/<tuple>`` (``0/01245``), ``f32`` or ``i16``, all of
-one type, and ``scales`` (``f32[S, T]``); in the header's table of text, ``format`` is ``tape2048 n-tuple
-network 1``, ``stages`` the tiles at which stages begin (``8192 16384``) and ``facts`` a JSON object of how
-it was trained. Files that would expand to 4 GiB or more are not compressed: no reader would expand them.
+The arrays are one for each stage and tuple, named ``<stage>/<tuple>`` (``0/01245``), all ``f32`` or all
+``i16``, and ``scales`` (``f32[S, T]``). In the header's metadata, ``format`` is ``tape2048 n-tuple network
+1``, ``stages`` lists the tiles at which stages begin (``8192 16384``), and ``facts`` is a JSON object about
+the training. Files that would expand to 4 GiB or more are not compressed: no reader would expand them.
 """
 
 from __future__ import annotations
@@ -30,28 +30,37 @@ if TYPE_CHECKING:
 
     from tape2048.ntuple.network import Network
 
-#: Networks that come with the package, by the name that stands for them.
+#: The files of the networks that ship with the package, by name.
 SHIPPED = {"default": "default.ntuple", "fast": "fast.ntuple"}
 
 FORMAT = "tape2048 n-tuple network 1"
 
-#: The largest value of a board. Games score up to 4e6; whoever compares and adds up values stays in float32.
+#: The largest value of a board. Games score up to 4e6; sums of values stay within float32.
 VALUE_MAX = 1e30
+
+#: The largest size that a compressed file may expand to; the largest preset has 3 GB.
+EXPANDED_BYTES_MAX = 4 << 30
 
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 
-#: What a compressed file may expand to; the largest preset has 3 GB.
-EXPANDED_BYTES_MAX = 4 << 30
-
-#: What expanding may keep in memory beside it; `xz -9` needs 65 MB.
+#: Memory that the decompressor may take beside its output; `xz -9` needs 65 MB.
 _XZ_MEMORY_MAX = 256 << 20
+
+#: Literals are pairs of bytes, and the values of neighbouring entries are alike.
+_FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}
+
+#: Bytes compressed at a time: a second of xz -6.
+_COMPRESSED_BYTES = 1 << 20
+
+#: Size above which a fifth more bytes cost less than the time: 100 MB take 80 s with xz -6, and 8 s with -1.
+_LARGE_BYTES = 64 << 20
 
 
 def network_path(name: str) -> Path:
-    """The file of the network that ships under this name, or else the file at this path.
+    """Return the file of the network that ships under this name, or the file at this path.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: there is neither.
     """
     path = Path(name)
     if name in SHIPPED:
@@ -72,22 +81,36 @@ def network_path(name: str) -> Path:
 
 
 def load_network(name: str) -> Network:
-    """The network that ships under this name, or else of the file at this path.
+    """Load the network that ships under this name, or the one in the file at this path.
 
     Raises:
-        ConfigError: neither.
-        FormatError: the file is not a whole network.
+        ConfigError: there is neither.
+        FormatError: the file is not a complete network.
+
+    Example:
+        >>> from tape2048.ntuple import load_network
+        >>> load_network("fast").layout.tuples
+        ((0, 1, 2, 3, 4), (4, 5, 6, 7, 8))
     """
-    return read_network(_bytes_of(name), name)
+    return read_network(_mapped(name), name)
 
 
 def file_facts(name: str) -> dict[str, Any]:
-    """``bytes`` and ``sha256`` of the file of a network, named as for :func:`load_network`."""
-    data = _bytes_of(name)
+    """Return ``bytes`` and ``sha256`` of a network's file, named as for :func:`load_network`.
+
+    Raises:
+        ConfigError: there is no such file.
+
+    Example:
+        >>> from tape2048.ntuple import file_facts
+        >>> file_facts("fast")["bytes"]
+        182300
+    """
+    data = _mapped(name)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _bytes_of(name: str) -> memoryview:
+def _mapped(name: str) -> memoryview:
     path = network_path(name)
     try:
         return map_file(path, "a network")
@@ -105,10 +128,7 @@ def _expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
         raise ChecksumError(f"the compressed network is damaged: {error}", path=path) from error
     if decompressor.unused_data:
         rest = counted(len(decompressor.unused_data), "byte")
-        raise TrailingBytesError(
-            f"the file goes on for {rest} behind its compressed network",
-            path=path,
-        )
+        raise TrailingBytesError(f"the file goes on for {rest} behind its compressed network", path=path)
     if not decompressor.eof and len(expanded) < EXPANDED_BYTES_MAX:
         raise TruncatedError("the compressed network is cut off", path=path)
     if not decompressor.eof:
@@ -117,13 +137,13 @@ def _expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
 
 
 def read_network(data: memoryview | bytes, path: str) -> Network:
-    """A network from the bytes of a file.
+    """Decode the bytes of a network file; ``path`` is for messages.
 
     Raises:
-        FormatError: :class:`NetworkError` where it is whole and not a network, or has values that are not
-            finite; others where it is damaged.
+        FormatError: :class:`NetworkError` where the file is intact and not a network, or has values that are
+            not finite; other classes where it is damaged.
     """
-    # Here and not above, so that a network's path can be checked without loading the compiler.
+    # Imported here, so that a network's path can be checked without loading the compiler.
     from tape2048.ntuple.network import Network
 
     arrays, texts = decode(_expanded(data, path), path)
@@ -139,12 +159,12 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
         names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
         layout = Layout.of(names, stages)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-        raise NetworkError(f"the header's table does not describe a network: {error}", path=path) from error
+        raise NetworkError(f"the metadata does not describe a network: {error}", path=path) from error
     return Network(layout, *_checked(arrays, layout, path), facts)
 
 
 def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any, Any]:
-    """The table and the scales, which have to be those of the layout."""
+    """Return the table and the scales, checked against the layout."""
     expected = _names(layout)
     found = {name: array for name, array in arrays.items() if name != "scales"}
     if list(found) != expected:
@@ -164,20 +184,16 @@ def _checked(arrays: Mapping[str, Any], layout: Layout, path: str) -> tuple[Any,
         raise NetworkError(f"scales are missing or not float32 of shape {shape}", path=path)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise NetworkError("scales are not all above 0", path=path)
-    bounds = np.array([_bound(array) for array in found.values()]).reshape(shape) * scales
-    if (bound := float(bounds.sum(axis=1).max())) > VALUE_MAX:
+    # A board has eight entries in each table.
+    bounds = np.array([8.0 * max(float(t.max()), -float(t.min())) for t in found.values()])
+    if (bound := float((bounds.reshape(shape) * scales).sum(axis=1).max())) > VALUE_MAX:
         raise NetworkError(
             f"boards may have values up to {bound:.1e}, expected at most {VALUE_MAX:.0e} points",
             path=path,
-            hint="sums of such values over moves and spawns are no numbers, and no move is the best one",
+            hint="sums of such values over moves and spawns overflow, and no move is the best one",
         )
-    # One array of its own: contiguous, aligned, and in huge pages where the system has them.
+    # Copied into one array: contiguous, aligned, and in huge pages where the system has them.
     return np.concatenate(list(found.values())), np.array(scales)
-
-
-def _bound(table: Any) -> float:
-    """What the eight entries of a board in one table come to at most, in its steps."""
-    return 8.0 * max(float(table.max()), -float(table.min()))
 
 
 def _names(layout: Layout) -> list[str]:
@@ -191,14 +207,23 @@ def save_network(
     compress: bool = True,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write a network in the place of what stands at ``path``; returns the file's bytes.
+    """Write a network's file and replace any file at ``path``; return its size in bytes.
 
-    ``compress`` is for files below :data:`EXPANDED_BYTES_MAX`; a larger one is written as it is. Compressing
-    asks every second or so whether it is ``interrupted``.
+    Args:
+        network: the network.
+        path: of the file.
+        compress: whether to compress files below :data:`EXPANDED_BYTES_MAX`; larger ones never are.
+        interrupted: called about once a second while the network is compressed; true ends the call.
 
     Raises:
-        StorageError: the operating system said no; what stood there still does.
-        KeyboardInterrupt: compressing was interrupted; what stood there still does.
+        StorageError: the operating system refused; the old file stays.
+        KeyboardInterrupt: ``interrupted()`` was true; the old file stays.
+
+    Example:
+        >>> from tape2048.ntuple import Layout, Network, load_network, save_network
+        >>> size = save_network(Network.empty(Layout.of(["0123"])), "empty.ntuple")
+        >>> load_network("empty.ntuple").layout.tuples
+        ((0, 1, 2, 3),)
     """
     layout = network.layout
     arrays = dict(zip(_names(layout), layout.tables(network.table).values(), strict=True))
@@ -218,7 +243,7 @@ def save_network(
 def _compressed(
     parts: Iterable[bytes | memoryview], preset: int, interrupted: Callable[[], bool]
 ) -> Iterator[bytes]:
-    """As xz, part by part: joined first, they would be in memory twice."""
+    """Compress part by part with xz: joined first, they would be in memory twice."""
     filters = [{**_FILTER, "preset": preset}]
     compressor = lzma.LZMACompressor(lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
     for part in parts:
@@ -228,13 +253,3 @@ def _compressed(
                 raise KeyboardInterrupt
             yield compressor.compress(data[begin : begin + _COMPRESSED_BYTES])
     yield compressor.flush()
-
-
-#: Bytes that are compressed at a time: a second of xz -6.
-_COMPRESSED_BYTES = 1 << 20
-
-#: Literals are pairs of bytes, and values of neighbouring entries are alike.
-_FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}
-
-#: From here on a fifth more bytes are better than minutes: 100 MB take 80 s with xz -6, and 8 s with -1.
-_LARGE_BYTES = 64 << 20

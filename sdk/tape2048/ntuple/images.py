@@ -1,10 +1,10 @@
-"""The eight images of a board side by side in vector registers, and what tables have at their places.
+"""The eight images of a board in vector registers, and the gather of their table entries.
 
-There is a lane of 64 bits for each of the 8 symmetries: the order of bytes and nibbles in a lane says which
-image it is, so all eight are made by one shuffle of bytes and one exchange of nibbles. A place in a table is
-put together from **fields**: the lane rotated right and masked, which moves cells that stand next to each
-other to where the place has their digits. Eight entries are then one gather. LLVM makes of this what the
-processor has: registers of 512 or fewer bits, gathers or single loads.
+Each of the 8 symmetries has a lane of 64 bits. The images differ in the order of bytes and nibbles alone, so
+one shuffle of bytes and one exchange of nibbles make all eight. The offset of a table entry is the union of
+**fields**: the lane rotated right and masked, which moves adjacent cells to their digits in the offset. One
+gather then loads eight entries. LLVM maps this to the processor: registers of 512 or fewer bits, gathers or
+single loads.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from numba.extending import intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-__all__ = ["LANES", "stage_of", "sums_at"]
 
 #: Images of a board.
 LANES = 8
@@ -38,7 +36,7 @@ def _every(vector: ir.VectorType, value: int) -> ir.Constant:
 
 
 def _call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
-    """A call of one of LLVM's own functions."""
+    """Call one of LLVM's intrinsics."""
     function = builder.module.globals.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(result, [arg.type for arg in args]), name)
@@ -56,7 +54,7 @@ def _broadcast(builder: Any, value: Any) -> Any:
 
 
 def _images(builder: Any, board: Any, turned: Any) -> Any:
-    """A board's images, and behind them those of its transpose: as it is, mirrored, flipped, and both."""
+    """Make the images of a board and then of its transpose: unchanged, mirrored, flipped, and both."""
     pair = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), board, ir.Constant(_I32, 0))
     pair = builder.insert_element(pair, turned, ir.Constant(_I32, 1))
     lanes = builder.bitcast(_shuffled(builder, pair, [0] * 4 + [1] * 4), _BYTES)
@@ -79,7 +77,7 @@ def _field(builder: Any, images: Any, rotation: Any, mask: Any) -> Any:
 
 
 def _fields(builder: Any, images: Any, parts: Sequence[Any]) -> Any:
-    """The fields of rotations and masks, joined."""
+    """Join the fields of alternating rotations and masks."""
     joined = _field(builder, images, parts[0], parts[1])
     for i in range(2, len(parts), 2):
         joined = builder.or_(joined, _field(builder, images, parts[i], parts[i + 1]))
@@ -87,7 +85,7 @@ def _fields(builder: Any, images: Any, parts: Sequence[Any]) -> Any:
 
 
 def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
-    """What stands at some addresses: 32 bits each, at any address."""
+    """Load 32 bits from each of some addresses, aligned or not."""
     found, kind = ir.VectorType(element, LANES), "f32" if element == _F32 else "i32"
     args = [
         builder.inttoptr(addresses, ir.VectorType(element.as_pointer(), LANES)),
@@ -99,14 +97,14 @@ def _gathered(builder: Any, addresses: Any, element: Any) -> Any:
 
 
 def _half_sum(builder: Any, words: Any, *, high: bool) -> Any:
-    """The sum of the low or high halves of words, as ``i16``."""
+    """Add up the low or high halves of words, as ``i16``."""
     bits = _every(words.type, _HALF_WORD_BITS)
     values = builder.ashr(words if high else builder.shl(words, bits), bits)
     return _call(builder, "llvm.vector.reduce.add.v8i32", _I32, [values])
 
 
 def _float_sum(builder: Any, values: Any) -> Any:
-    """The sum of floats, neighbours first."""
+    """Add up floats, neighbours first."""
     while values.type.count > 1:
         count = values.type.count
         even, odd = (_shuffled(builder, values, list(range(first, count, 2))) for first in (0, 1))
@@ -115,14 +113,14 @@ def _float_sum(builder: Any, values: Any) -> Any:
 
 
 def _numbers(builder: Any, tuples: Any, kind: Any) -> list[list[Any]]:
-    """The values in a tuple of tuples."""
+    """Extract the values of a tuple of tuples."""
     whole = [builder.extract_value(tuples, i) for i in range(kind.count)]
     return [[builder.extract_value(one, i) for i in range(kind[0].count)] for one in whole]
 
 
 @_intrinsic
 def stage_of(typing_context: Any, reaches: Any, board: Any) -> Any:
-    """The stage of a board, ``u64``: how many of the stages' first exponents its highest tile reaches.
+    """Return the stage of a board, ``u64``: the number of stages' first exponents that its tiles reach.
 
     Args:
         reaches: for each stage but the first ``(16 - exponent) * 0x0101010101010101``, a tuple of ``u64``.
@@ -148,22 +146,22 @@ def stage_of(typing_context: Any, reaches: Any, board: Any) -> Any:
 def sums_at(
     typing_context: Any, table: Any, pairs: Any, singles: Any, base: Any, board: Any, turned: Any
 ) -> Any:
-    """The sum over a board's eight images of each tuple's entries.
+    """Add up each tuple's entries over a board's eight images.
 
     Args:
         table: the entries, ``f32`` or ``i16``.
         pairs: for each pair of ``i16`` tuples ``(offset, rotation_a, mask_a, rotation_b, mask_b, rotation_0,
-            mask_0, ...)``, ``u64``. ``offset`` plus all fields but b's is, in bytes, where the word stands
-            that has a's entry in its low half; with b's field in place of a's, that with b's in its high
+            mask_0, ...)``, ``u64``. ``offset`` plus all fields but b's is the byte offset of the word with
+            a's entry in its low half; with b's field in place of a's, of the word with b's entry in its high
             half. Lines of 64 bytes begin where these two fields are 0.
         singles: for each other tuple ``(offset, rotation_0, mask_0, ...)``: ``offset`` plus the fields is
-            where its entry stands; behind an ``i16``, two bytes more have to be readable.
-        base: the byte of the table from which on offsets count.
+            the byte offset of its entry; behind an ``i16``, two more bytes have to be readable.
+        base: the byte of the table at which offsets begin.
         board: ``u64``.
         turned: its transpose.
 
     Returns:
-        A tuple with a sum, ``i32`` or ``f32``, for each pair's a, each pair's b, and each single.
+        A tuple of sums, ``i32`` or ``f32``: each pair's a, then each pair's b, then each single.
     """
     entry = types.float32 if table.dtype == types.float32 else types.int32
 

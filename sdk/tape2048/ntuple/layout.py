@@ -1,8 +1,8 @@
-"""The layout of an n-tuple network: its tuples, its stages, and where their tables stand.
+"""The layout of an n-tuple network: its tuples, its stages, and the offsets of their tables.
 
-A **tuple** is a set of cells; its table has an entry for each way to fill them, indexed by the number
-whose hexadecimal digits are the exponents in the tuple's cells, lowest cell first. A **stage** has all tables
-of its own.
+A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
+hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
+of tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 U64 = np.uint64
 
-#: Highest tiles from which boards may be downgraded: below the first, no tile can be missing.
+#: Highest tiles from which boards may be downgraded; below the first, no tile can be missing.
 TILES = [1 << exponent for exponent in range(2, 16)]
 
 CELLS_MIN, CELLS_MAX = 4, 6
@@ -29,7 +29,7 @@ _DIGITS = "0123456789abcdef"
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """The cells of a tuple written as hexadecimal digits, ``"01245"``, lowest first.
+    """Parse a tuple's cells from hexadecimal digits, ``"01245"``, lowest first.
 
     Raises:
         ConfigError: not 4 to 6 different cells in ascending order.
@@ -44,17 +44,22 @@ def parse_tuple(text: str) -> tuple[int, ...]:
 
 
 def tuple_text(cells: Iterable[int]) -> str:
-    """The text that :func:`parse_tuple` reads."""
+    """Return the text that :func:`parse_tuple` reads."""
     return "".join(_DIGITS[cell] for cell in cells)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Which tuples and stages a network has.
+    """The tuples and stages of a network.
 
     Args:
         tuples: cells of each tuple, ascending.
         stages: the tiles at which a stage begins, ascending; empty: one stage for all boards.
+
+    Example:
+        >>> from tape2048.ntuple import Layout
+        >>> Layout.of(["0123", "01245"], stages=[2048]).entries
+        2228224
     """
 
     tuples: tuple[tuple[int, ...], ...]
@@ -62,10 +67,14 @@ class Layout:
 
     @classmethod
     def of(cls, tuples: Sequence[str], stages: Sequence[int] = ()) -> Layout:
-        """A layout from its parts as a configuration has them.
+        """Make a layout from tuples and stages as configurations spell them.
+
+        Args:
+            tuples: such as ``["0123", "01245"]``.
+            stages: tiles from 4 to 32768, ascending.
 
         Raises:
-            ConfigError: a tuple or a stage that cannot be, or one that is there twice.
+            ConfigError: an invalid or repeated tuple or stage.
         """
         parsed = tuple(parse_tuple(text) for text in tuples)
         if not parsed or len(set(parsed)) < len(parsed):
@@ -78,7 +87,7 @@ class Layout:
 
     @property
     def masks(self) -> tuple[np.uint64, ...]:
-        """The nibbles of each tuple's cells."""
+        """Mask of the nibbles of each tuple's cells."""
         return tuple(U64(sum(0xF << (60 - 4 * cell) for cell in cells)) for cells in self.tuples)
 
     @property
@@ -88,7 +97,7 @@ class Layout:
 
     @property
     def offsets(self) -> tuple[np.uint64, ...]:
-        """Where each tuple's table begins in its stage."""
+        """Index of the first entry of each tuple's table in its stage."""
         return tuple(U64(end - size) for end, size in zip(accumulate(self.sizes), self.sizes, strict=True))
 
     @property
@@ -112,11 +121,7 @@ class Layout:
         return self.stage_count * self.stage_size
 
     def tables(self, table: npt.NDArray[Any]) -> dict[tuple[int, int], npt.NDArray[Any]]:
-        """Views of ``table``, all the entries of a network: each tuple's by ``(stage, tuple)``."""
-        views: dict[tuple[int, int], npt.NDArray[Any]] = {}
-        at = 0
-        for stage in range(self.stage_count):
-            for index, size in enumerate(self.sizes):
-                views[stage, index] = table[at : at + size]
-                at += size
-        return views
+        """Return views of each tuple's entries in ``table``, by ``(stage, tuple)``."""
+        keys = [(stage, index) for stage in range(self.stage_count) for index in range(len(self.tuples))]
+        ends = accumulate(self.sizes * self.stage_count)
+        return dict(zip(keys, np.split(table, list(ends)[:-1]), strict=True))

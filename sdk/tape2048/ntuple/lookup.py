@@ -1,4 +1,4 @@
-r"""The value of an afterstate by an n-tuple network, compiled.
+r"""Compiled look-up of an afterstate's value in an n-tuple network.
 
 .. math::
 
@@ -7,14 +7,12 @@ r"""The value of an afterstate by an n-tuple network, compiled.
 over the tuples :math:`t` and the 8 symmetries :math:`\sigma_k` of the square, where :math:`\iota_t(b)` is the
 number whose hexadecimal digits are the exponents of ``b`` in the tuple's cells (cell 0 first). Source:
 Szubert and Jaskowski, "Temporal difference learning of n-tuple networks for the game 2048", CIG 2014,
-section III. With stages, each stage has tables of its own, and the highest tile says which one a board
-belongs to: Wu et al., "Multi-stage temporal difference learning for 2048", TAAI 2014; Yeh et al., IEEE
-TCIAIG 2016.
+section III. With stages, the highest tile decides which stage's tables a board is looked up in: Wu et al.,
+"Multi-stage temporal difference learning for 2048", TAAI 2014; Yeh et al., IEEE TCIAIG 2016.
 
-The eight boards, the places of their entries and the entries themselves stand side by side in vector
-registers (:mod:`tape2048.ntuple.images`). Nothing branches on a value, so that a processor asks for
-the entries of all boards that are to be compared before the first ones arrive; where they stand is the matter
-of :mod:`tape2048.ntuple.placing`.
+The eight boards, the offsets of their entries and the entries are side by side in vector registers
+(:mod:`tape2048.ntuple.images`). Nothing branches on a value, so a processor requests the entries of all
+boards under comparison before the first ones arrive. :mod:`tape2048.ntuple.placing` lays out the entries.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ SYMMETRIES = 8
 
 @register_jitable
 def highest_at_least(board: Any, exponent: Any) -> Any:
-    """Whether a tile of the board has at least this exponent (1..15)."""
+    """Return whether a tile of the board has at least this exponent (1..15)."""
     return stage_of(((U64(16) - exponent) * U64(0x0101010101010101),), board) != U64(0)
 
 
 @register_jitable(forceinline=True)
 def _symmetries(board: Any) -> Any:
-    """The board under the 8 symmetries."""
+    """Return the board under the 8 symmetries."""
     b1 = mirror(board)
     b4 = transpose(board)
     b5 = mirror(b4)
@@ -50,10 +48,10 @@ def _symmetries(board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
-    """The value of a board, ``f32``.
+    """Return the value of a board, ``f32``.
 
     Args:
-        places: where entries are, :class:`tape2048.ntuple.placing.Places`.
+        places: the offsets of entries, :class:`tape2048.ntuple.placing.Places`.
         table: ``f32`` or ``i16``, all stages' entries.
         scales: ``f32[S, T]``, in the order of the places.
         board: ``u64``.
@@ -69,7 +67,7 @@ def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
 
 @register_jitable
 def indices_of(masks: Any, offsets: Any, base: Any, board: Any, out: Any) -> None:
-    """The places of a board's entries in a network's own order: ``out`` is ``u64[8 T]``."""
+    """Write the indices of a board's entries in a network's own order into ``out``, ``u64[8 T]``."""
     boards = _symmetries(board)
     for t in range(len(masks)):
         for k in range(SYMMETRIES):

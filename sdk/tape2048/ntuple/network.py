@@ -1,4 +1,4 @@
-"""A network in memory: its layout, its tables, and how it was trained.
+"""N-tuple networks in memory: the layout, the tables, and facts about the training.
 
 Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
 """
@@ -19,10 +19,10 @@ from tape2048.ntuple.placing import place
 
 U64 = np.uint64
 
-#: Of networks that do not say from which highest tile on they know boards too little.
+#: The default of :attr:`Network.downgrade`.
 DOWNGRADE = 16384
 
-#: Entries that are quantised at once: what is computed on the way takes no memory that counts.
+#: Entries quantised at a time, which bounds the temporary arrays.
 _ENTRIES_AT_ONCE = 1 << 18
 
 
@@ -34,13 +34,20 @@ def _fill_values(places: Any, table: Any, scales: Any, boards: Any, out: Any) ->
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Tables and what is known of them.
+    """An n-tuple network.
 
     Args:
         layout: tuples and stages.
         table: ``f32[entries]`` or ``i16[entries]``: stage by stage, tuple by tuple.
-        scales: ``f32[S, T]``: points of score that 1 in a table stands for (1 for ``f32`` tables).
-        facts: how it was trained; plain values.
+        scales: ``f32[S, T]``: points of score for each unit of a table's entries (1 for ``f32`` tables).
+        facts: plain values about the training.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048.ntuple import Layout, Network
+        >>> network = Network.empty(Layout.of(["0123"]), initial_value=100)
+        >>> network.values(np.array([0x1200, 0x3], np.uint64))
+        array([100., 100.], dtype=float32)
     """
 
     layout: Layout
@@ -50,30 +57,35 @@ class Network:
 
     @property
     def downgrade(self) -> int:
-        """From which highest tile on it knows boards too little, as its training says; 0: it knows all."""
+        """Highest tile from which on boards are downgraded, as the training says; 0: never."""
         training = self.facts.get("training")
         found = training.get("downgrade") if isinstance(training, dict) else None
         return found if type(found) is int and found in {0, *TILES} else DOWNGRADE
 
     @classmethod
     def empty(cls, layout: Layout, *, initial_value: float = 0.0) -> Network:
-        """A network that gives each board this value (optimistic initialisation where it is high)."""
+        """Make a network that gives each board the same value (optimistic initialisation if it is high).
+
+        Args:
+            layout: tuples and stages.
+            initial_value: in points of score.
+        """
         lookups = 8 * len(layout.tuples)
         table = np.full(layout.entries, initial_value / lookups, dtype=np.float32)
         return cls(layout, table, np.ones((layout.stage_count, len(layout.tuples)), dtype=np.float32))
 
     def values(self, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-        """The values of afterstates, ``u64[n]`` to ``f32[n]``, in points of score."""
+        """Return the values of afterstates ``u64[n]`` as ``f32[n]``, in points of score."""
         out = np.empty(len(boards), dtype=np.float32)
         placed = place(self.layout, self.table, self.scales)
         _fill_values(*placed, np.ascontiguousarray(boards, dtype=U64), out)
         return out
 
     def quantised(self, step: float) -> Network:
-        """The same network as ``i16`` in steps of ``step`` points, or more where a table's range asks for it.
+        """Return the network as ``i16`` in steps of ``step`` points, or more where a table's range needs it.
 
         Raises:
-            ConfigError: it is quantised already, or the step is not above 0, or no ``f32``.
+            ConfigError: the network is quantised already, or the step is not a positive ``f32``.
         """
         limits = np.finfo(np.float32)
         if self.table.dtype != np.float32 or not 0 < step <= float(limits.max):
@@ -86,7 +98,7 @@ class Network:
         target = Network(self.layout, table, scales, {**self.facts, "quantised_step": step})
         quantised = self.layout.tables(table)
         for (stage, index), values in self.layout.tables(self.table).items():
-            # The ends of the range are left free: 32,767 steps to either side.
+            # 32,767 steps to either side: -32,768 is never used.
             largest = float(max(values.max(), -values.min()))
             scale = max(step, largest / np.iinfo(np.int16).max, float(limits.tiny))
             scales[stage, index] = scale

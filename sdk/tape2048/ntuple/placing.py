@@ -1,12 +1,12 @@
-"""Where a player has a network's entries: tuples that share all cells but one stand in the same cache lines.
+"""The order of a network's entries in a player: tuples that share all cells but one share cache lines.
 
-The entries of a board are spread over megabytes, beyond the first caches of a core, and a value costs what
-the lines cost that it touches. The tuples 01234 and 01245 share the cells 0, 1, 2 and 4. With the digits of
-these four first, and an entry of the one and an entry of the other as the halves of a word, the 32 entries of
-both that belong to the same four exponents are one line of 64 bytes. So the 32 entries of a board in four
-5-tuples of which each shares four cells with another, or in four such 6-tuples, stand in 16 lines.
+The entries of a board are spread over megabytes, beyond the first caches of a core, so the time for a value
+is that of the cache lines it touches. The tuples 01234 and 01245 share the cells 0, 1, 2 and 4. With the
+digits of these four first, and one entry of each tuple as the halves of a word, the 32 entries of both with
+the same four exponents are one line of 64 bytes. So the 32 entries of a board in four 5-tuples (or 6-tuples)
+that pairwise share all cells but one take 16 lines.
 
-Only ``i16`` tables are placed anew. ``f32`` tables, which learn, stay as they are.
+Only ``i16`` tables are reordered. ``f32`` tables, which learn, keep their order.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 U64 = np.uint64
 
 _WORD_BITS, _NIBBLE = 64, 0xF
-# An entry of i16 is read as the low half of 32 bits.
+# Padding behind the table: an i16 entry is read as the low half of 32 bits.
 _BEYOND = 4
 
 
 class Places(NamedTuple):
-    """What a value needs to know beside the entries; for the kernels.
+    """The offsets of entries, for the kernels.
 
     Attributes:
-        pairs: for each pair of tuples, where it begins in a stage (bytes), and the fields of its places; see
-            ``tape2048.ntuple.images.sums_at``.
-        singles: the same for each tuple without another.
-        stage_reaches: for each stage but the first, what a board's nibbles are compared by.
-        stage_bytes: of a stage's entries.
+        pairs: for each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets;
+            see ``tape2048.ntuple.images.sums_at``.
+        singles: the same for each tuple outside pairs.
+        stage_reaches: for each stage but the first, the addend that compares a board's nibbles.
+        stage_bytes: bytes of a stage's entries.
     """
 
     pairs: tuple[tuple[np.uint64, ...], ...]
@@ -48,13 +48,13 @@ class Places(NamedTuple):
 
 
 def stage_reaches(layout: Layout, *, parted: bool = True) -> tuple[np.uint64, ...]:
-    """See :class:`Places`; where the stages are not ``parted`` yet, no board is past the first one."""
+    """Return :attr:`Places.stage_reaches`; unless stages are ``parted``, all boards are in the first one."""
     exponents = layout.stage_exponents.tolist()
     return tuple(U64((16 - exponent if parted else 0) * 0x0101010101010101) for exponent in exponents)
 
 
 def places_of(layout: Layout, entry_bytes: int) -> Places:
-    """The places of tables as a network has them: stage by stage, tuple by tuple."""
+    """Return the offsets of entries in a network's own order: stage by stage, tuple by tuple."""
     begins = [int(offset) * entry_bytes for offset in layout.offsets]
     fields = _padded([_fields(cells, entry_bytes.bit_length() - 1) for cells in layout.tuples])
     singles = [(begin, *parts) for begin, parts in zip(begins, fields, strict=True)]
@@ -64,7 +64,7 @@ def places_of(layout: Layout, entry_bytes: int) -> Places:
 def place(
     layout: Layout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
 ) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """Place a network's entries where a player has them.
+    """Reorder a network's entries for a player.
 
     Args:
         layout: the network's.
@@ -72,27 +72,26 @@ def place(
         scales: ``f32[S, T]``.
 
     Returns:
-        The places, the entries (``f32[entries]``, the network's own, or ``i16[entries]``, a copy), and the
-        scales, ``f32[S, T]``, in the order of the places: the first tuple of each pair, the second one of
-        each, the others.
+        The offsets, the entries (``f32[entries]``, the network's own, or ``i16[entries]``, a copy), and the
+        scales, ``f32[S, T]``, in the order of the offsets: the first tuple of each pair, the second tuple of
+        each pair, the other tuples.
 
     Raises:
-        StorageError: the system will not promise the memory.
+        StorageError: the system cannot provide the memory.
     """
     if table.dtype == np.float32:
         return places_of(layout, table.itemsize), table, scales
     tables = layout.tables(table)
     pairs, singles = _pairs(layout)
-    size = table.nbytes
-    memory = allocate(size + _BEYOND, hint="a smaller network, or fewer workers, take less")
-    placed = memory[:size].view(np.int16)
+    memory = allocate(table.nbytes + _BEYOND, hint="a smaller network, or fewer workers, take less")
+    placed = memory[: table.nbytes].view(np.int16)
     stages = placed.reshape(layout.stage_count, -1)
     begins, at = [], 0
     for tuples in [*pairs, *((t,) for t in singles)]:
         begins.append(2 * at)
         end = at + sum(layout.sizes[t] for t in tuples)
         for stage, entries in enumerate(stages):
-            # Of a pair the two halves of each word, and of another tuple all there is.
+            # A pair's tuples are the two halves of each word; another tuple is alone.
             halves = entries[at:end].reshape(-1, len(tuples))
             for half, t in enumerate(tuples):
                 cells, order = layout.tuples[t], _order(layout, t, tuples)
@@ -116,10 +115,9 @@ def place(
 
 
 def _pairs(layout: Layout) -> tuple[list[tuple[int, int]], list[int]]:
-    """Tuples of the same size that share all cells but one, each with the first one left; and the others."""
+    """Pair tuples of the same size that share all cells but one, first come first served; and the others."""
     left = list(range(len(layout.tuples)))
-    pairs: list[tuple[int, int]] = []
-    singles = []
+    pairs, singles = [], []
     while left:
         a = left.pop(0)
         size = len(layout.tuples[a])
@@ -140,15 +138,15 @@ def _shared(layout: Layout, a: int, b: int) -> set[int]:
 
 
 def _order(layout: Layout, t: int, tuples: tuple[int, ...]) -> list[int]:
-    """A tuple's cells, the one behind the others that it does not share with the other tuple of its pair."""
+    """Order a tuple's cells: last the cell that it does not share with the other tuple of its pair."""
     shared = _shared(layout, tuples[0], tuples[-1])
     return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))
 
 
 def _fields(cells: Sequence[int], lowest: int) -> list[int]:
-    """``[rotation, mask, ...]``: a board rotated right and masked has the digit of the last cell at a bit.
+    """Return ``[rotation, mask, ...]`` that move the cells' digits to the bits from ``lowest`` on.
 
-    Cells that are moved as far as each other share a field.
+    Cells that move by the same distance share a field.
     """
     masks: dict[int, int] = {}
     for i, cell in enumerate(reversed(cells)):
@@ -159,7 +157,7 @@ def _fields(cells: Sequence[int], lowest: int) -> list[int]:
 
 
 def _padded(fields: list[list[int]]) -> list[list[int]]:
-    """As many fields for each, since numba wants tuples of one type: a mask of 0 adds nothing."""
+    """Pad to equally many fields, since numba needs tuples of one type: a mask of 0 adds nothing."""
     most = max(map(len, fields), default=0)
     return [parts + [0] * (most - len(parts)) for parts in fields]
 

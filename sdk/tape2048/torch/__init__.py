@@ -1,14 +1,14 @@
 """Batches as PyTorch tensors; critics, towers and their training. Needs the extra `torch`.
 
-- `Critic`: A trained critic.
+- `Critic`: a trained critic.
 - `embed_session`: computes the embeddings of a session.
 - `CriticHead`: the head of a critic.
 - `CriticDataset`: rows by number for `DataLoader`.
 - `CriticLoader`: batches as tensors, prefetched by threads.
 - `RowBatch`: rows that were fetched together.
-- `as_torch_dataset`: A corpus as a PyTorch data set.
+- `as_torch_dataset`: a corpus as a PyTorch data set.
 - `collate`: the `collate_fn` of a `CriticDataset`.
-- `Tower`: A transformer encoder over the 16 cells.
+- `Tower`: a transformer encoder over the 16 cells.
 - `TowerConfig`: the sizes of a tower.
 """
 
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from tape2048.base.lazy import lazy
 
 try:
-    import torch  # noqa: F401 - to see whether it is there
+    import torch  # noqa: F401 - checks that it is installed
 except ModuleNotFoundError as error:
-    if error.name != "torch":  # it is there, and lacks something itself
+    if error.name != "torch":  # torch is installed, and one of its own imports failed
         raise
     raise ModuleNotFoundError(
         "tape2048.torch needs torch, which is not installed: pip install 'tape2048[torch]' "

@@ -1,9 +1,9 @@
-"""A trained critic: its directory, and its probabilities of boards.
+"""Trained critics: their directories, and their probabilities for boards.
 
 ::
 
     <dir>/
-        critic.json          CriticInfo: thresholds, sizes, what it was trained on, how well it did
+        critic.json          CriticInfo: thresholds, sizes, training data, metrics
         model.safetensors    tower.* (kind "tokens") and head.*; a pos_weight is folded in
 
 ::
@@ -46,8 +46,6 @@ from tape2048.torch.tower import (
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Critic", "CriticInfo", "HeadInfo", "SplitInfo", "TowerInfo", "save_critic"]
-
 VERSION = 1
 _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 
@@ -56,10 +54,10 @@ class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The tower of a critic.
 
     Attributes:
-        sha256: what identifies it; of kind ``"embeddings"``, the ``model_sha`` of its embeddings.
-        pooling: how its states are pooled.
-        config: sizes, of ours that the critic holds.
-        factory: ``module:factory``, of somebody else's.
+        sha256: its identity; for kind ``"embeddings"``, the ``model_sha`` of its embeddings.
+        pooling: of its states.
+        config: sizes of a built-in tower that the critic contains.
+        factory: ``module:factory`` of a foreign tower.
     """
 
     sha256: str
@@ -69,7 +67,7 @@ class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of :class:`tape2048.torch.head.CriticHead`, but for the thresholds."""
+    """The arguments of :class:`tape2048.torch.head.CriticHead`, except the thresholds."""
 
     in_dim: _Count
     hidden: _Count | None = None
@@ -85,20 +83,20 @@ class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``critic.json`` holds.
+    """The content of ``critic.json``.
 
     Attributes:
         version: of this layout.
         thresholds: tiles, in the order of the probabilities.
-        kind: what it takes: ``"tokens"`` of boards, or ``"embeddings"`` of its tower.
-        tower: which one.
-        head: sizes.
+        kind: the input: ``"tokens"`` of boards, or ``"embeddings"`` of its tower.
+        tower: its tower.
+        head: sizes of the head.
         corpus_hash: ``Corpus.identity`` of all rows before the split.
-        where: the condition on runs that chose them; empty for none.
-        split: which part of them it was trained on.
+        where: the condition that selected the runs; empty for none.
+        split: the split of the runs.
         seed: of the training.
-        step: after how many optimizer steps these parameters stood.
-        metrics: on the validation part, then.
+        step: number of optimizer steps before these parameters.
+        metrics: on the validation part, at this step.
         training: the training's configuration.
         model_sha256: SHA-256 of ``model.safetensors``.
     """
@@ -126,20 +124,20 @@ def save_critic(
     *,
     replace: bool = False,
 ) -> CriticInfo:
-    """Write a critic's directory, whole or not at all.
+    """Write a critic's directory, complete or not at all.
 
     Args:
-        directory: its name.
-        info: all but ``model_sha256``.
+        directory: its path.
+        info: the description, without ``model_sha256``.
         head: with a ``pos_weight`` folded in.
-        tower: of kind ``"tokens"``.
-        replace: whether a critic there gives way, in one step; files beside it (a report) stay.
+        tower: for kind ``"tokens"``.
+        replace: whether to replace an existing critic, in one step; other files there (a report) stay.
 
     Returns:
-        What was written.
+        The description as written.
 
     Raises:
-        NameTakenError: something stands there, and is not to be replaced.
+        NameTakenError: the path exists, and ``replace`` is false or it is no critic.
         StorageError: the operating system refused something.
     """
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
@@ -152,16 +150,23 @@ def save_critic(
 
 
 class Critic:
-    """Probabilities of boards; see :meth:`load`.
+    """A trained critic: maps boards to probabilities; see :meth:`load`.
 
     Attributes:
-        info: what ``critic.json`` says.
+        info: the content of ``critic.json``.
         thresholds: tiles, in the order of the probabilities.
         kind: ``"tokens"`` or ``"embeddings"``.
         head: the head, in evaluation mode.
         tower: the tower, or None.
-        device: where both are.
-        batch_rows: boards that go through at once.
+        device: of head and tower.
+        batch_rows: maximum number of boards in a batch.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048.torch import Critic
+        >>> critic = Critic.load("critic/best", device="cpu")
+        >>> critic(np.array([0x1200, 0x3], np.uint64)).shape, critic.thresholds
+        ((2, 3), (8192, 16384, 32768))
     """
 
     def __init__(
@@ -195,21 +200,21 @@ class Critic:
     ) -> Critic:
         """Open a critic's directory.
 
-        Nothing is imported because a file says so: a critic with somebody else's tower needs its
-        ``module:factory`` from the caller.
+        The directory never decides what is imported: the caller has to name the ``module:factory`` of a
+        foreign tower.
 
         Args:
             path: the directory.
             device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-            batch_rows: boards that go through at once, >= 1.
-            tower: for a critic of embeddings, the tower that made them (a directory or ``module:factory``):
-                then it takes boards, too. For one of tokens with somebody else's tower, its factory.
-            checkpoint: what such a factory is given, for a critic of embeddings.
+            batch_rows: maximum number of boards in a batch, >= 1.
+            tower: for kind ``"embeddings"``, the tower that made them (a directory or ``module:factory``),
+                so that the critic takes boards. For kind ``"tokens"`` with a foreign tower, its factory.
+            checkpoint: the factory's argument, for kind ``"embeddings"``.
 
         Raises:
-            CriticError: no critic stands here; it is damaged; or the tower is another one.
+            CriticError: there is no critic, it is damaged, or the tower is another one.
             DeviceError: no such device.
-            ConfigError: a factory that cannot be used.
+            ConfigError: an unusable factory.
             StorageError: the operating system could not read something.
         """
         chosen = pick_device(device)
@@ -235,28 +240,22 @@ class Critic:
 
     @property
     def needs_embeddings(self) -> bool:
-        """Whether it takes embeddings alone: it has no tower, and :meth:`__call__` is refused."""
+        """Whether it takes embeddings only: it has no tower, and :meth:`__call__` raises."""
         return self.tower is None
 
     @property
     def sha256(self) -> str:
-        """What identifies it: SHA-256 (hex) of its parameters' file."""
+        """Identity of the critic: SHA-256 (hex) of its parameters' file."""
         return self.info.model_sha256
 
     def __repr__(self) -> str:
         return f"<Critic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
-        """P(the game reaches each threshold) of packed boards.
-
-        Args:
-            boards: ``u64[N]``.
-
-        Returns:
-            ``f32[N, T]``.
+        """Return P(the game reaches each threshold) as ``f32[N, T]`` for packed boards ``u64[N]``.
 
         Raises:
-            CriticError: this critic takes embeddings alone.
+            CriticError: this critic takes embeddings only.
             ValueError: not integers of one dimension.
         """
         tokens = boards_to_exps(boards)
@@ -265,7 +264,7 @@ class Critic:
         return self.from_tokens(tokens)
 
     def from_tokens(self, tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """As :meth:`__call__`, of exponents ``u8[N, 16]``, each at most 15."""
+        """Return probabilities as :meth:`__call__`, for exponents ``u8[N, 16]``, each at most 15."""
         if tokens.ndim != 2 or tokens.shape[1] != 16 or tokens.dtype != np.uint8:
             raise ValueError(f"tokens {tokens.dtype} of shape {tokens.shape}; expected u8[N, 16]")
         if tokens.size and tokens.max() > 15:
@@ -279,19 +278,19 @@ class Critic:
 
         def logits(batch: torch.Tensor) -> torch.Tensor:
             vectors = tower(batch)
-            # As the head was trained on them: rounded to bfloat16, where they came from a file.
+            # A head that was trained on embeddings has seen vectors rounded to bfloat16.
             return self.head(vectors.to(torch.bfloat16) if self.kind == "embeddings" else vectors)  # type: ignore[no-any-return]
 
         return self._batched(torch.from_numpy(np.ascontiguousarray(tokens)), logits)
 
     def from_embeddings(self, x: NDArray[Any] | torch.Tensor) -> NDArray[np.float32]:
-        """As :meth:`__call__`, of vectors ``[N, D]`` of its tower.
+        """Return probabilities as :meth:`__call__`, for vectors ``[N, D]`` of its tower.
 
         Args:
-            x: bits of bfloat16 (``u2``, as sessions have them), floats, or a tensor.
+            x: bits of bfloat16 (``u16``, as in sessions), floats, or a tensor.
 
         Raises:
-            EmbeddingsError: of another width.
+            EmbeddingsError: vectors of another width.
         """
         tensor = x if isinstance(x, torch.Tensor) else _as_vectors(x)
         if tensor.ndim != 2 or tensor.shape[1] != self.head.in_dim:
@@ -316,9 +315,8 @@ class Critic:
 def _as_vectors(x: NDArray[Any]) -> torch.Tensor:
     rows = np.ascontiguousarray(x)
     if rows.dtype == np.uint16:
-        # torch wants memory that may be written, though nobody does
-        writable = rows if rows.flags.writeable else rows.copy()
-        return torch.from_numpy(writable.view(np.int16)).view(torch.bfloat16)
+        rows = rows if rows.flags.writeable else rows.copy()  # torch warns of read-only memory
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(rows.astype(np.float32))
 
 
@@ -326,8 +324,8 @@ def _read_info(directory: Path) -> CriticInfo:
     path = directory / CRITIC_JSON
     if not path.exists():
         raise CriticError(
-            f"no {CRITIC_JSON}: no critic stands here", path=directory,
-            hint="`tape2048 critic train` leaves critics in best/ and last/ of its directory",
+            f"no {CRITIC_JSON}: not a critic", path=directory,
+            hint="`tape2048 critic train` writes critics to best/ and last/ of its directory",
         )  # fmt: skip
     info: CriticInfo = read_json(path, CriticInfo)
     if info.version != VERSION:
@@ -350,16 +348,12 @@ def _make_head(info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Pa
 
 
 def _own_tower(
-    info: CriticInfo,
-    tensors: dict[str, torch.Tensor],
-    directory: Path,
-    tower: str | os.PathLike[str] | None,
+    info: CriticInfo, tensors: dict[str, torch.Tensor], directory: Path, tower: str | os.PathLike[str] | None
 ) -> nn.Module:
     if info.tower.config is not None:
         if tower is not None:
-            raise CriticError("this critic has its tower in it, and was given another", path=directory)
-        module: nn.Module = build_tower(info.tower.config, tensors, directory)
-        return module
+            raise CriticError("this critic contains its tower, and was given another", path=directory)
+        return build_tower(info.tower.config, tensors, directory)
     if tower is None or os.fspath(tower) != info.tower.factory:
         raise CriticError(
             f"its tower is made by {info.tower.factory}; found {tower}", path=directory,

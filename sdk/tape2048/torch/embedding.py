@@ -1,8 +1,8 @@
-"""The offline job: a tower's vectors of every row of a session, beside its rows.
+"""Embedding of sessions: the offline job that writes a tower's vectors of all rows beside the rows.
 
-Rows go through the tower in evaluation mode, in float32 on a CPU and under bfloat16 autocast on CUDA; the
-vectors are rounded to bfloat16, to nearest, ties to even. Work is cut into chunks of rows, so that it goes on
-where a killed process stopped, and many processes share it: chunk c belongs to share c mod n.
+The tower runs in evaluation mode, in float32 on a CPU and under bfloat16 autocast on CUDA; the vectors are
+rounded to bfloat16, to nearest, ties to even. The job is split into chunks of rows, so that it resumes where
+a killed process stopped, and several processes share it: chunk c belongs to share c mod n.
 """
 
 from __future__ import annotations
@@ -31,21 +31,19 @@ if TYPE_CHECKING:
     from tape2048.session.session import Session
     from tape2048.torch.tower import OpenTower
 
-__all__ = ["CHUNK_ROWS", "Embedded", "bf16_bits", "embed_rows", "embed_session", "tower_rate", "tower_width"]
-
-#: 16 MB at D = 128: some seconds of a CPU's work, which is what a kill may cost.
+#: 16 MB at D = 128: some seconds of a CPU's work, the most that a kill may cost.
 CHUNK_ROWS = 65_536
 BATCH_ROWS = 2048
 
 
 class Embedded(NamedTuple):
-    """What a call did for one session.
+    """The result of :func:`embed_session`.
 
     Attributes:
-        status: ``"made"``; ``"there"``: these embeddings stood there already; ``"waiting"``: this share is
-            done, and others are not.
+        status: ``"made"``; ``"there"``: these embeddings existed already; ``"waiting"``: this share is done,
+            and others are not.
         rows: N.
-        rows_made: by this call.
+        rows_made: rows embedded by this call.
         width: D.
     """
 
@@ -56,32 +54,30 @@ class Embedded(NamedTuple):
 
 
 def bf16_bits(values: torch.Tensor) -> NDArray[np.uint16]:
-    """Floats as bits of bfloat16, rounded to nearest, ties to even: ``u2`` of the same shape."""
+    """Round floats to bfloat16, to nearest, ties to even, as bits: ``u16`` of the same shape."""
     rounded = values.to(torch.bfloat16).contiguous().cpu()
     return rounded.view(torch.int16).numpy().view(np.uint16)
 
 
 def tower_width(tower: OpenTower, device: torch.device) -> int:
-    """D, by asking for the vector of one board.
+    """Return D, from the vector of one board.
 
     Raises:
-        CriticError: it gives something else than vectors.
+        CriticError: the tower gives something else than vectors.
     """
     tower.module.to(device)
     found = _vectors(tower, torch.zeros(1, 16, dtype=torch.uint8), device)
     return int(found.shape[1])
 
 
-def tower_rate(
-    tower: OpenTower, device: torch.device, batch_rows: int = BATCH_ROWS, seconds: float = 1.0
-) -> float:
-    """Rows a second of a tower, measured for so long on made-up boards."""
+def tower_rate(tower: OpenTower, device: torch.device, batch_rows: int) -> float:
+    """Measure a tower's rows a second, for one second on artificial boards."""
     tower.module.to(device)
     boards = torch.arange(batch_rows * 16, dtype=torch.int32).reshape(batch_rows, 16).remainder(12).byte()
     _vectors(tower, boards, device)  # the first call sets up kernels
     begin = time.perf_counter()
     rows = 0
-    while time.perf_counter() - begin < seconds:
+    while time.perf_counter() - begin < 1:
         bf16_bits(_vectors(tower, boards, device))  # which waits for the device
         rows += batch_rows
     return rows / (time.perf_counter() - begin)
@@ -90,7 +86,7 @@ def tower_rate(
 def embed_rows(
     tower: OpenTower, tokens: NDArray[np.uint8], device: torch.device, batch_rows: int = BATCH_ROWS
 ) -> NDArray[np.uint16]:
-    """Vectors of boards as bits of bfloat16, ``u2[n, D]``, of exponents ``u8[n, 16]``.
+    """Embed boards given as exponents ``u8[n, 16]``; return bits of bfloat16, ``u16[n, D]``.
 
     Raises:
         CriticError: the tower gives something else than vectors, or numbers that are not finite.
@@ -127,26 +123,33 @@ def embed_session(
 ) -> Embedded:
     """Make a session's embeddings, or this process's share of them.
 
-    The file appears when the last of all shares is done. Killed at any moment, the same call goes on.
+    The file appears when all shares are done. After a kill, the same call resumes.
 
     Args:
-        session: whose rows.
+        session: the session.
         tower: from :func:`tape2048.torch.tower.open_tower`.
-        device: where it runs; by default the CPU.
-        batch_rows: rows that go through the tower at once, >= 1.
-        chunk_rows: rows of a chunk, >= 1; a job that goes on keeps the size it began with.
-        share: this process's share, from 0, and of how many.
-        force: make them even if the session has embeddings, or an unfinished job of another tower; those
-            stay until the new ones are whole.
-        progress: called with the rows of this share that are done, and all of them.
+        device: of the tower; by default the CPU.
+        batch_rows: maximum number of rows in a batch, >= 1.
+        chunk_rows: rows of a chunk, >= 1; a resumed job keeps its first size.
+        share: index of this process's share, from 0, and number of shares.
+        force: make embeddings even if the session has some, or an unfinished job of another tower; those
+            stay until the new ones are complete.
+        progress: called with the number of this share's rows done, and of all of them.
 
     Raises:
-        ValueError: an argument that cannot be.
-        ChecksumError: ``steps.npy`` is not what its manifest says.
-        EmbeddingsError: embeddings of another tower, or of other rows, stand there (without ``force``).
+        ValueError: an invalid argument.
+        ChecksumError: ``steps.npy`` does not match its manifest.
+        EmbeddingsError: the session has embeddings of another tower or of other rows (without ``force``).
         AlreadyRunningError: another process works on this share.
         CriticError: as for :func:`embed_rows`.
         StorageError: the operating system refused something.
+
+    Example:
+        >>> from tape2048 import sessions
+        >>> from tape2048.torch import embed_session
+        >>> from tape2048.torch.tower import open_tower
+        >>> embed_session(sessions("selfplay")[0], open_tower("critic/best")).status
+        'made'
     """
     index, count = share
     if batch_rows < 1 or chunk_rows < 1 or not 0 <= index < count:
@@ -164,47 +167,40 @@ def embed_session(
     )
     if not force and _is_there(session, plan):
         return Embedded("there", plan.rows, 0, plan.width)
+
+    def embed(rows: range) -> NDArray[np.uint16]:
+        return embed_rows(tower, _tokens(session, rows), device, batch_rows)
+
     with Draft(session.path, plan, share, replace=force) as draft:
-        return _fill(
-            session, tower, draft, device=device, batch_rows=batch_rows, share=share,
-            progress=progress or (lambda _done, _total: None),
-        )  # fmt: skip
+        return _fill(draft, share, embed, progress or (lambda _done, _total: None))
 
 
 def _fill(
-    session: Session,
-    tower: OpenTower,
     draft: Draft,
-    *,
-    device: torch.device,
-    batch_rows: int,
     share: tuple[int, int],
+    embed: Callable[[range], NDArray[np.uint16]],
     progress: Callable[[int, int], object],
 ) -> Embedded:
     plan = draft.plan
-    mine = range(share[0], plan.chunks, share[1])
-    total = sum(_size(plan, chunk) for chunk in mine)
+    sizes = {chunk: len(plan.rows_of(chunk)) for chunk in range(share[0], plan.chunks, share[1])}
+    total = sum(sizes.values())
     done = draft.done()
-    ready = sum(_size(plan, chunk) for chunk in mine if chunk in done)
-    wanted = [chunk for chunk in mine if chunk not in done]
+    wanted = [chunk for chunk in sizes if chunk not in done]
+    ready = total - sum(sizes[chunk] for chunk in wanted)
     made = 0
     progress(ready, total)
     while True:
         for chunk in wanted:
-            draft.write(chunk, embed_rows(tower, _tokens(session, plan.rows_of(chunk)), device, batch_rows))
-            made += _size(plan, chunk)
+            draft.write(chunk, embed(plan.rows_of(chunk)))
+            made += sizes[chunk]
             progress(min(ready + made, total), total)
         missing = draft.publish()
         if missing is None:
             return Embedded("made", plan.rows, made, plan.width)
-        # Those of others are theirs to make; those of ours were damaged behind our back.
-        wanted = [chunk for chunk in missing if chunk in mine]
+        # Other shares' chunks are theirs to make; this share's were damaged after they were written.
+        wanted = [chunk for chunk in missing if chunk in sizes]
         if not wanted:
             return Embedded("waiting", plan.rows, made, plan.width)
-
-
-def _size(plan: Plan, chunk: int) -> int:
-    return len(plan.rows_of(chunk))
 
 
 def _tokens(session: Session, rows: range) -> NDArray[np.uint8]:
@@ -231,7 +227,7 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
 
 
 def _checked_steps(session: Session) -> int | None:
-    """The checksum of ``steps.npy`` as it stands; None of a session in shards.
+    """Compute the checksum of ``steps.npy``; None for a session in shards.
 
     Raises:
         ChecksumError: the manifest has another one.
@@ -245,13 +241,13 @@ def _checked_steps(session: Session) -> int | None:
     if named is not None and named.crc32c != found:
         raise ChecksumError(
             f"CRC-32C {found:#010x}, and the manifest says {named.crc32c:#010x}: bytes changed", path=path,
-            hint="`tape2048 validate` says which; embeddings of damaged rows are not made",
+            hint="`tape2048 validate` finds the damage; damaged rows are not embedded",
         )  # fmt: skip
     return found
 
 
 def _is_there(session: Session, plan: Plan) -> bool:
-    """Whether the session has these embeddings.
+    """Return whether the session has these embeddings.
 
     Raises:
         EmbeddingsError: it has others.

@@ -1,4 +1,4 @@
-"""Directories of a few small files that are seen whole or not at all, and replaced in one step."""
+"""Atomic publication and replacement of directories of a few small files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from tape2048.io.staging import Staging
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["publish_directory"]
-
 
 def publish_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, replace: bool = False
 ) -> None:
-    """Make a directory of these files.
+    """Write a directory of files in one step.
 
     Args:
-        path: its name.
+        path: of the directory.
         files: content by name.
-        replace: whether a directory there gives way, where it holds files of these names and nothing else,
-            or all of them. Then the other files there (a report, notes) stay.
+        replace: whether to replace a directory that has files of these names and no others, or all of these
+            names; in the latter case its other files (a report, notes) are kept.
 
     Raises:
-        NameTakenError: something else stands there, which the message names; nothing was changed.
+        NameTakenError: the path is something else, which the message names; nothing was changed.
         StorageError: the operating system refused something; nothing was changed.
     """
     target = Path(os.path.abspath(path))
@@ -49,10 +47,10 @@ def publish_directory(
 
 
 def _others(directory: Path, names: set[str]) -> list[Path]:
-    """The files of a former version that are none of its own.
+    """Return the files of a former version that are not in ``names``.
 
     Raises:
-        NameTakenError: it is no former version, or has more than files.
+        NameTakenError: it is no former version, or contains more than files.
         OSError: it cannot be read.
     """
     there = {entry.name: entry for entry in os.scandir(directory)}
@@ -63,13 +61,13 @@ def _others(directory: Path, names: set[str]) -> list[Path]:
         raise NameTakenError(
             f"the directory has {in_the_way[0]} in it; nothing was replaced",
             path=directory,
-            hint="move it elsewhere, or choose another name",
+            hint="move this file, or choose another name",
         )
     return [directory / name for name in others]
 
 
 def _carry(file: Path, to: Path) -> None:
-    """Give a file another name, unless it is gone; a copy where it cannot have two (of another owner)."""
+    """Link a file to another name, unless it is gone; copy it if its owner forbids links."""
     with contextlib.suppress(FileNotFoundError):
         try:
             os.link(file, to, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""The head of a critic: from a vector to one logit for each threshold."""
+"""The head of a critic: maps a vector to one logit for each threshold."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tape2048.session.labels import check_thresholds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CriticHead"]
-
-#: Logits of a prior are kept within this: a threshold that no game reached has no finite one.
+#: Bound of a prior's logits: a threshold that no game reached has no finite one.
 _PRIOR_LOGIT_MAX = 12.0
 
 
@@ -26,19 +24,25 @@ class CriticHead(nn.Module):
 
     A linear probe, or ``LayerNorm -> Linear -> GELU -> Dropout -> Linear``.
 
-    With ``ordered``, P(>= T) cannot increase with T, whatever the input: the first logit is free, and each
-    further one is the one before it less ``softplus`` of an output, which is not negative (the cumulative
-    link of ordinal regression, McCullagh 1980, with gaps that depend on the input).
+    With ``ordered``, P(>= T) cannot increase with T, whatever the input: each logit after the first is the
+    previous one minus ``softplus`` of an output (the cumulative link of ordinal regression, McCullagh 1980,
+    with gaps that depend on the input).
 
     Args:
         in_dim: D, width of the vectors.
-        thresholds: T tiles, different powers of two; ascending where ``ordered``.
+        thresholds: T tiles, different powers of two; ascending if ``ordered``.
         hidden: width of the hidden layer; None for a linear probe.
-        dropout: share of hidden activations left out in training, 0 <= dropout < 1.
+        dropout: share of hidden activations dropped in training, 0 <= dropout < 1.
         ordered: see above.
 
     Raises:
-        ValueError: an argument that cannot be.
+        ValueError: an invalid argument.
+
+    Example:
+        >>> import torch
+        >>> from tape2048.torch import CriticHead
+        >>> CriticHead(8, (8192, 16384))(torch.zeros(5, 8)).shape
+        torch.Size([5, 2])
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class CriticHead(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits ``f32[B, T]`` of vectors ``[B, D]`` of any floating type, which is cast here."""
+        """Return logits ``f32[B, T]`` of vectors ``[B, D]`` of any floating type, which is cast here."""
         with torch.autocast(x.device.type, enabled=False):
             raw: torch.Tensor = self.last(self.body(x.float()))
             if not self.ordered:
@@ -81,10 +85,10 @@ class CriticHead(nn.Module):
 
     @torch.no_grad()
     def set_prior(self, shares: Sequence[float]) -> None:
-        """Begin with the shares of true labels (T of them, each in [0, 1]) as every row's probabilities.
+        """Start from the T shares of true labels, each in [0, 1], as every row's probabilities.
 
-        Weights of the last layer become 0. So training does not begin by learning the prevalence, and a
-        threshold that no game reached stays near 0.
+        Weights of the last layer become 0. So training does not begin by learning the prevalence, and the
+        probability of a threshold that no game reached stays near 0.
         """
         logits = [_logit(share) for share in shares]
         if len(logits) != len(self.thresholds):
@@ -97,19 +101,19 @@ class CriticHead(nn.Module):
 
     @torch.no_grad()
     def fold_pos_weight(self, weights: Sequence[float]) -> None:
-        """Make probabilities calibrated that were trained with ``pos_weight``.
+        """Calibrate a head that was trained with ``pos_weight``.
 
-        With weight w, the loss is least where ``sigmoid(z) = p w / (p w + 1 - p)``, so that the logit of p is
-        ``z - log w``: this shift goes into the bias.
+        With weight w, the loss is minimal where ``sigmoid(z) = p w / (p w + 1 - p)``, so the logit of p is
+        ``z - log w``: the bias gets this shift.
 
-        The ordered form has no bias of each threshold, and weights would demand logits that rise with the
-        threshold. Train it on ``logits + log w`` instead: then there is nothing to fold.
+        The ordered form has no bias for each threshold, and weights may demand logits that rise with the
+        threshold. Train it on ``logits + log w`` instead; then there is nothing to fold.
 
         Args:
             weights: w > 0 of each threshold.
 
         Raises:
-            ValueError: the ordered form, or weights that are none.
+            ValueError: the ordered form, or invalid weights.
         """
         if self.ordered:
             raise ValueError("the ordered form has nothing to fold: train it on logits + log(weights)")
@@ -122,6 +126,5 @@ class CriticHead(nn.Module):
 def _logit(share: float) -> float:
     if not 0 <= share <= 1:
         raise ValueError(f"share {share}; expected 0 to 1")
-    if share in {0, 1}:
-        return -_PRIOR_LOGIT_MAX if share == 0 else _PRIOR_LOGIT_MAX
-    return min(max(math.log(share) - math.log1p(-share), -_PRIOR_LOGIT_MAX), _PRIOR_LOGIT_MAX)
+    logit = torch.logit(torch.tensor(share, dtype=torch.float64)).item()
+    return min(max(logit, -_PRIOR_LOGIT_MAX), _PRIOR_LOGIT_MAX)

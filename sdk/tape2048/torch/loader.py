@@ -1,4 +1,4 @@
-"""Batches as PyTorch tensors, made ahead by threads, and a data set for torch's ``DataLoader``.
+"""Batches as PyTorch tensors, prefetched by threads, and a data set for torch's ``DataLoader``.
 
 Needs torch (``pip install 'tape2048[torch]'``)::
 
@@ -8,18 +8,18 @@ Needs torch (``pip install 'tape2048[torch]'``)::
             train(batch["tokens"], batch["labels"])
             torch.save({"loader": loader.state_dict(), ...}, path)
 
-Tensors view the buffers that the gather fills, so that nothing is copied. Threads suffice to make them, since
-the gather runs without the GIL; there is no process to start and nothing to send.
+Tensors view the buffers that the gather fills, without a copy. The gather releases the GIL, so threads
+suffice: there is no process to start and nothing to send.
 
-**How long a batch is valid.** Without ``device``, or on the CPU, its tensors are a buffer of a ring: they are
-overwritten when ``keep`` more batches have been asked for. Copy what is to live longer, or what a GPU
-still copies from. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory,
-and are the caller's: a buffer is filled anew only after the copy from it is done.
+**Lifetime of a batch.** Without ``device``, or on the CPU, its tensors are a buffer of a ring, which is
+overwritten when ``keep`` more batches have been taken. Copy tensors that have to live longer, or from which a
+GPU still copies. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory, and
+belong to the caller: a buffer is filled again only after the copy from it is done.
 
-**With torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches
-in the same order for every W. Its worker processes have copies of the loader, so iterate over
-``loader.counting(data_loader)``: then this one counts what was handed out, its state says so, and the workers
-begin each pass where it is. Without, each pass is the next epoch, and the state stays where it was.
+**Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches in the
+same order for every W. Its worker processes have copies of the loader, so iterate over
+``loader.counting(data_loader)``: it counts the batches in this loader's state, and the workers begin each
+pass at this state. Without it, each pass is the next epoch, and the state does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -52,50 +52,25 @@ if TYPE_CHECKING:
     from tape2048.batches.fields import Batch, BatchOptions, LabelDtype
     from tape2048.corpus import Corpus
 
-__all__ = ["CriticDataset", "CriticLoader", "RowBatch", "as_torch_dataset", "collate"]
-
-#: Tensors by field. Types are those of the batch's fields, but for what torch knows better by another
-#: name: ``run`` and ``step`` are int32, ``embeddings`` bfloat16.
+#: Tensors by field, of the fields' types except ``run`` and ``step`` (int32) and ``embeddings`` (bfloat16).
 Tensors = dict[str, torch.Tensor]
 
-# What torch calls an array's type, where it is not the same: it has few operations for unsigned types
-# other than uint8, and NumPy has no bfloat16.
+# Torch has few operations for unsigned types other than uint8, and NumPy has no bfloat16.
 _NUMPY_TYPES = {"<u4": "<i4", "<u2": "<i2"}
 
 _MOVED = "the loader was moved, or iterated over again, while this iteration went on"
 
-#: Bits of ``_Told.uncounted`` that say which pass it is; its number stands above.
+#: Bits of the last word of :attr:`CriticLoader._shared` that identify a pass; its number is above them.
 _PASS_BITS = 48
-
-
-class _Told(NamedTuple):
-    """What the loader tells the workers of a DataLoader, and they each other, in shared memory.
-
-    Attributes:
-        times: how often the rest was told.
-        seed: the loader's, as a signed number.
-        epoch: where the next pass begins, as a signed number.
-        position: where the next pass begins.
-        counted: whether :meth:`CriticLoader.counting` is at it.
-        uncounted: the newest pass of new workers since that nobody counts, and its number; 0: none yet.
-            One word, so that all workers of a pass write the same and none sees half of it.
-    """
-
-    times: int
-    seed: int
-    epoch: int
-    position: int
-    counted: int
-    uncounted: int
 
 
 class _Slot:
     """A buffer of the ring, and its tensors.
 
     Attributes:
-        batch: what :meth:`Batches.fill` fills.
+        batch: the buffer, for :meth:`Batches.fill`.
         tensors: views of it, of ``batch_size`` rows.
-        copied: what to wait for before it is filled anew: an asynchronous copy from it.
+        copied: event of an asynchronous copy from the buffer, which has to end before the next fill.
     """
 
     def __init__(self, batches: Batches, *, pin_memory: bool) -> None:
@@ -111,7 +86,7 @@ class _Slot:
         self.copied: torch.cuda.Event | None = None
 
     def view(self) -> Tensors:
-        """The tensors, cut to the rows that the batch has."""
+        """Return the tensors, cut to the batch's number of rows."""
         rows = self.batch.rows
         if rows == self.batch.capacity:
             return dict(self.tensors)
@@ -119,19 +94,19 @@ class _Slot:
 
 
 class CriticLoader(IterableDataset[Tensors]):
-    """The batches of a corpus as tensors, made ahead; see the module.
+    """Batches of a corpus as prefetched tensors; see the module.
 
-    Each iteration serves the rest of the current epoch. What is served is decided by the seed and the
-    state alone, whatever the number of threads or workers.
+    Each iteration serves the rest of the current epoch. The seed and the state alone decide the batches,
+    whatever the number of threads or workers.
 
     Args:
         source: a corpus, or ``corpus.capped(...)``.
         batch_size: rows of a batch, >= 1.
-        threads: how many make batches; with 0, each is made when it is asked for.
-        prefetch: batches made or in the making ahead of the one handed out, >= 1.
+        threads: number of threads; 0: each batch is made on demand.
+        prefetch: batches made ahead of the newest one handed out, >= 1.
         keep: batches that stay valid, the newest included, >= 1.
-        device: where batches are copied; None and the CPU leave them in the ring's memory.
-        pin_memory: whether the ring's memory is pinned; by default where CUDA is there.
+        device: target of the copies; None and the CPU leave batches in the ring's memory.
+        pin_memory: whether the ring's memory is pinned; by default if CUDA is available.
         **options: as for :class:`tape2048.batches.batches.Batches`: ``shuffle, seed, fields, thresholds,
             label_dtype, augment, drop_last, rank, world_size, pool_rows``.
 
@@ -140,13 +115,20 @@ class CriticLoader(IterableDataset[Tensors]):
         int64, ``run`` and ``step`` int32, ``embeddings`` bfloat16, the others uint8.
 
     Attributes:
-        batches: what numbers and fills them; its state is the loader's.
-        corpus: the view whose rows these are.
+        batches: numbers and fills the batches; its state is the loader's.
+        corpus: the corpus or view of the rows.
 
     Raises:
         DeviceError: no such device.
-        RowsGoneError: where an iteration begins, mapped rows were truncated since the corpus was opened.
-        ValueError: a wrong argument; else as for :class:`tape2048.batches.batches.Batches`.
+        RowsGoneError: when an iteration begins: mapped rows were truncated since the corpus was opened.
+        ValueError: an invalid argument; else as for :class:`tape2048.batches.batches.Batches`.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.torch import CriticLoader
+        >>> loader = CriticLoader(Corpus.open("selfplay"), batch_size=64, label_dtype="float32")
+        >>> {field: tuple(tensor.shape) for field, tensor in next(iter(loader)).items()}
+        {'tokens': (64, 16), 'labels': (64, 3)}
     """
 
     def __init__(
@@ -179,11 +161,13 @@ class CriticLoader(IterableDataset[Tensors]):
             pick_device(str(self.device))  # refused here, and not by the first batch
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._ring: list[_Slot] = []
-        self._held: deque[_Slot] = deque()  # what the last batches are in
-        self._ahead: Prefetcher[_Slot] | None = None
-        self._ended = 0  # iterations, of this or of a DataLoader: tells one whether it still goes on
-        self._told = _shared(torch.zeros(len(_Told._fields), dtype=torch.int64))
-        self._heard: int | None = None  # in a worker: how often it had been told
+        self._held: deque[_Slot] = deque()  # slots of the last batches
+        self._prefetcher: Prefetcher[_Slot] | None = None
+        self._ended = 0  # iterations, of this or of a DataLoader: an older one finds that it is over
+        # Five u64 in shared memory, for a DataLoader's workers: the version of the next three, the seed, the
+        # epoch and position of the next pass, and the newest uncounted pass of new workers since then.
+        self._shared = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._version: int | None = None  # of the shared state that a worker has read
 
     @property
     def epoch(self) -> int:
@@ -191,16 +175,16 @@ class CriticLoader(IterableDataset[Tensors]):
         return self.batches.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, >= 0; an iteration that is under way ends with an error."""
+        """Go to the beginning of an epoch, >= 0; an iteration under way ends with an error."""
         epoch = as_int("epoch", epoch)
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
         self._end_iteration()
         self.batches.go_to(epoch, 0)
-        self._tell()
+        self._publish()
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Return the number of batches of an epoch."""
         return len(self.batches)
 
     def __repr__(self) -> str:
@@ -211,7 +195,7 @@ class CriticLoader(IterableDataset[Tensors]):
         worker = get_worker_info()
         if worker is None:
             return self._iterate()
-        # A worker's seed is its own number and the random one of its DataLoader's pass.
+        # A worker's seed is its number plus a random one of its DataLoader's pass.
         return self._in_worker(worker.id, worker.num_workers, worker.seed - worker.id)
 
     def _iterate(self) -> Iterator[Tensors]:
@@ -221,30 +205,30 @@ class CriticLoader(IterableDataset[Tensors]):
         batches.check_files()
         size = self.keep + self.prefetch if self.threads else self.keep
         self._ring = self._ring or [_Slot(batches, pin_memory=self.pin_memory) for _ in range(size)]
-        # The batches that were handed out last stay valid, also across epochs.
+        # The last batches handed out stay valid, also across epochs.
         held = self._held
-        ahead = Prefetcher(
+        prefetcher = Prefetcher(
             [slot for slot in self._ring if slot not in held], self._maker(batches.epoch), batches.position,
             len(batches), self.threads, group=max(1, self.prefetch // 2),
         )  # fmt: skip
-        self._ahead = ahead
+        self._prefetcher = prefetcher
         try:
             while batches.position < len(batches):
                 if len(held) == self.keep:
-                    ahead.give_back(held.popleft())
-                slot = ahead.take()
+                    prefetcher.give_back(held.popleft())
+                slot = prefetcher.take()
                 held.append(slot)
-                # Counted as it is handed out: a state taken in the loop's body has this one behind it.
+                # Counted before the yield: a state taken in the loop's body is behind this batch.
                 batches.advance()
                 yield self._copied(slot) if self._copies else slot.view()
-                if self._ahead is not ahead:
+                if self._prefetcher is not prefetcher:
                     raise RuntimeError(_MOVED)
             batches.next_epoch()
         finally:
-            ahead.close()
-            if self._ahead is ahead:  # it has this loader's method: memory of a cycle waits for the collector
-                self._ahead = None
-            self._tell()
+            prefetcher.close()
+            if self._prefetcher is prefetcher:  # its function refers to this loader: a cycle keeps memory
+                self._prefetcher = None
+            self._publish()
 
     def _maker(self, epoch: int) -> Callable[[_Slot, int], object]:
         def make(slot: _Slot, index: int) -> None:
@@ -259,71 +243,65 @@ class CriticLoader(IterableDataset[Tensors]):
         return self.device is not None and self.device.type != "cpu"
 
     def _copied(self, slot: _Slot) -> Tensors:
-        """The batch on the device; from pinned memory, the copy may still be under way."""
+        """Copy the batch to the device; from pinned memory, the copy may still be under way."""
         there = {name: tensor.to(self.device, non_blocking=True) for name, tensor in slot.view().items()}
         if self.device is not None and self.device.type == "cuda":
-            # Blocking: the thread that waits for it sleeps, and leaves its core to the others.
+            # Blocking: the thread that waits for the event sleeps, and frees its core.
             slot.copied = slot.copied or torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             slot.copied.record(torch.cuda.current_stream(self.device))
         return there
 
     def _end_iteration(self) -> None:
         self._ended += 1
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
     def _in_worker(self, worker: int, workers: int, reader: int) -> Iterator[Tensors]:
-        """Every ``workers``-th batch: torch's DataLoader takes them from its workers in turns."""
+        """Make every ``workers``-th batch: torch's DataLoader takes them from its workers in turns."""
         if self._copies:
             raise ValueError("device: a worker process leaves batches in memory; copy them where they arrive")
-        self._listen(reader)
+        self._go_to_pass(reader)
         batches = self.batches
         batches.check_files()
         for index in range(batches.position + worker, len(batches), workers):
-            # Each in memory of its own: torch moves what it sends into shared memory, and leaves it there.
+            # Each batch in new memory: torch moves sent tensors into shared memory, and leaves them there.
             slot = _Slot(batches, pin_memory=False)
             batches.fill(slot.batch, epoch=batches.epoch, index=index)
             yield slot.view()
 
-    def _tell(self, *, counted: bool = False) -> None:
-        """Say where the next pass of a DataLoader's workers begins."""
-        if sys.is_finalizing():  # an iteration that was left alone ends after torch: nobody listens any more
+    def _publish(self) -> None:
+        """Publish where the next pass of a DataLoader's workers begins."""
+        if sys.is_finalizing():  # an abandoned iteration ends after torch, and no worker reads this
             return
         batches = self.batches
-        next_, position = (batches.epoch + 1, 0) if batches.is_over else (batches.epoch, batches.position)
-        seed, epoch = ((n + (1 << 63)) % (1 << 64) - (1 << 63) for n in (batches.seed, next_))
-        told = _Told(int(self._told[0]) + 1, seed, epoch, position, counted, 0)
-        self._told.copy_(torch.tensor(told))
+        epoch, position = (batches.epoch + 1, 0) if batches.is_over else (batches.epoch, batches.position)
+        shared = self._shared.numpy().view(np.uint64)
+        shared[:] = [int(shared[0]) + 1, batches.seed, epoch % (1 << 64), position, 0]
 
-    def _listen(self, reader: int) -> None:
-        """Be where this pass begins; in a worker, whose copy of the loader is as old as the worker."""
-        told = _Told(*self._told.tolist())
-        batches = self.batches
-        if self._heard is None:
+    def _go_to_pass(self, reader: int) -> None:
+        """Go to where this pass begins; a worker's copy of the loader is as old as the worker."""
+        shared, batches = self._shared.numpy().view(np.uint64), self.batches
+        version, seed, epoch, position, newest = shared.tolist()
+        if self._version is None:  # in a new worker, whose copy lacks uncounted passes alone
             batches.begin()
-            if not told.counted and (number := self._number_of(reader, told)):
+            # Number and name of a pass are one word, which all its workers write alike, and none reads half.
+            name = reader % (1 << _PASS_BITS) or 1
+            number, before = divmod(newest, 1 << _PASS_BITS)
+            if before != name:
+                number += before != 0
+                shared[-1] = number << _PASS_BITS | name
+            if number:
                 batches.go_to(batches.epoch + number, 0)
-        elif self._heard != told.times:
-            batches.seed = told.seed % (1 << 64)
-            batches.go_to(told.epoch % (1 << 64), told.position)
+        elif self._version != version:
+            batches.seed = seed
+            batches.go_to(epoch, position)
         else:
             batches.next_epoch()
-        self._heard = told.times
-
-    def _number_of(self, reader: int, told: _Told) -> int:
-        """Which pass of new workers this is, from 0, since the loader told where it is."""
-        name = reader % (1 << _PASS_BITS) or 1
-        number, before = divmod(told.uncounted, 1 << _PASS_BITS)
-        if before != name:
-            number += before != 0
-            self._told[-1] = number << _PASS_BITS | name
-        return number
+        self._version = version
 
     def counting(self, data_loader: Iterable[Tensors]) -> Iterator[Tensors]:
-        """Hand on the batches of a ``DataLoader`` over this loader, and count them in its state.
-
-        With worker processes, they count copies of it; without, the loader counts by itself.
+        """Iterate over a ``DataLoader`` of this loader, and count its batches in this loader's state.
 
         Raises:
             RuntimeError: the loader was moved, or iterated over again, while this iteration went on.
@@ -334,7 +312,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._end_iteration()
         ended = self._ended
         self.batches.begin()
-        self._tell(counted=True)
+        self._publish()
         try:
             for batch in data_loader:
                 self.batches.advance()
@@ -343,36 +321,42 @@ class CriticLoader(IterableDataset[Tensors]):
                     raise RuntimeError(_MOVED)
             self.batches.next_epoch()
         finally:
-            if self._ended == ended:  # else whoever moved the loader has told
-                self._tell()
+            if self._ended == ended:  # else the move has published the state
+                self._publish()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch comes from: plain values; see :meth:`Batches.state_dict`."""
+        """Return the position of the next batch as plain values; see :meth:`Batches.state_dict`."""
         return self.batches.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; an iteration that is under way ends with an error.
+        """Resume from a state; an iteration under way ends with an error.
 
         Raises:
-            LoaderStateError: a state of something else; see :meth:`Batches.load_state_dict`.
+            LoaderStateError: the state is of something else; see :meth:`Batches.load_state_dict`.
         """
         self._end_iteration()
         self.batches.load_state_dict(state)
-        self._tell()
+        self._publish()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ring": [], "_held": deque(), "_ahead": None}
+        return {**self.__dict__, "_ring": [], "_held": deque(), "_prefetcher": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._told = _shared(self._told)
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
 
 class RowBatch(Sequence[Tensors]):
-    """Rows that were taken together: a sequence of rows, and :attr:`tensors` of all of them.
+    """Rows that were fetched together: a sequence of rows, and :attr:`tensors` of all of them.
 
     Attributes:
         tensors: by field, ``[n, ...]``.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.torch import CriticDataset
+        >>> CriticDataset(Corpus.open("selfplay"), fields=("row", "tokens")).__getitems__([5, 7])
+        <RowBatch of 2 rows: row, tokens>
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -389,10 +373,18 @@ class RowBatch(Sequence[Tensors]):
 
 
 def collate(rows: Sequence[Tensors]) -> Tensors:
-    """The batch that :meth:`CriticDataset.__getitems__` made: ``DataLoader(..., collate_fn=collate)``.
+    """Return the batch that :meth:`CriticDataset.__getitems__` made, without a copy.
 
-    Torch's own collation works too, and takes the batch apart and puts it together again row by row; so does
-    this where the rows came one by one (from a ``ConcatDataset``).
+    Torch's own collation also works, and splits and joins the batch row by row; this function does the same
+    where rows came one by one (from a ``ConcatDataset``).
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.torch import CriticDataset, collate
+        >>> from torch.utils.data import DataLoader
+        >>> rows = CriticDataset(Corpus.open("selfplay"))
+        >>> next(iter(DataLoader(rows, batch_size=8, shuffle=True, collate_fn=collate)))["tokens"].shape
+        torch.Size([8, 16])
     """
     if isinstance(rows, RowBatch):
         return rows.tensors
@@ -402,18 +394,24 @@ def collate(rows: Sequence[Tensors]) -> Tensors:
 class CriticDataset(Dataset[Tensors]):
     """A corpus's rows by number, for ``DataLoader(dataset, shuffle=True, collate_fn=collate)``.
 
-    ``DataLoader`` then keeps a list of all row numbers and knows no position to resume at;
-    :class:`CriticLoader` does without either.
+    ``DataLoader`` then keeps a list of all row numbers and cannot resume at a position, unlike
+    :class:`CriticLoader`.
 
     Args:
-        corpus: whose rows.
+        corpus: the source of the rows.
         fields: as for :class:`tape2048.batches.batches.Batches`.
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
 
     Raises:
-        TypeError: ``corpus`` is something else.
-        ValueError: an unknown field or type, or thresholds that are no tiles.
+        TypeError: ``corpus`` is no corpus.
+        ValueError: an unknown field or type, or invalid thresholds.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.torch import CriticDataset
+        >>> CriticDataset(Corpus.open("selfplay"), thresholds=(8192,))[0]["labels"]
+        tensor([False])
     """
 
     def __init__(
@@ -438,11 +436,11 @@ class CriticDataset(Dataset[Tensors]):
         return f"<CriticDataset of {self.corpus!r}: {', '.join(self.fields)}>"
 
     def __getitem__(self, row: int) -> Tensors:
-        """One row: tensors without the first dimension."""
+        """Return one row: tensors without the first dimension."""
         return cast("Tensors", self.__getitems__([row])[0])
 
     def __getitems__(self, rows: Sequence[int]) -> RowBatch:
-        """Many rows at once, as ``DataLoader`` asks for them."""
+        """Return many rows at once, for ``DataLoader``."""
         arrays = self.corpus.fetch(
             rows, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )
@@ -457,32 +455,28 @@ def as_torch_dataset(corpus: Corpus, *, map_style: Literal[True] = True, **optio
 def as_torch_dataset(corpus: Corpus, *, map_style: Literal[False], **options: Any) -> CriticLoader: ...
 
 
-@overload
-def as_torch_dataset(corpus: Corpus, *, map_style: bool, **options: Any) -> CriticDataset | CriticLoader: ...
-
-
 def as_torch_dataset(
     corpus: Corpus, *, map_style: bool = True, **options: Any
 ) -> CriticDataset | CriticLoader:
-    """A corpus as a data set of torch's kinds.
+    """Return a corpus as a data set of one of torch's kinds.
 
     Args:
-        corpus: whose rows.
-        map_style: rows by number (:class:`CriticDataset`); else batches one after the other
-            (:class:`CriticLoader`).
+        corpus: the source of the rows.
+        map_style: rows by number (:class:`CriticDataset`); else batches in turn (:class:`CriticLoader`).
         **options: of the class.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.torch import as_torch_dataset
+        >>> corpus = Corpus.open("selfplay")
+        >>> len(as_torch_dataset(corpus)) == len(corpus)
+        True
     """
     return CriticDataset(corpus, **options) if map_style else CriticLoader(corpus, **options)
 
 
-def _shared(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, in memory that this process shares with those that it starts."""
-    there: torch.Tensor = tensor.share_memory_()  # type: ignore[no-untyped-call]
-    return there
-
-
 def _as_tensor(field: str, array: NDArray[Any]) -> torch.Tensor:
-    """The array as a tensor of the type that torch has for it, without a copy."""
+    """View the array as a tensor of torch's type for the field."""
     kind = _NUMPY_TYPES.get(array.dtype.str)
     tensor = torch.from_numpy(array if kind is None else array.view(kind))
     return tensor.view(torch.bfloat16) if field == "embeddings" else tensor

@@ -1,4 +1,4 @@
-"""What everything around a critic asks for: a device, a package, a file of tensors."""
+"""Helpers around critics: devices, optional packages, tensor files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = [
-    "bytes_of",
-    "content_sha256",
-    "local_device",
-    "pick_device",
-    "read_tensors",
-    "require",
-    "tensor_bytes",
-]
-
 _HINT = "pip install 'tape2048[critic]'"
 
 
 def require(package: str, what: str, hint: str = _HINT) -> Any:
-    """Import a package that an extra brings.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
+    """Import a package of an extra; raise MissingPackageError where it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -44,10 +30,10 @@ def require(package: str, what: str, hint: str = _HINT) -> Any:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name; ``"auto"`` is CUDA where it is there, else the CPU.
+    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU.
 
     Raises:
-        DeviceError: no such device on this machine, or not in this build of PyTorch.
+        DeviceError: no such device on this machine, or no support for it in this build of PyTorch.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,7 +47,7 @@ def pick_device(name: str) -> torch.device:
             build = torch.version.cuda or "none: a build for the CPU alone"
             raise DeviceError(
                 f"found the device {name!r}, expected one of {count} CUDA devices (PyTorch's CUDA: {build})",
-                hint="the device cpu is always there; PyTorch's own pages have other builds",
+                hint="the device cpu is always available; pytorch.org has other builds",
             )
     elif device.type != "cpu":
         raise DeviceError(f"found the device {name!r}, expected auto, cpu, cuda or cuda:N")
@@ -69,7 +55,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def local_device(name: str) -> torch.device:
-    """As :func:`pick_device`; of several CUDA devices, the one of this process's ``$LOCAL_RANK``."""
+    """Return a device as :func:`pick_device`; of several CUDA devices, that of ``$LOCAL_RANK``."""
     chosen = pick_device(name)
     if str(chosen) == "cuda" and os.environ.get("LOCAL_RANK"):
         return pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
@@ -77,7 +63,7 @@ def local_device(name: str) -> torch.device:
 
 
 def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """A safetensors file of these tensors; the same ones give the same bytes."""
+    """Encode tensors as a safetensors file, deterministically."""
     safetensors = require("safetensors.torch", "writing a model")
     # Cloned, since the format refuses tensors that share memory, as tied weights do.
     ready = {name: tensors[name].detach().cpu().clone().contiguous() for name in sorted(tensors)}
@@ -86,34 +72,28 @@ def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, in memory.
+    """Read the tensors of a safetensors file into memory.
 
     Raises:
-        CriticError: it is none.
+        CriticError: the file is missing or malformed.
         StorageError: the operating system could not read it.
     """
     if not path.exists():
-        raise CriticError(f"no {path.name}: not a whole directory of a model", path=path.parent)
+        raise CriticError(f"no {path.name}: not a complete directory of a model", path=path.parent)
     safetensors = require("safetensors.torch", "reading a model")
     data = read_path(path).tobytes()
     try:
         tensors: dict[str, torch.Tensor] = safetensors.load(data)
-    except Exception as error:  # SafetensorError, and what a header of nonsense raises below it
+    except Exception as error:  # SafetensorError, and other classes for a malformed header
         raise CriticError(f"not a safetensors file: {error}", path=path) from error
     return tensors
 
 
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """The elements of a tensor as they lie in memory."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-
-
 def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 (hex) of a text and of tensors by name, type, shape and elements, however they are stored."""
+    """Return SHA-256 (hex) of a text and of tensors by name, type, shape and elements."""
     digest = hashlib.sha256(about)
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(bytes_of(tensor))
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return digest.hexdigest()

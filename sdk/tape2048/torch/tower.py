@@ -1,17 +1,17 @@
-"""Towers: what maps boards to vectors, ours and others'.
+"""Towers: encoders from boards to vectors, built-in and foreign.
 
-A tower is anything that maps tokens ``u8[B, 16]`` to vectors ``[B, D]``, or to states ``[B, n, D]`` that are
-pooled then (``mean`` over n, or ``cls``: the first). Ours is a transformer encoder over the 16 cells. Its
+A tower maps tokens ``u8[B, 16]`` to vectors ``[B, D]``, or to states ``[B, n, D]``, which are then pooled
+(``mean`` over n, or ``cls``: the first). The built-in tower is a transformer encoder over the 16 cells. Its
 directory::
 
     config.json          TowerConfig
     model.safetensors    the parameters
 
-The directory of a critic that was trained on tokens has a tower in it, and does as well.
+The directory of a critic that was trained on tokens contains a tower, and can be opened as one.
 
-**A tower of your own** is named ``module:factory``. ``factory(checkpoint)`` is called with the path of the
+A **foreign tower** is named ``module:factory``. ``factory(checkpoint)`` is called with the path of the
 checkpoint, or None, and returns a ``torch.nn.Module`` or another callable. Embeddings carry the SHA-256 of
-what made them: of the checkpoint's bytes, or else of the module's parameters.
+their tower: of the checkpoint's bytes, or else of the module's parameters.
 """
 
 from __future__ import annotations
@@ -36,20 +36,6 @@ from tape2048.torch.support import content_sha256, read_tensors, tensor_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "OpenTower",
-    "Pooling",
-    "Tower",
-    "TowerConfig",
-    "check_model",
-    "is_factory",
-    "make_tower",
-    "open_tower",
-    "pool",
-    "save_tower",
-    "tower_sha256",
-]
-
 TOWER_JSON = "config.json"
 CRITIC_JSON = "critic.json"
 MODEL = "model.safetensors"
@@ -66,14 +52,19 @@ _FACTORY = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 
 
 class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The sizes of our tower.
+    """The sizes of a built-in tower.
 
     Attributes:
         dim: D, width of the vectors; a multiple of ``heads``.
-        layers: how many.
+        layers: number of layers.
         heads: attention heads of a layer.
         ffn: width of a layer's feed-forward part.
-        dropout: share of activations left out in training.
+        dropout: share of activations dropped in training.
+
+    Example:
+        >>> from tape2048.torch import TowerConfig
+        >>> TowerConfig(dim=64, layers=1)
+        TowerConfig(dim=64, layers=1, heads=4, ffn=256, dropout=0.0)
     """
 
     dim: int = 128
@@ -83,15 +74,10 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dropout: float = 0.0
 
     def check(self) -> None:
-        """Raise ConfigError unless a tower can have these sizes."""
-        for name, least, most in (
-            ("dim", 1, 65_536),
-            ("layers", 1, 1024),
-            ("heads", 1, 65_536),
-            ("ffn", 1, 2**20),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected {least} to {most}")
+        """Raise ConfigError for invalid sizes."""
+        for name, most in (("dim", 65_536), ("layers", 1024), ("heads", 65_536), ("ffn", 2**20)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected 1 to {most}")
         if self.dim % self.heads:
             raise ConfigError(f"dim: found {self.dim}, expected a multiple of heads ({self.heads})")
         if not 0 <= self.dropout < 1:
@@ -101,15 +87,21 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Tower(nn.Module):
     """A transformer encoder over the 16 cells, mean-pooled.
 
-    A cell's token is the sum of an embedding of its exponent and one of its position; layers normalise first
+    A cell's token is the sum of an embedding of its exponent and one of its position. Layers normalise first
     (pre-norm: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture"), and a last
-    normalisation stands before the mean.
+    normalisation precedes the mean.
 
     Args:
         config: its sizes.
 
     Raises:
-        ConfigError: sizes that cannot be.
+        ConfigError: invalid sizes.
+
+    Example:
+        >>> import torch
+        >>> from tape2048.torch import Tower, TowerConfig
+        >>> Tower(TowerConfig(dim=8, heads=2))(torch.zeros(5, 16, dtype=torch.uint8)).shape
+        torch.Size([5, 8])
     """
 
     def __init__(self, config: TowerConfig | None = None) -> None:
@@ -130,29 +122,22 @@ class Tower(nn.Module):
         self.encoder = nn.TransformerEncoder(
             layer, self.config.layers, norm=nn.LayerNorm(self.config.dim), enable_nested_tensor=False
         )
-        # The sum of both has the variance of one, and positions can be told apart from the start.
+        # Their sum has variance 1, and positions differ from the start.
         nn.init.normal_(self.kind.weight, std=0.5**0.5)
         nn.init.normal_(self.position, std=0.5**0.5)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Vectors of boards.
-
-        Args:
-            tokens: exponents, ``u8[B, 16]`` (or any integers), each at most 15.
-
-        Returns:
-            ``f32[B, D]``.
-        """
+        """Return vectors ``f32[B, D]`` of exponents ``[B, 16]`` of any integer type, each at most 15."""
         states = self.encoder(self.kind(tokens.long()) + self.position)
         return pool(states, "mean")
 
 
 class _Pooled(nn.Module):
-    """Somebody's tower, with its states pooled."""
+    """A foreign tower with pooled states."""
 
     def __init__(self, inner: Any, pooling: Pooling) -> None:
         super().__init__()
-        self.inner = inner  # a module among the modules, where it is one
+        self.inner = inner  # registered as a submodule if it is a module
         self.pooling = pooling
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -168,21 +153,21 @@ class _Pooled(nn.Module):
 
 
 def pool(states: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """States ``[B, n, D]`` as vectors ``f32[B, D]``: their mean (of float32), or the first (``cls``)."""
+    """Pool states ``[B, n, D]`` to vectors ``f32[B, D]``: their mean (in float32), or the first (``cls``)."""
     if states.ndim == 2:
         return states.float()
     return states.float().mean(dim=1) if pooling == "mean" else states[:, 0].float()
 
 
 class OpenTower(NamedTuple):
-    """A tower, ready for use, and what identifies it.
+    """A tower in evaluation mode, and its identity.
 
     Attributes:
         module: maps ``u8[B, 16]`` to ``f32[B, D]``.
         sha256: 64 hexadecimal digits.
-        pooling: how its states are pooled.
-        config: of ours; None of somebody else's.
-        factory: of somebody else's; None of ours.
+        pooling: of its states.
+        config: of a built-in tower, else None.
+        factory: of a foreign tower, else None.
     """
 
     module: nn.Module
@@ -193,7 +178,7 @@ class OpenTower(NamedTuple):
 
 
 def is_factory(spec: str) -> bool:
-    """Whether this names a factory (``module:factory``) rather than a directory."""
+    """Return whether this names a factory (``module:factory``) rather than a directory."""
     return _FACTORY.fullmatch(spec) is not None and not Path(spec).exists()
 
 
@@ -207,13 +192,13 @@ def open_tower(
 
     Args:
         spec: a directory of a tower or of a critic that was trained on tokens, or ``module:factory``.
-        checkpoint: what a factory is given.
-        pooling: ``"mean"`` or ``"cls"``; ours is always mean-pooled.
+        checkpoint: the factory's argument.
+        pooling: ``"mean"`` or ``"cls"``; built-in towers are always mean-pooled.
 
     Raises:
-        ConfigError: a factory that cannot be imported or does not return a callable; arguments that do not
-            go together.
-        CriticError: no tower stands at this path, or it is damaged.
+        ConfigError: a factory that cannot be imported or does not return a callable; arguments that
+            contradict each other.
+        CriticError: there is no tower at this path, or it is damaged.
         StorageError: the operating system could not read it.
     """
     if pooling not in get_args(Pooling):
@@ -224,12 +209,12 @@ def open_tower(
     if checkpoint is not None:
         raise ConfigError(f"found a checkpoint for {text!r}, expected one for a module:factory alone")
     if pooling != "mean":
-        raise ConfigError(f"pooling: found {pooling!r}, expected 'mean', which is what this tower does")
+        raise ConfigError(f"pooling: found {pooling!r}, expected 'mean', as for all built-in towers")
     return _open_directory(Path(text))
 
 
 def make_tower(factory: str) -> nn.Module:
-    """A fresh tower of somebody's, for training from the start; errors as for :func:`open_tower`."""
+    """Make a new foreign tower, for training from the start; errors as for :func:`open_tower`."""
     module = _call_factory(factory, None)
     if not isinstance(module, nn.Module) or not list(module.parameters()):
         raise ConfigError(f"{factory} gave a {type(module).__name__}, expected a module with parameters")
@@ -237,10 +222,15 @@ def make_tower(factory: str) -> nn.Module:
 
 
 def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool = False) -> None:
-    """Write a tower's directory, whole or not at all.
+    """Write a tower's directory, complete or not at all.
+
+    Args:
+        directory: its path.
+        tower: the tower.
+        replace: whether to replace an existing tower.
 
     Raises:
-        NameTakenError: something stands there, and is not to be replaced.
+        NameTakenError: the path exists, and ``replace`` is false or it is no tower.
         StorageError: the operating system refused something.
     """
     files = {TOWER_JSON: pretty_json(tower.config), MODEL: tensor_bytes(tower.state_dict())}
@@ -248,10 +238,10 @@ def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool
 
 
 def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
-    """What identifies a tower: SHA-256 (hex) of its sizes and parameters, wherever they are stored.
+    """Return a tower's identity: SHA-256 (hex) of its sizes and parameters.
 
     Raises:
-        CriticError: no tower stands at this path.
+        CriticError: there is no tower at this path.
     """
     if not isinstance(tower, nn.Module):
         return open_tower(tower).sha256
@@ -261,7 +251,7 @@ def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
 
 
 def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
-    """A tower with these parameters; CriticError, with the path, where they are not those of the sizes."""
+    """Make a tower with these parameters; raise CriticError where they do not match the sizes."""
     try:
         tower = Tower(config)
         tower.load_state_dict(dict(tensors))
@@ -273,8 +263,8 @@ def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: 
 def _open_directory(path: Path) -> OpenTower:
     if not path.is_dir():
         raise CriticError(
-            "no directory of a tower or critic stands here", path=path,
-            hint="name one that `tape2048 critic train` made, or a module:factory of your own",
+            "no directory of a tower or critic", path=path,
+            hint="name one that `tape2048 critic train` made, or a module:factory",
         )  # fmt: skip
     tensors = read_tensors(path / MODEL)
     if (path / TOWER_JSON).exists():
@@ -282,8 +272,7 @@ def _open_directory(path: Path) -> OpenTower:
     elif (path / CRITIC_JSON).exists():
         config, model_sha256 = _tower_in_critic(path / CRITIC_JSON)
         check_model(path, model_sha256)
-        prefix = "tower."
-        tensors = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        tensors = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("tower.")}
     else:
         raise CriticError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
     tower = build_tower(config, tensors, path)
@@ -301,11 +290,11 @@ class _CriticWithTower(msgspec.Struct):
 
 
 def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
-    """The sizes of a critic's tower, and the SHA-256 of its model's file."""
+    """Read the sizes of a critic's tower, and the SHA-256 of its model's file."""
     found = read_json(path, _CriticWithTower)
     if found.kind != "tokens" or found.tower is None or found.tower.config is None:
         raise CriticError(
-            "this critic has no tower of ours in it: it was trained on embeddings, or with somebody's tower",
+            "this critic contains no built-in tower: it was trained on embeddings, or with a foreign tower",
             path=path,
             hint="name the tower that made its embeddings",
         )
@@ -313,7 +302,7 @@ def _tower_in_critic(path: Path) -> tuple[TowerConfig, str]:
 
 
 def check_model(directory: Path, sha256: str) -> None:
-    """Raise CriticError unless a critic's model is the file that its description names ("": any)."""
+    """Raise CriticError unless a critic's model has the SHA-256 in its description ("": any)."""
     path = directory / MODEL
     found = hashlib.sha256(read_path(path).data).hexdigest()
     if sha256 and found != sha256:
@@ -321,7 +310,7 @@ def check_model(directory: Path, sha256: str) -> None:
 
 
 def read_json(path: Path, kind: type[S]) -> S:
-    """A small JSON file as a Struct; CriticError where it is none."""
+    """Read a small JSON file as a Struct; raise CriticError where it is malformed."""
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -337,7 +326,7 @@ def _open_factory(spec: str, checkpoint: str | os.PathLike[str] | None, pooling:
         sha256 = content_sha256(f"tape2048 tower 1\0{spec}".encode(), tensors)
     else:
         raise ConfigError(
-            f"{spec} has neither a checkpoint nor parameters, expected something that identifies it",
+            f"{spec} has neither a checkpoint nor parameters, which would identify it",
             hint="name its checkpoint",
         )
     return OpenTower(_Pooled(inner, pooling).eval(), sha256, pooling, factory=spec)
@@ -350,7 +339,7 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
     try:
         module = importlib.import_module(match["module"])
     except ModuleNotFoundError as error:
-        # "their.towers" is not there where "their" is not; that "torch" is not says nothing of "torchtower".
+        # "their.towers" is missing where "their" is; a missing "torch" does not concern "torchtower".
         if error.name and not f"{match['module']}.".startswith(f"{error.name}."):
             raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
         raise ConfigError(

@@ -194,11 +194,11 @@ def test_damage_is_noticed(runs: Path, tmp_path: Path) -> None:
     write_scores(out, Hashing(), runs)
     whole, facts = out.read_bytes(), sidecar.read_bytes()
     for data, message in (
-        (whole[:-1], "which its sidecar says"),
-        (whole + b"x", "which its sidecar says"),
-        (whole[:40], "which its sidecar says"),
-        (b"", "which its sidecar says"),
-        (whole[:20] + b"<f8" + whole[23:], "which its sidecar says"),
+        (whole[:-1], "which its sidecar expects"),
+        (whole + b"x", "which its sidecar expects"),
+        (whole[:40], "which its sidecar expects"),
+        (b"", "which its sidecar expects"),
+        (whole[:20] + b"<f8" + whole[23:], "which its sidecar expects"),
         (whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], "checksum"),
     ):
         out.write_bytes(data)

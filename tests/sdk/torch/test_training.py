@@ -247,11 +247,11 @@ def test_what_another_training_left_is_refused(games: Path, trained: Path, tmp_p
         with pytest.raises(errors.CheckpointError, match="the file is damaged: its SHA-256"):
             train_critic(whole(games, tmp_path / "critic"))
     replace_file(path, (trained / "last/model.safetensors").read_bytes())
-    with pytest.raises(errors.CheckpointError, match="no checkpoint of a training"):
+    with pytest.raises(errors.CheckpointError, match="not a checkpoint of a training"):
         train_critic(whole(games, tmp_path / "critic"))
     for state in (b'{"x":"\xff"}', b'{"x":' + b"[" * 50_000):
         replace_file(path, tensor_bytes({"state": torch.tensor(list(state), dtype=torch.uint8)}))
-        with pytest.raises(errors.CheckpointError, match="no checkpoint of a training"):
+        with pytest.raises(errors.CheckpointError, match="not a checkpoint of a training"):
             train_critic(whole(games, tmp_path / "critic"))
 
 

@@ -12,7 +12,4 @@ from tape2048.base.lazy import lazy
 if TYPE_CHECKING:
     from tape2048.torch.training.run import train_critic as train_critic
 else:
-    __getattr__, __dir__, __all__ = lazy(
-        __name__,
-        run="train_critic",
-    )
+    __getattr__, __dir__, __all__ = lazy(__name__, run="train_critic")

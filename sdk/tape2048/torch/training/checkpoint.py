@@ -1,12 +1,12 @@
-"""A training's checkpoint: one safetensors file that is replaced whole, and holds all that going on needs.
+"""Reader and writer of a training's checkpoint: one safetensors file, replaced atomically.
 
 ::
 
     model.<name>                parameters and buffers
-    optimizer.<i>.<name>        what AdamW keeps of the i-th parameter
+    optimizer.<i>.<name>        AdamW's state of the i-th parameter
     rng.cpu.<rank>, rng.cuda.<rank>   states of the generators
     state                       u8: TrainingState as JSON
-    sha256                      u8[32]: of all the others; a checkpoint of an earlier version may have none
+    sha256                      u8[32]: of all other tensors; missing in checkpoints of earlier versions
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import torch
 
 from tape2048.errors import CheckpointError, CriticError
@@ -33,22 +32,22 @@ VERSION = 1
 
 
 class TrainingState(msgspec.Struct, kw_only=True):
-    """What a training knows beside its tensors.
+    """The state of a training, without tensors.
 
     Attributes:
         version: of this layout.
         config: the settings that decide what is learned.
         corpus: identity of the rows before the split.
-        world_size: ranks.
-        step: optimizer steps that were made.
+        world_size: number of ranks.
+        step: number of optimizer steps made.
         loader: state of the loader.
-        loss_sum: of the steps since the last line of metrics, the mean over the ranks.
-        loss_steps: how many those are.
+        loss_sum: sum over the steps since the last line of metrics, the mean of the ranks.
+        loss_steps: number of these steps.
         best_loss: lowest validation loss; None before the first one.
-        best_step: when it was.
-        best_metrics: what was measured then.
-        worse: validations in a row that were no better.
-        ended: why it has ended; None while it goes on.
+        best_step: its step.
+        best_metrics: the metrics of that validation.
+        worse: number of validations since the best one.
+        ended: why the training has ended; None before its end.
         elapsed_s: time spent so far, over all starts.
     """
 
@@ -75,14 +74,13 @@ def write_checkpoint(
     optimizer: torch.optim.Optimizer,
     generators: dict[str, torch.Tensor],
 ) -> None:
-    """Put a checkpoint in the place of the one before; StorageError where that is refused."""
+    """Write a checkpoint and replace the last one; raise StorageError where the system refuses."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for i, kept in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{name}": torch.as_tensor(value) for name, value in kept.items()}
     tensors |= generators
-    text = np.frombuffer(msgspec.json.encode(state), np.uint8).copy()
-    tensors["state"] = torch.from_numpy(text)
-    tensors["sha256"] = _sum_of(tensors)
+    tensors["state"] = torch.frombuffer(bytearray(msgspec.json.encode(state)), dtype=torch.uint8)
+    tensors["sha256"] = _sha256_of(tensors)
     content = tensor_bytes(tensors)
     with publishing_file(path, replace=True) as file:
         file.write(content)
@@ -91,14 +89,14 @@ def write_checkpoint(
 def read_checkpoint(
     path: Path, expected: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
 ) -> TrainingState:
-    """Put a checkpoint's tensors where they belong, and return the rest of it.
+    """Load a checkpoint's tensors into the training, and return the rest of its state.
 
     Args:
         path: the file.
         expected: configuration, corpus and ranks of this training.
         model: gets its parameters.
         optimizer: gets its state.
-        ranks: whose generator's state is taken.
+        ranks: this rank's generators get their states.
 
     Raises:
         CheckpointError: damaged, or of another training; names all settings that differ.
@@ -107,17 +105,17 @@ def read_checkpoint(
     try:
         tensors = read_tensors(path)
     except CriticError as error:
-        raise CheckpointError(error.message, path=path, hint="begin anew with another --out") from error
+        raise CheckpointError(error.message, path=path, hint="start over with another --out") from error
     written = tensors.pop("sha256", None)
-    if written is not None and not torch.equal(written, _sum_of(tensors)):
+    if written is not None and not torch.equal(written, _sha256_of(tensors)):
         raise CheckpointError(
             "the file is damaged: its SHA-256 is not the one that was written with it", path=path,
-            hint="begin anew with another --out, or restore the file from a copy",
+            hint="start over with another --out, or restore the file from a copy",
         )  # fmt: skip
     try:
         state = msgspec.json.decode(tensors.pop("state").numpy().tobytes(), type=TrainingState)
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"no checkpoint of a training: {error}", path=path) from error
+        raise CheckpointError(f"not a checkpoint of a training: {error}", path=path) from error
     _check_same(state, expected, path)
     parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
     for name, tensor in tensors.items():
@@ -136,23 +134,23 @@ def read_checkpoint(
     return state
 
 
-def _sum_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.tensor(list(bytes.fromhex(content_sha256(b"", tensors))), dtype=torch.uint8)
 
 
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
     theirs = {**state.config, "corpus": state.corpus, "ranks": state.world_size, "version": state.version}
     mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
-    if theirs["corpus"] == mine["corpus"]:  # the same rows, whichever condition leaves them
+    hint = "resume with its settings and sessions, or start over with another --out"
+    if theirs["corpus"] == mine["corpus"]:  # another condition that selects the same rows is no difference
         mine["where"] = theirs.get("where")
-    hint = "go on with its settings and sessions, or begin anew with another --out"
-    if theirs["corpus"] != mine["corpus"]:
-        hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out sessions that came later"
+    else:
+        hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out later sessions"
     check_same(theirs, mine, path, CheckpointError, hint)
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
-    """The states of all ranks' generators; every rank has to ask."""
+    """Return the states of all ranks' generators; all ranks have to call this."""
     found = {f"rng.cpu.{rank}": state for rank, state in enumerate(ranks.gather(torch.get_rng_state()))}
     if ranks.device.type == "cuda":
         states = ranks.gather(torch.cuda.get_rng_state(ranks.device))
@@ -161,7 +159,7 @@ def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
 
 
 def set_rng_state(states: dict[str, torch.Tensor], ranks: Ranks) -> None:
-    """Go on with a rank's generators; those that the checkpoint does not have stay as they are."""
+    """Set this rank's generators; those that are not in the checkpoint keep their state."""
     cpu, cuda = states.get(f"cpu.{ranks.rank}"), states.get(f"cuda.{ranks.rank}")
     if cpu is not None:
         torch.set_rng_state(cpu)

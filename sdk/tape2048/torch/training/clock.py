@@ -1,4 +1,4 @@
-"""Where the time of a training's steps goes."""
+"""Measurement of a training's speed."""
 
 from __future__ import annotations
 
@@ -13,62 +13,59 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Where the time of the steps goes: since the last line of metrics, without validations.
+    """Measures the speed of steps between lines of metrics.
 
-    The wait for the first batch, in which kernels are compiled, is no step's.
+    Validations do not count, nor does the wait for the first batch, during which kernels are compiled.
 
     Args:
-        rows: of a step, all ranks together.
-        before_s: spent by the starts before.
+        rows: rows of a step, on all ranks.
+        before_s: time spent by former starts.
     """
 
     def __init__(self, rows: int, before_s: float) -> None:
         self._rows = rows
-        self._before_s = before_s
-        self._start = time.perf_counter()
-        self._warm = False
+        self._start = time.perf_counter() - before_s
+        self._since: float | None = None  # when the current measurement began
+        self._wait_s, self._steps = 0.0, 0
         self._last: tuple[float, float] | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._since = time.perf_counter()
-        self._wait_s = 0.0
-        self._steps = 0
 
     def lap(self) -> None:
-        """A line of metrics is due: rates are those up to here, until the next one."""
-        self._last = self._rates()
-        self._begin()
+        """End a measurement, whose rates are valid until the next one ends."""
+        self._last = self._measured()
+        self._since, self._wait_s, self._steps = time.perf_counter(), 0.0, 0
 
-    def waited_for(self, batches: Iterator[T]) -> Generator[T, None, None]:
-        """Hand the batches on, and time the waits."""
+    def timed(self, batches: Iterator[T]) -> Generator[T, None, None]:
+        """Yield the batches, and measure the waits for them."""
         begin = time.perf_counter()
         for batch in batches:
-            self._wait_s += time.perf_counter() - begin
-            if not self._warm:
-                self._warm = True
-                self._begin()
+            now = time.perf_counter()
+            if self._since is None:
+                self._since = now
+            else:
+                self._wait_s += now - begin
             self._steps += 1
             yield batch
             begin = time.perf_counter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time of the block out: it is no step's."""
+        """Ignore the time of the block."""
         begin = time.perf_counter()
         yield
-        self._since += time.perf_counter() - begin
+        if self._since is not None:
+            self._since += time.perf_counter() - begin
 
     @property
     def elapsed_s(self) -> float:
-        """Of this start, and those before."""
-        return self._before_s + time.perf_counter() - self._start
+        """Time spent by this start and former ones."""
+        return time.perf_counter() - self._start
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Rows a second, and the share of the time that went into waiting for batches."""
-        return self._last or self._rates()
+        """Rows a second, and the share of the time that was spent waiting for batches."""
+        return self._last or self._measured()
 
-    def _rates(self) -> tuple[float, float]:
-        stepping_s = max(1e-9, time.perf_counter() - self._since)
+    def _measured(self) -> tuple[float, float]:
+        now = time.perf_counter()
+        stepping_s = max(1e-9, now - (self._since or now))
         return self._steps * self._rows / stepping_s, min(1.0, self._wait_s / stepping_s)

@@ -1,4 +1,4 @@
-"""What a critic learns from: the split, its loaders, the balance of its labels, whose embeddings they are."""
+"""Data of a critic's training: the split, its loaders, the balance of labels, the embeddings."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from tape2048.session.labels import positive_weights, prevalence
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tape2048.critic.config import CriticConfig
     from tape2048.session.embeddings import Embeddings
     from tape2048.torch.training.ranks import Ranks
 
-#: Batches made ahead. A thread that gets no core for ten milliseconds, which others on the machine see to,
-#: is behind four steps of a head by then.
-_AHEAD = 16
-#: ... in no more memory than this, if they are large, but for a few.
-_AHEAD_BYTES = 64 * 1024 * 1024
-_AHEAD_MIN = 4
+#: Prefetched batches. A thread that gets no core for ten milliseconds, as on a busy machine, falls four
+#: steps of a head behind.
+_PREFETCH = 16
+#: Memory for prefetched batches, except for the minimum.
+_PREFETCH_BYTES = 64 * 1024 * 1024
+_PREFETCH_MIN = 4
 
 
 class TrainingData(NamedTuple):
-    """Everything about the rows.
+    """The rows of a training.
 
     Attributes:
-        corpus: all of them, before the split.
-        train: the loader of the training part, whole batches alone, equally many on each rank.
+        corpus: all rows, before the split.
+        train: the loader of the training part: complete batches, equally many on each rank.
         val: the loader of the validation part, in order.
-        counts: rows of an epoch and runs, by part.
+        counts: number of rows in an epoch and of runs, by part.
         weights: ``pos_weight`` of each threshold, or None.
-        prior: share of true labels among the rows of an epoch, of each threshold, smoothed by half a run so
+        prior: share of true labels among the rows of an epoch, for each threshold, smoothed by half a run so
             that none is 0 or 1.
-        embeddings: facts of them (of one session), where they are used.
+        embeddings: embeddings of one session, for their facts; None if they are not used.
     """
 
     corpus: Corpus
@@ -52,10 +54,10 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     """Open the sessions and split them.
 
     Raises:
-        EmptyCorpusError: no session, no run, a part without any, or not one whole batch.
-        EmbeddingsError: ``use_embeddings``, and a session has none, or they are damaged or of other rows.
+        EmptyCorpusError: no session, no run, a part without runs, or not one complete batch.
+        EmbeddingsError: with ``use_embeddings``: missing, damaged or of other rows.
         MixedRowsError: sessions with embeddings of different towers.
-        ConfigError: a share that cannot be.
+        ConfigError: an invalid share.
         TapeError: as for :meth:`Corpus.open`.
     """
     corpus = Corpus.open(config.data, where=config.where or None, load=config.load, progress=False)  # type: ignore[arg-type]
@@ -68,12 +70,12 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     }
     field = "embeddings" if config.use_embeddings else "tokens"
     embeddings = None
-    if config.use_embeddings:  # of one session; the loader compares those of all
+    if config.use_embeddings:  # of one session; the loader compares all sessions
         embeddings = open_embeddings(corpus.sessions[int(parts["train"].runs["session"][0])])
     row_bytes = 16 if embeddings is None else embeddings.values.itemsize * embeddings.values.shape[1]
     common: dict[str, Any] = {
         "threads": config.loader_threads,
-        "prefetch": max(_AHEAD_MIN, min(_AHEAD, _AHEAD_BYTES // (config.batch_rows * row_bytes))),
+        "prefetch": max(_PREFETCH_MIN, min(_PREFETCH, _PREFETCH_BYTES // (config.batch_rows * row_bytes))),
         "device": ranks.device,
         "fields": (field, "labels"),
         "thresholds": config.tiles,
@@ -92,7 +94,8 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         ) from error
     val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common)
     runs = parts["train"].run_labels(config.tiles)
-    taken = _taken(sources["train"])
+    source = sources["train"]
+    taken = np.diff(source.starts) if isinstance(source, Capped) else source.row_counts
     from_data = config.pos_weight == "dataset"
     return TrainingData(
         corpus=corpus,
@@ -105,19 +108,15 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     )
 
 
-def _taken(source: Corpus | Capped) -> Any:
-    """Rows of each run in an epoch: ``i8[R]``."""
-    return np.diff(source.starts) if isinstance(source, Capped) else source.row_counts
-
-
-def _prior(runs: Any, taken: Any) -> tuple[float, ...]:
-    half = 0.5 * taken.sum() / max(1, np.count_nonzero(taken))
+def _prior(runs: NDArray[np.bool_], taken: NDArray[np.int64]) -> tuple[float, ...]:
+    """Return :attr:`TrainingData.prior` from labels ``bool[R, T]`` and rows of each run ``i64[R]``."""
     total = taken.sum()
+    half = 0.5 * total / max(1, np.count_nonzero(taken))
     return tuple(float((share * total + half) / (total + 2 * half)) for share in prevalence(runs, taken))
 
 
 def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, index: int) -> str:
-    """Which rows a batch of a part has, in words, and which embedding is not finite."""
+    """Describe the rows of a batch, and the first embedding that is not finite."""
     loader = data.train.batches if part == "train" else data.val.batches
     fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
     again = type(loader)(
@@ -130,7 +129,7 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
     name = "training" if part == "train" else "validation"
     text = f"rows {', '.join(str(row) for row in rows[:3])}, ... of the {name} part"
     if len(fields) == 2:
-        # All exponent bits set: infinite, or not a number.
+        # All exponent bits are set in infinities and NaN.
         odd = ((batch["embeddings"] & 0x7F80) == 0x7F80).any(axis=1)
         if odd.any():
             row = int(rows[odd.argmax()])

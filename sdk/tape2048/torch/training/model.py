@@ -1,4 +1,4 @@
-"""The model that a training trains: tower and head, or a head alone; its optimizer and learning rate."""
+"""Model of a training: tower and head, or a head alone; its optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tape2048.errors import ConfigError, EmbeddingsError
-from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo
+from tape2048.torch.critic import CriticInfo, TowerInfo
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import (
     CRITIC_JSON,
@@ -25,24 +25,12 @@ from tape2048.torch.tower import (
 
 if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig
+    from tape2048.session.embeddings import Embeddings
     from tape2048.torch.training.data import TrainingData
-
-__all__ = [
-    "CriticModel",
-    "autocast",
-    "embeddings_of",
-    "head_info",
-    "inputs",
-    "learning_rate",
-    "make_model",
-    "make_optimizer",
-    "split_of_tower",
-    "tower_info",
-]
 
 
 class CriticModel(nn.Module):
-    """Logits of tokens (with a tower), or of embeddings."""
+    """Maps tokens (with a tower) or embeddings to logits."""
 
     def __init__(self, tower: nn.Module | None, head: CriticHead) -> None:
         super().__init__()
@@ -50,35 +38,35 @@ class CriticModel(nn.Module):
         self.head = head
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``f32[B, T]`` of ``u8[B, 16]`` or ``bf16[B, D]``."""
+        """Return logits ``f32[B, T]`` of ``u8[B, 16]`` or ``bf16[B, D]``."""
         logits: torch.Tensor = self.head(x if self.tower is None else self.tower(x))
         return logits
 
 
 def inputs(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What the model takes of a batch."""
+    """Return the model's input from a batch."""
     return batch["embeddings"] if "embeddings" in batch else batch["tokens"]
 
 
 def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
-    """A fresh model that says the prevalence of every row.
+    """Make a new model, which predicts the prevalence for every row.
 
     Raises:
-        ConfigError: a tower that cannot be.
-        CriticError: no tower stands where one is named.
-        EmbeddingsError: the embeddings are of another tower than the one that is named.
+        ConfigError: an invalid tower.
+        CriticError: there is no tower at the configured path.
+        EmbeddingsError: the embeddings are of another tower than the configured one.
     """
-    if config.use_embeddings:
-        assert data.embeddings is not None
-        _check_tower(config, data)
-        tower, width = None, data.embeddings.values.shape[1]
+    tower: nn.Module | None = None
+    if data.embeddings is not None:
+        _check_tower(config, data.embeddings)
+        width = data.embeddings.values.shape[1]
     else:
         tower = _new_tower(config)
         with torch.no_grad():
             width = tower(torch.zeros(1, 16, dtype=torch.uint8)).shape[1]
     head = CriticHead(width, config.tiles, config.hidden, config.dropout, ordered=config.ordered)
     weights = (None if config.ordered else data.weights) or (1.0,) * len(data.prior)
-    # With a weight w, the loss is least at the odds w p / (1 - p).
+    # With a weight w, the loss is minimal at the odds w p / (1 - p).
     head.set_prior([p * w / (p * w + 1 - p) for p, w in zip(data.prior, weights, strict=True)])
     return CriticModel(tower, head)
 
@@ -99,34 +87,33 @@ def _new_tower(config: CriticConfig) -> nn.Module:
     )
 
 
-def _check_tower(config: CriticConfig, data: TrainingData) -> None:
-    """Compare the embeddings with the tower that is named, if one is."""
+def _check_tower(config: CriticConfig, embeddings: Embeddings) -> None:
+    """Compare the embeddings with the configured tower, if there is one."""
     if not config.tower:
         return
     if is_factory(config.tower):
         raise ConfigError(
             f"tower: found {config.tower!r} with use_embeddings, expected a directory, or nothing",
-            hint="the embeddings say themselves which tower made them",
+            hint="the embeddings identify their tower",
         )
-    assert data.embeddings is not None
     found = open_tower(config.tower)
-    if found.sha256 != data.embeddings.model_sha:
+    if found.sha256 != embeddings.model_sha:
         raise EmbeddingsError(
-            f"the sessions' embeddings are of tower {data.embeddings.model_sha} "
-            f"(D = {data.embeddings.values.shape[1]}); {config.tower} is {found.sha256}",
+            f"the sessions' embeddings are of tower {embeddings.model_sha} "
+            f"(D = {embeddings.values.shape[1]}); {config.tower} is {found.sha256}",
             path=config.data,
-            hint="tape2048 embed --force makes them anew",
+            hint="tape2048 embed --force makes them again",
         )
 
 
 def split_of_tower(config: CriticConfig) -> str | None:
-    """What a user has to know of the games that the tower of a critic learned from.
+    """Warn of a tower that was trained on games outside this training's part.
 
-    A part is an interval of the runs' hashes, the training part the first one: with the same salt, and no
-    larger a share, the tower's games are among those of this training.
+    A part is an interval of the runs' hashes, and the training part is the first one: with the same salt and
+    no larger a share, the tower's games are a subset of this training's.
 
     Returns:
-        None where they are in no other part, or where nobody knows (embeddings without ``tower``, factories).
+        None without such games, or where they are unknown (embeddings without ``tower``, factories).
     """
     path = Path(config.tower) / CRITIC_JSON
     if not config.tower or is_factory(config.tower) or not path.exists():
@@ -137,18 +124,13 @@ def split_of_tower(config: CriticConfig) -> str | None:
         return None
     salt = f", split_salt {split.salt!r}" if split.salt != config.split_salt else ""
     return (
-        f"the tower {config.tower} learned from another part of the games (train {share:g}{salt}): those of "
-        "them that these sessions have may be held out here, and flatter this critic"
+        f"the tower {config.tower} learned from another part of the games (train {share:g}{salt}): held-out "
+        "games of these sessions may be among them, and flatter this critic"
     )
 
 
-def embeddings_of(data: TrainingData) -> str | None:
-    """The tower that made the embeddings, where they are used."""
-    return None if data.embeddings is None else data.embeddings.model_sha
-
-
 def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> TowerInfo:
-    """What ``critic.json`` says of the tower."""
+    """Describe the tower for ``critic.json``."""
     if data.embeddings is not None:
         pooling: Any = data.embeddings.pooling
         return TowerInfo(sha256=data.embeddings.model_sha, pooling=pooling)
@@ -159,13 +141,8 @@ def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> 
     return TowerInfo(sha256=sha256, factory=config.tower)
 
 
-def head_info(head: CriticHead) -> HeadInfo:
-    """What ``critic.json`` says of the head."""
-    return HeadInfo(in_dim=head.in_dim, hidden=head.hidden, dropout=head.dropout, ordered=head.ordered)
-
-
 def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.AdamW:
-    """AdamW, with weight decay on matrices alone: not on biases, norms and embeddings."""
+    """Make AdamW with weight decay on matrices only: not on biases, norms and embeddings."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     decayed: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
@@ -177,7 +154,7 @@ def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.Adam
 
 
 def learning_rate(config: CriticConfig, step: int, steps: int) -> float:
-    """Of step ``step`` (from 0) of ``steps``: linear from 0 up, then half a cosine down to 0."""
+    """Return the rate of step ``step`` (from 0) of ``steps``: linear from 0 up, then half a cosine to 0."""
     warmup = min(config.warmup_steps, steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
@@ -186,5 +163,5 @@ def learning_rate(config: CriticConfig, step: int, steps: int) -> float:
 
 
 def autocast(config: CriticConfig, device: torch.device) -> torch.autocast:
-    """bfloat16 for the tower, on CUDA."""
+    """Run the tower under bfloat16 on CUDA, if configured."""
     return torch.autocast("cuda", torch.bfloat16, enabled=config.bf16 and device.type == "cuda")

@@ -1,4 +1,4 @@
-"""The processes that train together: one, or those that ``torchrun`` started."""
+"""Ranks of a training: one process, or those that ``torchrun`` started."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from tape2048.torch.support import local_device
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Ranks", "joined"]
-
 
 class Ranks(NamedTuple):
-    """Which process this is, of how many, and the device that is its own."""
+    """This process's rank, the number of ranks, and this process's device."""
 
     rank: int
     world_size: int
@@ -27,19 +25,19 @@ class Ranks(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this rank writes files and shows progress."""
         return self.rank == 0
 
     def mean(self, values: torch.Tensor) -> torch.Tensor:
-        """The mean over the ranks."""
+        """Return the mean over the ranks."""
         if self.world_size == 1:
             return values
         total = values.to(self.device, copy=True)
         dist.all_reduce(total)
         return (total / self.world_size).to(values.device)
 
-    def any(self, flag: bool) -> bool:  # noqa: FBT001 - one flag, and that is all
-        """Whether the flag is up on any rank."""
+    def any(self, flag: bool) -> bool:  # noqa: FBT001 - the only argument
+        """Return whether the flag is true on any rank."""
         if self.world_size == 1:
             return flag
         found = torch.tensor([float(flag)], device=self.device)
@@ -47,7 +45,7 @@ class Ranks(NamedTuple):
         return bool(found.item())
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks, which are of one shape and type, in their order, in memory."""
+        """Return the tensors of all ranks, which have one shape and type, in order, in CPU memory."""
         if self.world_size == 1:
             return [values.cpu()]
         mine = values.to(self.device).contiguous()
@@ -58,14 +56,14 @@ class Ranks(NamedTuple):
 
 @contextlib.contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """Join the processes that ``$RANK`` and ``$WORLD_SIZE`` speak of: gloo on CPUs, NCCL on CUDA.
+    """Join the process group of ``$RANK`` and ``$WORLD_SIZE``: gloo on CPUs, NCCL on CUDA.
 
     Args:
-        device: as configured; with ``auto`` and ``cuda``, each process takes the one of its ``$LOCAL_RANK``.
+        device: as configured; with ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
 
     Raises:
         DeviceError: no such device.
-        RankError: the variables make no sense.
+        RankError: invalid variables.
     """
     world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if not 0 <= rank < world_size:

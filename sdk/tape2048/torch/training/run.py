@@ -1,16 +1,16 @@
-"""The training of a critic, in a directory of its own, which goes on exactly where it was killed.
+"""Resumable training of a critic in a directory.
 
 ::
 
     <out>/
-        checkpoint.safetensors   all that going on needs; replaced whole
+        checkpoint.safetensors   the complete state of the training; replaced atomically
         metrics.jsonl            a line every log_steps ("kind": "train"), one at each validation ("val")
-        best/, last/             critics (tape2048.torch.critic): of the least validation loss; the newest
-        tensorboard/             where that is asked for
+        best/, last/             critics (tape2048.torch.critic): lowest validation loss; newest
+        tensorboard/             with the setting `tensorboard`
 
-What a step learns from is decided by the seed, the step and the rows alone; the checkpoint has the rest: the
-parameters, AdamW's moments, the loader's position, the generators' states. On a CPU with the same number of
-threads, a training that SIGKILL ended comes to the same numbers, to the last digit.
+The seed, the step and the rows decide each batch; the checkpoint has the rest: the parameters, AdamW's
+moments, the loader's position, the generators' states. On a CPU with the same number of threads, a training
+that was killed and resumed gives the same numbers, to the last digit.
 
 Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes.
 """
@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tape2048.errors import DivergedError
 from tape2048.io.training_directory import TrainingDirectory
-from tape2048.torch.critic import CriticInfo, SplitInfo, save_critic
+from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, save_critic
 from tape2048.torch.training import model as models
 from tape2048.torch.training.checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
 from tape2048.torch.training.clock import Clock
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """How a training stands.
+    """The progress of a training.
 
     Attributes:
-        step: optimizer steps made, and ``steps`` how many there will be at most.
-        steps: see there.
+        step: number of optimizer steps made.
+        steps: maximum number of optimizer steps.
         epoch: from 0, with a fraction.
         loss: mean of the last steps.
-        rows_per_s: rows of all ranks learned from, since the last line of metrics.
+        rows_per_s: speed of all ranks between lines of metrics.
         data_wait: share of that time that was spent waiting for batches.
         learning_rate: of the last step.
         val_loss: of the last validation, None before the first one.
@@ -80,14 +80,14 @@ class Progress(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """How a training ended.
+    """The end of a training.
 
     Attributes:
-        ended: why: all steps made, no better for so long, or (None) stopped on the way.
+        ended: reason: all steps made, or no better for so long; None if it was stopped before.
         progress: at the end.
         best: the directory of the best critic, None before the first validation.
-        best_metrics: what was measured of it.
-        counts: rows of an epoch and runs, by part of the split.
+        best_metrics: metrics of the best critic.
+        counts: number of rows in an epoch and of runs, by part of the split.
     """
 
     ended: str | None
@@ -108,46 +108,51 @@ class _Silent:
 
 
 def train_critic(
-    config: CriticConfig,
-    view: TrainingView[Progress] | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    config: CriticConfig, view: TrainingView[Progress] | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trained:
-    """Train in ``config.out`` until the steps are made, early stopping ends it, or ``stop()`` is true.
+    """Train in ``config.out`` until all steps are made, early stopping ends it, or ``stop()`` is true.
 
-    Goes on from the directory's checkpoint if it has one; when stopped, writes one first.
+    The training resumes from the directory's checkpoint if there is one, and writes one when it is stopped.
 
     Args:
-        config: everything.
+        config: the settings.
         view: gets progress and events, on rank 0.
-        stop: asked after each step (with several ranks: every ``log_steps``).
+        stop: called after each step (with several ranks: every ``log_steps``).
 
     Raises:
-        ConfigError: settings that cannot all hold.
+        ConfigError: contradictory settings.
         DeviceError: no such device.
-        EmptyCorpusError: no rows, or a part of the split without any.
-        EmbeddingsError: with ``use_embeddings``: missing, not of these rows, or of another tower than named.
+        EmptyCorpusError: no rows, or a part of the split without rows.
+        EmbeddingsError: with ``use_embeddings``: missing, of other rows, or of another tower than configured.
         CheckpointError: the checkpoint is damaged, or of another training.
         DivergedError: the loss, its gradient or a validation's loss is not finite; names the batch. The
-            checkpoint is from before.
+            checkpoint is older.
         AlreadyRunningError: another training runs in the directory.
-        MissingPackageError: something asked for is not installed.
+        MissingPackageError: a tracker is not installed.
         StorageError: the operating system refused something.
+
+    Example:
+        >>> from tape2048.critic import CriticConfig
+        >>> from tape2048.torch.training import train_critic
+        >>> sizes = {"tower_dim": 8, "tower_layers": 1, "tower_ffn": 8, "thresholds": "256 512"}
+        >>> train_critic(CriticConfig(out="tiny", steps_max=2, per_run=16, batch_rows=64, **sizes)).ended
+        'all steps are made'
     """
     config.check()
     directory = TrainingDirectory(Path(os.path.abspath(config.out)), "step")
     with _threads(config), joined(config.device) as ranks, contextlib.ExitStack() as stack:
         if ranks.first:
             stack.enter_context(directory.locked())
-        # By no name: a wrapped model uses the group of ranks, and goes before it.
+        # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
         return _Trainer(config, directory, ranks, view or _Silent()).run(stop)
 
 
 @contextlib.contextmanager
 def _threads(config: CriticConfig) -> Iterator[None]:
-    """PyTorch's threads on a CPU, while a training lasts."""
+    """Set PyTorch's threads on a CPU during a training."""
     before = torch.get_num_threads()
-    # The step of a head takes a millisecond: sharing it out costs more than it gains, and threads that spin
-    # until their next share take the cores on which batches are made.
+    # The step of a head takes a millisecond: several threads cost more than they gain, and while they spin
+    # they take the cores on which batches are made.
     torch.set_num_threads(config.threads or (1 if config.use_embeddings else before))
     try:
         yield
@@ -156,11 +161,7 @@ def _threads(config: CriticConfig) -> Iterator[None]:
 
 
 class _Trainer:
-    """A training under way; see the module.
-
-    Attributes:
-        state: what the next checkpoint holds.
-    """
+    """A training under way; see the module."""
 
     def __init__(
         self, config: CriticConfig, directory: TrainingDirectory, ranks: Ranks, view: TrainingView[Progress]
@@ -170,13 +171,17 @@ class _Trainer:
         self.ranks = ranks
         self.view = view if ranks.first else _Silent()
         self.data: TrainingData = open_data(config, ranks)
-        # Parameters are drawn alike on all ranks; dropout is not.
+        # All ranks draw the same parameters, and different dropout.
         torch.manual_seed(config.seed)
         self.model = models.make_model(config, self.data).to(ranks.device)
         torch.manual_seed(config.seed + ranks.rank)
         self.optimizer = models.make_optimizer(config, self.model)
-        self.state = TrainingState(
-            config={**config.deciding(), "embeddings_of": models.embeddings_of(self.data)},
+        embeddings = self.data.embeddings
+        self.state = TrainingState(  # the content of the next checkpoint
+            config={
+                **config.deciding(),
+                "embeddings_of": None if embeddings is None else embeddings.model_sha,
+            },
             corpus=self.data.corpus.identity,
             world_size=ranks.world_size,
         )
@@ -196,9 +201,9 @@ class _Trainer:
             self.parallel = DistributedDataParallel(
                 self.model, device_ids=[ranks.device.index] if on_cuda else None
             )
-        flattered = models.split_of_tower(config)
-        if flattered is not None:
-            self.view.event(flattered)
+        warning = models.split_of_tower(config)
+        if warning is not None:
+            self.view.event(warning)
         rows, runs = self.data.counts["train"]
         parameters = sum(p.numel() for p in self.model.parameters())
         self.view.event(
@@ -208,8 +213,8 @@ class _Trainer:
         weights = self.data.weights
         self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
         shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])
-        # A weight w shifts the logits by log w: out of the plain head's bias when a critic is written, and
-        # into the logits of the ordered head before the loss (see CriticHead.fold_pos_weight).
+        # A weight w shifts the logits by log w: the shift is removed from the plain head's bias when a critic
+        # is written, and added to the ordered head's logits before the loss (CriticHead.fold_pos_weight).
         self.folded = torch.zeros_like(shift) if config.ordered else shift
         self.added = shift.to(ranks.device) if config.ordered else None
         self._recent: list[tuple[torch.Tensor, int, int]] = []  # loss and gradient, epoch, batch of each step
@@ -220,7 +225,7 @@ class _Trainer:
     # -------------------------------------------------------------------------------------- the loop
 
     def run(self, stop: Callable[[], bool]) -> Trained:
-        """Until the end, or a stop."""
+        """Train until the end, or a stop."""
         with contextlib.ExitStack() as stack:
             if self.ranks.first:
                 self._tracking = stack.enter_context(Tracking(self.config, self.directory.path))
@@ -240,10 +245,10 @@ class _Trainer:
         )
 
     def _epoch(self, stop: Callable[[], bool]) -> bool:
-        """The rest of an epoch; True where the training is stopped on the way."""
+        """Train for the rest of an epoch; return whether the training is stopped."""
         self.parallel.train()
         loader = self.data.train.batches
-        with contextlib.closing(self._clock.waited_for(iter(self.data.train))) as batches:
+        with contextlib.closing(self._clock.timed(iter(self.data.train))) as batches:
             for batch in batches:
                 self._step(batch, loader.epoch, loader.position - 1)
                 self.state.loader = loader.state_dict()
@@ -253,7 +258,7 @@ class _Trainer:
         return False
 
     def _after_step(self, stop: Callable[[], bool]) -> bool:
-        """What is due after this step; True where the training is stopped."""
+        """Write metrics, validate and write a checkpoint where due; return whether to stop."""
         step = self.state.step
         at_log = step % self.config.log_steps == 0
         if at_log or self.ranks.device.type == "cpu":
@@ -265,7 +270,7 @@ class _Trainer:
         if validated:
             with self._clock.paused():
                 self._validate()
-        # Ranks agree on it, and not more often than they have to talk to one another.
+        # Ranks agree on a stop, only every log_steps, since that needs communication.
         stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(stop())
         if validated or stopped or step % self.config.checkpoint_steps == 0:
             self._flush()
@@ -273,7 +278,7 @@ class _Trainer:
         return stopped
 
     def _step(self, batch: dict[str, torch.Tensor], epoch: int, index: int) -> None:
-        """One step of AdamW."""
+        """Make one step of AdamW."""
         rate = models.learning_rate(self.config, self.state.step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -291,10 +296,10 @@ class _Trainer:
         self._recent.append((torch.stack((loss.detach(), norm.detach())), epoch, index))
 
     def _flush(self) -> None:
-        """Look at the losses of the steps since the last look: one wait for the device.
+        """Fetch the losses of the steps since the last call, with one wait for the device.
 
         Raises:
-            DivergedError: one of them, or its gradient, is not finite.
+            DivergedError: a loss or gradient is not finite.
         """
         if not self._recent:
             return
@@ -314,10 +319,10 @@ class _Trainer:
         self.state.loss_steps += len(self._recent)
         self._recent.clear()
 
-    # ---------------------------------------------------------------------------------- what is kept
+    # --------------------------------------------------------------------------------------- outputs
 
     def _note(self) -> None:
-        """A line of metrics: the mean loss since the last one."""
+        """Write a line of metrics, with the mean loss since the last one."""
         mean = torch.tensor(self.state.loss_sum / self.state.loss_steps, dtype=torch.float64)
         self._loss = float(self.ranks.mean(mean))
         self.state.loss_sum, self.state.loss_steps = 0.0, 0
@@ -341,7 +346,7 @@ class _Trainer:
             self._tracking.note(kind, self.state.step, values)
 
     def _validate(self) -> None:
-        """Measure the validation part, write the critics, and see whether it is time to end."""
+        """Evaluate the validation part, write the critics, and check for early stopping."""
         self._flush()
         self.parallel.eval()
         with models.autocast(self.config, self.ranks.device):
@@ -354,7 +359,7 @@ class _Trainer:
             )
         self.parallel.train()
         if not math.isfinite(found.loss):
-            # It would be neither the best one nor ever beaten.
+            # A NaN would be neither the best loss nor ever beaten.
             where = "on another rank"
             if found.bad_batch is not None:
                 rows = bad_batch(self.data, "val", 0, found.bad_batch)
@@ -381,7 +386,7 @@ class _Trainer:
             state.ended = f"no better for {state.worse} validations"
 
     def _diverged(self, message: str) -> DivergedError:
-        hint = "checkpoint and critics are from before; lower learning_rate, or look at these rows"
+        hint = "checkpoint and critics are older; lower learning_rate, or check these rows"
         return DivergedError(message, path=self.directory.path, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
@@ -396,7 +401,7 @@ class _Trainer:
             thresholds=list(config.tiles),
             kind="embeddings" if config.use_embeddings else "tokens",
             tower=models.tower_info(config, self.data, self.model),
-            head=models.head_info(self.model.head),
+            head=HeadInfo(in_dim=head.in_dim, hidden=head.hidden, dropout=head.dropout, ordered=head.ordered),
             corpus_hash=self.data.corpus.identity,
             where=config.where,
             split=SplitInfo(fractions=config.fractions, salt=config.split_salt),
@@ -408,9 +413,9 @@ class _Trainer:
         save_critic(self.directory.path / name, info, head, self.model.tower, replace=True)
 
     def _checkpoint(self) -> None:
-        """Write one, if all that it holds is finite (which the caller has looked at)."""
+        """Write a checkpoint; the caller has checked that the losses are finite."""
         generators = rng_states(self.ranks)
-        # It has one sum for all ranks, so each goes on with it, as it would from the file.
+        # A checkpoint has one sum for all ranks, so each continues with it, as it would from the file.
         mean = torch.tensor(self.state.loss_sum, dtype=torch.float64)
         self.state.loss_sum = float(self.ranks.mean(mean))
         if self.ranks.first:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Tracking:
-    """Sends metrics to the trackers that a training asks for; a context that closes them.
+    """Sends metrics to the configured trackers; a context that closes them.
 
     Args:
-        config: names them.
+        config: selects the trackers.
         directory: the training's.
 
     Raises:
-        MissingPackageError: one is asked for, and is not installed.
+        MissingPackageError: a selected tracker is not installed.
     """
 
     def __init__(self, config: CriticConfig, directory: Path) -> None:
@@ -37,7 +37,7 @@ class Tracking:
         if config.wandb_project:
             wandb = require("wandb", "wandb_project", "pip install wandb")
             settings = msgspec.structs.asdict(config)
-            # The same training goes on as the same run.
+            # A resumed training continues its run.
             name = f"{directory.absolute()} {sorted(config.deciding().items())}"
             self._wandb = wandb.init(
                 project=config.wandb_project, config=settings, dir=str(directory), resume="allow",

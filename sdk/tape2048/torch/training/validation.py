@@ -1,6 +1,6 @@
-"""How well a model does on the validation part, for early stopping and the best checkpoint.
+"""Validation of a model during training, for early stopping and the best critic.
 
-Not an evaluation: no stages, no intervals, no baselines. Those are `tape2048 critic eval`'s.
+Stages, intervals and baselines are part of `tape2048 critic eval`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Validation(NamedTuple):
-    """What was found.
+    """The result of a validation.
 
     Attributes:
-        loss: mean cross-entropy of all rows and thresholds, of calibrated logits, without weights.
-        auroc: by threshold; None where all labels are the same.
-        rows: how many.
-        bad_batch: the first batch of this rank with a logit that is not finite; None where all are.
+        loss: mean cross-entropy over rows and thresholds, of calibrated logits, without weights.
+        auroc: by threshold; None where all labels are equal.
+        rows: number of rows.
+        bad_batch: this rank's first batch with a logit that is not finite; None without one.
     """
 
     loss: float
@@ -46,14 +46,14 @@ def validate(
     shift: torch.Tensor,
     ranks: Ranks,
 ) -> Validation:
-    """Go through the validation part once; every rank has its share, and gets the whole answer.
+    """Evaluate the validation part; each rank evaluates its share, and gets the complete result.
 
     Args:
         logits_of: the model, in evaluation mode.
-        loader: of the part, from its epoch 0, so that a cap draws the same rows each time.
+        loader: of the part; its epoch 0 is used, so that a cap draws the same rows each time.
         tiles: the T thresholds.
-        shift: what ``pos_weight`` added to the logits, ``[T]``.
-        ranks: who takes part.
+        shift: of the logits by ``pos_weight``, ``[T]``.
+        ranks: of the training.
     """
     loader.set_epoch(0)
     logits, labels = [], []
@@ -62,10 +62,10 @@ def validate(
         logits.append(logits_of(batch).float().cpu())
         if bad_batch is None and not bool(logits[-1].isfinite().all()):
             bad_batch = index
-        labels.append(batch["labels"].cpu().clone())  # cloned: the loader uses its memory again
+        labels.append(batch["labels"].cpu().clone())  # cloned: the loader overwrites its memory
     all_logits = torch.cat(ranks.gather(torch.cat(logits))) - shift
     all_labels = torch.cat(ranks.gather(torch.cat(labels)))
-    # In float64, so that the order of the sum does not show.
+    # In float64, so that the order of the sum does not matter.
     loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double())
     scores, truth = all_logits.numpy(), all_labels.numpy() > 0.5
     found = {str(tile): auroc(scores[:, i], truth[:, i]) for i, tile in enumerate(tiles)}
@@ -73,7 +73,7 @@ def validate(
 
 
 def auroc(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float | None:
-    """The AUROC of scores ``f32[N]``; None where all labels are the same, or a score is NaN."""
+    """Compute the AUROC of scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
     if np.isnan(scores).any():
         return None
     found = ranking(scores, labels, np.zeros(len(scores), np.int32), np.ones((1, 1), np.float32)).auroc[0]
