@@ -94,7 +94,7 @@ class Playing:
                 self._look_at_the_dead(self._live)
                 self._live.attend(now, oldest)
                 self._supervisor.set_weights(self._live.proven)
-        return None if self._server is None else self._server.attend(now, silence_s)
+        return None if self._server is None else self._server.tick(now, silence_s)
 
     def _look_at_the_dead(self, live: LiveWeights) -> None:
         """Refuse weights that end whoever loads them."""

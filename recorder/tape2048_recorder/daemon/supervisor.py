@@ -123,11 +123,11 @@ class Supervisor:
 
     def awaits_answer(self, worker: Worker) -> bool:
         """Whether the inference process has yet to answer something that this worker asked."""
-        return self._server is not None and self._server.owes(worker.index)
+        return self._server is not None and self._server.has_pending(worker.index)
 
     def use(self, server: InferenceProcess) -> None:
         """Workers that start from now on ask this process."""
-        self._spec = server.told(self._spec)
+        self._spec = server.extend(self._spec)
         self.fds = server.fds
         self._server = server
 

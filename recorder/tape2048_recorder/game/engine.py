@@ -1,4 +1,4 @@
-"""Chance on the board: the spawn after a move, and the start of a game."""
+"""Random spawns: after a move, and at the start of a game."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def spawn(board: Any, state: Any, gamma: Any) -> Any:
 
     Args:
         board: ``u64`` with at least one empty cell.
-        state: the generator's state.
-        gamma: the generator's increment.
+        state: the state of the game's generator.
+        gamma: its increment.
 
     Returns:
         ``(board, is_four, state)``, all ``u64``.
@@ -39,11 +39,7 @@ def spawn(board: Any, state: Any, gamma: Any) -> Any:
 
 @kernel
 def new_game(seed: Any) -> Any:
-    """The first position of the game with this seed, after two spawns.
-
-    Returns:
-        ``(board, fours, state, gamma)``: ``fours`` counts the spawned 4s.
-    """
+    """Return ``(board, fours, state, gamma)`` of a seed's game after two spawns, ``fours`` of them 4s."""
     state, gamma = rng.start(seed)
     board, first, state = spawn(U64(0), state, gamma)
     board, second, state = spawn(board, state, gamma)

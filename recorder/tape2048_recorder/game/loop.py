@@ -1,14 +1,13 @@
-"""The compiled loop that plays whole games straight into a block buffer.
+"""The compiled loop that plays whole games into a block buffer.
 
-One loop for every player: numba compiles it once for each player type, with the player's choice
-inlined (see :mod:`tape2048_recorder.players.registry`). It returns to Python when the buffer is full, when
-the
-games it was given are played, or after a number of steps, and goes on from the same position when
-called again: all that a game in play needs is in ``game``, and its boards so far are in the buffer,
-behind those of the finished games.
+One loop serves every player: numba compiles it once for each player type, with the player's choice
+inlined (see :mod:`tape2048_recorder.game.player_api`). It returns to Python when the buffer is full, when
+all its games are played, or after a number of steps, and continues from the same position when called
+again: ``game`` holds the state of the game in play, and the buffer its boards, after those of the finished
+games.
 
-While they wait to be written, rows are packed boards (and moves, where these are recorded): the rest of a
-row follows from its game. Eight bytes in place of 28 leave the processor's caches to the player.
+Until they are written, rows are packed boards (and moves, where these are recorded): the rest of a row
+follows from its game. Eight bytes in place of 28 leave the processor's caches to the player.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ from tape2048_recorder.game.player_api import NO_MOVE, choose
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BUFFER_FULL", "GAMES_PLAYED", "STEPS_PLAYED", "Buffer", "play_into", "play_unrecorded"]
-
 U64 = np.uint64
 
-# Why the loop came back.
-GAMES_PLAYED = 0  # every game it was given has ended
-BUFFER_FULL = 1  # the next row has no place
+# Why the loop returned.
+GAMES_PLAYED = 0  # all its games have ended
+BUFFER_FULL = 1  # no room for the next row
 STEPS_PLAYED = 2  # the step budget is used up
 
-# The words of ``game``: the game in play, and how far the buffer is filled.
+# The words of ``game``: the game in play, and the fill of the buffer.
 _IN_PLAY = 0  # 1 while a game is in play
 _BOARD = 1
 _STATE = 2
@@ -51,8 +48,8 @@ _RUNS = 9  # runs in ``runs``
 _PLAYED = 10  # steps made since the state was made
 _GAME_WORDS = 11
 
-#: Rows made at once when a block is written: small enough for the second-level cache, where they are summed
-#: up and copied from.
+#: Rows built at once when a block is written: few enough for the second-level cache, from where they are
+#: checksummed and copied.
 _PIECE_ROWS = 8192
 
 _LOW_HALF = U64(0xFFFFFFFF)
@@ -60,8 +57,7 @@ _SHORT_ROW = STEP_DTYPE.itemsize
 _LONG_ROW = ACTION_STEP_DTYPE.itemsize
 _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
 
-
-#: Boards ahead of the one that is stored, in cache lines that are to be there when their turn comes.
+#: Distance, in boards, at which the cache lines of later boards are claimed.
 _AHEAD = U64(32)
 
 
@@ -155,7 +151,7 @@ def _play(
 
 @kernel
 def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate: Any, out: Any) -> None:
-    """Fill ``out`` with the bytes of rows, from this one on; they are those of ``runs``, in order."""
+    """Fill ``out`` with the bytes of the rows of ``runs``, in order, starting at ``first_row``."""
     record_action = actions.shape[0] != 0
     row_bytes = U64(_LONG_ROW if record_action else _SHORT_ROW)
     row = U64(first_row)
@@ -164,7 +160,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
     for i in range(runs.shape[0]):
         run = runs[i]
         run_end = min(run.first_row + run.rows, end)
-        step = (row - run.first_row) * U64(sample_rate)  # of use only where the run has a row to come
+        step = (row - run.first_row) * U64(sample_rate)  # unused where the run has no row left
         while row < run_end:
             board = boards[row]
             store64(out, at, run.id)
@@ -180,16 +176,13 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 
 @kernel
 def play_unrecorded(player: Any, seeds: Any, scores: Any, highest: Any) -> int:
-    """Play the games of these seeds and keep no rows: the loop's speed, and a player's strength.
+    """Play the games of these seeds without rows, and return the number of steps.
 
     Args:
         player: a player's ``NamedTuple``.
         seeds: ``u64[n]``.
         scores: ``u64[n]``, filled with each game's score.
         highest: ``u64[n]``, filled with each game's highest tile.
-
-    Returns:
-        The number of steps.
     """
     steps = 0
     for i in range(seeds.shape[0]):
@@ -206,8 +199,8 @@ def play_unrecorded(player: Any, seeds: Any, scores: Any, highest: Any) -> int:
     return steps
 
 
-class Buffer:
-    """A worker's block buffer: the boards of finished games, then those of the game in play.
+class BlockBuffer:
+    """Rows and runs of finished games, which a worker writes as one block.
 
     Args:
         rows_max: rows it holds at first; it grows when a single game needs more.
@@ -221,10 +214,21 @@ class Buffer:
         self.record_action = record_action
         self.sample_rate = sample_rate
         self.runs_max = runs_max
-        self._boards = np.empty(rows_max, dtype=np.uint64)
-        self._actions = np.empty(rows_max if record_action else 0, dtype=np.uint8)
-        self._piece = np.empty(_PIECE_ROWS, dtype=self.dtype)
         self._runs = np.zeros(runs_max, dtype=RUN_DTYPE)
+        self._allocate(rows_max)
+
+    def _allocate(self, rows_max: int) -> None:
+        """Create the arrays, without games."""
+        raise NotImplementedError
+
+
+class Buffer(BlockBuffer):
+    """The block buffer of one game at a time: boards of finished games, then those of the game in play."""
+
+    def _allocate(self, rows_max: int) -> None:
+        self._boards = np.empty(rows_max, dtype=np.uint64)
+        self._actions = np.empty(rows_max if self.record_action else 0, dtype=np.uint8)
+        self._piece = np.empty(_PIECE_ROWS, dtype=self.dtype)
         self._game = np.zeros(_GAME_WORDS, dtype=np.uint64)
         self._ids = np.empty(0, dtype=np.uint64)
         self._seeds = np.empty(0, dtype=np.uint64)
@@ -246,26 +250,26 @@ class Buffer:
 
     @property
     def steps_played(self) -> int:
-        """Steps made since the buffer was made, in finished games and others."""
+        """Steps since the buffer was created, in all games."""
         return int(self._game[_PLAYED])
 
     @property
     def games_waiting(self) -> int:
-        """Games given and not begun."""
+        """Games that have not begun."""
         return int(self._ids.size - self._game[_NEXT]) - self.in_play
 
     @property
     def runs(self) -> npt.NDArray[np.void]:
-        """``RUN_DTYPE[n]``: the finished games, ``first_row`` counted from the buffer's start (a view)."""
+        """``RUN_DTYPE[n]``: the finished games, ``first_row`` from the buffer's start (a view)."""
         return self._runs[: int(self._game[_RUNS])]
 
     @property
     def rows(self) -> npt.NDArray[np.void]:
-        """The finished games' rows (made anew each time)."""
+        """Rows of the finished games (a new array at each access)."""
         return self._make_rows(0, np.empty(self.rows_finished, dtype=self.dtype))
 
     def pieces(self) -> Iterator[memoryview]:
-        """The bytes of the finished games' rows, in order; each piece is valid until the next is made."""
+        """Yield the bytes of the finished games' rows, in order; each piece is valid until the next."""
         for first in range(0, self.rows_finished, len(self._piece)):
             rows = self._make_rows(first, self._piece[: self.rows_finished - first])
             yield rows.view(np.uint8).data
@@ -277,31 +281,30 @@ class Buffer:
         return out
 
     def give(self, ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> None:
-        """Give more games to play, after those given before."""
+        """Append games to play."""
         if len(ids) != len(seeds):
-            message = f"{len(ids)} ids, {len(seeds)} seeds; expected one seed for each"
-            raise ValueError(message)
+            raise ValueError(f"{len(ids)} ids, {len(seeds)} seeds; expected one seed for each")
         begun = slice(int(self._game[_NEXT]), None)
         self._ids = np.concatenate([self._ids[begun], ids])
         self._seeds = np.concatenate([self._seeds[begun], seeds])
         self._game[_NEXT] = 0
 
     def forget_waiting(self) -> None:
-        """Take back the games that have not begun."""
+        """Drop the games that have not begun."""
         end = int(self._game[_NEXT]) + self.in_play
         self._ids = self._ids[:end]
         self._seeds = self._seeds[:end]
 
     def resize(self, rows_max: int) -> None:
-        """Hold this many rows from now on, or those of the game in play; no finished games are in it."""
+        """Hold this many rows, or at least those of the game in play, once no finished game is left."""
         self._keep(int(self._game[_ROWS]), rows_max)
 
     def grow(self) -> None:
-        """Double the buffer; the rows stay."""
+        """Double the capacity; the rows stay."""
         self._keep(int(self._game[_ROWS]), 2 * self.rows_max)
 
     def _keep(self, rows: int, rows_max: int) -> None:
-        """Take memory for so many rows (at least those that are kept)."""
+        """Allocate ``rows_max`` rows, and keep the first ``rows``, whichever are more."""
         boards, actions = self._boards[:rows], self._actions[:rows]
         self._boards = np.empty(max(rows, rows_max), dtype=np.uint64)
         self._boards[:rows] = boards
@@ -310,7 +313,7 @@ class Buffer:
             self._actions[:rows] = actions
 
     def drop_block(self) -> None:
-        """Forget the finished games, and move the rows of the game in play to the buffer's start."""
+        """Drop the finished games, and move the rows of the game in play to the buffer's start."""
         first, end = self.rows_finished, int(self._game[_ROWS])
         for array in (self._boards, self._actions):
             array[: end - first] = array[first:end].copy()
@@ -320,29 +323,16 @@ class Buffer:
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:
-    """Play the games that were given to ``buffer``, for at most ``steps_max`` steps.
+    """Play the games of ``buffer``, for at most ``steps_max`` steps.
 
     Returns:
         :data:`GAMES_PLAYED`, :data:`BUFFER_FULL` or :data:`STEPS_PLAYED`.
 
     Raises:
-        ValueError: more games were given than ``runs_max`` leaves room for.
+        ValueError: more games wait than ``runs_max`` leaves room for.
     """
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
-        message = (
-            f"{buffer.games_waiting} games wait, and {buffer.runs_max - len(buffer.runs)} more fit the buffer"
-        )
-        raise ValueError(message)
-    return int(
-        _play(
-            player,
-            buffer._ids,
-            buffer._seeds,
-            buffer._game,
-            buffer._boards,
-            buffer._actions,
-            buffer._runs,
-            U64(buffer.sample_rate),
-            U64(steps_max),
-        )
-    )
+        room = buffer.runs_max - len(buffer.runs)
+        raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")
+    state = buffer._ids, buffer._seeds, buffer._game, buffer._boards, buffer._actions, buffer._runs
+    return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max)))

@@ -1,8 +1,8 @@
-"""What a player is to the game loop.
+"""The interface between players and the game loop.
 
 A player is a ``NamedTuple`` of its parameters and tables, and a compiled function that chooses. The
 loop calls :func:`choose`, which numba resolves by the player's *type* while it compiles the loop: each
-player gets a game loop of its own with its choice inlined, and nobody writes a second loop.
+player gets its own machine code with its choice inlined, from one loop's source.
 
 A new player is one module::
 
@@ -15,7 +15,7 @@ A new player is one module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE where nothing is legal
 
-and one row in :data:`tape2048_recorder.players.REGISTRY`.
+and one row in :data:`tape2048_recorder.players.registry.REGISTRY`.
 """
 
 from __future__ import annotations
@@ -29,28 +29,27 @@ from numba.extending import overload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What :func:`choose` gives for a board on which the game is over.
+#: The move of :func:`choose` on a board without legal moves.
 NO_MOVE = np.uint64(4)
 
 
 def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    """Choose a move. Compiled code only; see the module's docstring.
+    """Choose a move, in compiled code only.
 
     Args:
         player: a player's ``NamedTuple``.
         board: ``u64``.
-        state: the game's generator, from which ties and random moves are drawn.
+        state: the state of the game's generator, from which ties and random moves are drawn.
         gamma: its increment.
 
     Returns:
         ``(move, afterstate, state)``; ``move`` is :data:`NO_MOVE` where the game is over.
     """
-    message = f"choose is for compiled code; no overload for {type(player).__name__} in Python"
-    raise TypeError(message)
+    raise TypeError(f"choose is for compiled code; no overload for {type(player).__name__} in Python")
 
 
 def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
-    """Make a function the choice of a player, with the arguments and the answer of :func:`choose`.
+    """Decorate the implementation of :func:`choose` for a player's class.
 
     Args:
         player_class: the player's ``NamedTuple``.

@@ -1,10 +1,10 @@
-"""The generator of a game: SplitMix64, with a stream of its own for each game.
+"""SplitMix64 generators, one stream for each game.
 
-State and increment (gamma) are both derived from the game's 64-bit seed, so that games walk different
-sequences rather than different places of one. Source: Steele, Lea, Flood, "Fast splittable
+State and increment (gamma) are both derived from the game's 64-bit seed, so games walk different
+sequences rather than different parts of one. Source: Steele, Lea, Flood, "Fast splittable
 pseudorandom number generators", OOPSLA 2014 (SplitMix64: fig. 15; gammas: fig. 16).
 
-A generator is two ``u64``, ``state`` and ``gamma``; kernels take both and give the new state back.
+A generator is two ``u64``, ``state`` and ``gamma``; kernels take both and return the new state.
 Bounded draws are unbiased: Lemire, "Fast random integer generation in an interval", ACM TOMACS 2019
 (multiply, and reject the few products that would favour some results).
 """
@@ -26,7 +26,7 @@ _GAMMA_FLIPS_MIN = U64(24)
 
 @register_jitable
 def start(seed: Any) -> Any:
-    """The generator of the game with this seed: ``(state, gamma)``."""
+    """Return ``(state, gamma)`` of a seed's game."""
     seed = U64(seed)
     state = mix(seed + GOLDEN_GAMMA)
     gamma = mix(seed + GOLDEN_GAMMA + GOLDEN_GAMMA) | U64(1)
@@ -38,14 +38,14 @@ def start(seed: Any) -> Any:
 
 @register_jitable
 def next_u64(state: Any, gamma: Any) -> Any:
-    """The next 64 random bits: ``(bits, state)``."""
+    """Draw 64 random bits: ``(bits, state)``."""
     state += gamma
     return mix(state), state
 
 
 @register_jitable
 def bounded(state: Any, gamma: Any, n: Any) -> Any:
-    """A uniform draw from ``[0, n)``, ``0 < n < 2**32``: ``(draw, state)``."""
+    """Draw uniformly from ``[0, n)``, ``0 < n < 2**32``: ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
     if bits * n < n:  # one in 2**64 / n: only here may the product need to be rejected
         threshold = (U64(0) - n) % n
@@ -56,20 +56,20 @@ def bounded(state: Any, gamma: Any, n: Any) -> Any:
 
 @register_jitable
 def uniform(state: Any, gamma: Any) -> Any:
-    """A uniform ``f64`` from ``[0, 1)`` with 53 random bits: ``(draw, state)``."""
+    """Draw a uniform ``f64`` from ``[0, 1)`` with 53 random bits: ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
     return np.float64(bits >> U64(11)) * 2.0**-53, state
 
 
 def game_seeds(seed: int, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The seed of each game of a recorder's life.
+    """Return the seeds of a recorder's games: ``mix64(seed + (id + 1) * golden_gamma)``.
 
     Args:
         seed: the recorder's 64-bit seed.
         ids: ``u64[n]``, numbers of games.
 
     Returns:
-        ``u64[n]``: ``mix64(seed + (id + 1) * golden_gamma)``, different for different ids.
+        ``u64[n]``, different for different ids.
     """
     with np.errstate(over="ignore"):
         z = U64(seed & 0xFFFFFFFFFFFFFFFF) + (ids + U64(1)) * GOLDEN_GAMMA

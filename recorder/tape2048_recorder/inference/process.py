@@ -1,4 +1,4 @@
-"""The daemon's side of ``inference = "server"``: starts the inference process, and starts it again."""
+"""The daemon's side of the inference process: start, watch, restart."""
 
 from __future__ import annotations
 
@@ -11,57 +11,54 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.errors import InferenceError
-from tape2048_recorder.inference.slots import LOADING, MOVES, SLOTS_PER_WORKER
+from tape2048_recorder.inference.remote import capacity_of
+from tape2048_recorder.inference.server import ServerSpec
+from tape2048_recorder.inference.slots import LOADING, MOVES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.ipc.protocol import LOADERS_MAX
 from tape2048_recorder.ipc.silence import START_S, Silence
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.inference.slots import Slots
     from tape2048_recorder.ipc.spec import WorkerSpec
     from tape2048_recorder.status.report import Reporter
 
-#: The module that the inference process runs.
+#: Module of the inference process.
 SERVER_MODULE = "tape2048_recorder.inference.server"
 
-#: Deaths in a row, without an answer between them, after which it is hopeless.
+#: Deaths in a row without an answer, after which the recorder gives up.
 DEATHS_MAX = 5
 RETRY_S = 0.5
 
-_HINT_NOT_MADE = "see what memory and how many processes it may have: `tape2048 doctor`"
+_HINT_NOT_STARTED = "`tape2048 doctor` shows the limits of memory and processes"
 
 
-def _not_made(error: OSError) -> str:
-    return f"no inference process could be made: {error.strerror or error}"
+def _not_started(error: OSError) -> str:
+    return f"the inference process did not start: {error.strerror or error}"
 
 
 class InferenceProcess:
     """One process that computes for all workers.
 
-    What it is asked stands in memory that outlives it, so that a process that follows answers what this one
-    did not, and no worker loses a game.
+    The requests are in memory that outlives it, so its successor answers them, and no worker loses a game.
 
     Args:
         config: the recorder's.
-        player_args: with defaults filled in.
-        reporter: told when it dies.
+        player_args: with defaults.
+        reporter: of its deaths.
 
     Raises:
-        InferenceError: no process could be made.
+        InferenceError: the process did not start.
     """
 
     def __init__(
         self, config: RecorderConfig, player_args: dict[str, int | float | str | bool], reporter: Reporter
     ) -> None:
-        from tape2048_recorder.inference.remote import capacity_of
-        from tape2048_recorder.inference.slots import Slots
-
         workers = config.worker_count
         self._config = config
         self._player_args = player_args
         self._reporter = reporter
         self._capacity = capacity_of(config.lanes)
-        self._slots: Slots = Slots.create(workers, self._capacity)
+        self._slots = Slots.create(workers, self._capacity)
         self._wakes = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(1 + workers)]
         self._process: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0
@@ -72,37 +69,35 @@ class InferenceProcess:
             self._start()
         except OSError as error:
             self.close()
-            raise InferenceError(_not_made(error), hint=_HINT_NOT_MADE) from error
+            raise InferenceError(_not_started(error), hint=_HINT_NOT_STARTED) from error
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What workers inherit."""
+        """Descriptors that workers inherit."""
         return (self._slots.fd, *self._wakes)
 
     @property
     def pids(self) -> list[int]:
-        """The process, while it runs."""
+        """Its process id, while it runs."""
         return [] if self._process is None else [self._process.pid]
 
     @property
     def overdue(self) -> bool:
-        """Whether it is to be ended and still there."""
+        """Whether it was killed for silence and has not ended yet."""
         return self._process is not None and self._silence.ending
 
-    def owes(self, index: int) -> bool:
-        """Whether something that this worker asked is not answered."""
+    def has_pending(self, index: int) -> bool:
+        """Whether a request of this worker has no answer yet."""
         heads = self._slots.slots["head"][index * SLOTS_PER_WORKER : (index + 1) * SLOTS_PER_WORKER]
         return bool((heads["asked"] != heads["answered"]).any())
 
-    def told(self, spec: WorkerSpec) -> WorkerSpec:
-        """A worker's specification, with where it asks."""
+    def extend(self, spec: WorkerSpec) -> WorkerSpec:
+        """Return a worker's specification with the descriptors of this process."""
         return msgspec.structs.replace(
             spec, server_memory_fd=self._slots.fd, server_wake_fds=list(self._wakes)
         )
 
     def _start(self) -> None:
-        from tape2048_recorder.inference.server import ServerSpec
-
         spec = ServerSpec(
             daemon_pid=os.getpid(),
             workers=self._config.worker_count,
@@ -124,12 +119,12 @@ class InferenceProcess:
         )
         self._silence = Silence(self._process)
 
-    def attend(self, now: float, silence_s: float) -> InferenceError | None:
-        """Start another process where this one has died or hangs; an error where that does not help.
+    def tick(self, now: float, silence_s: float) -> InferenceError | None:
+        """Restart a process that has died or hangs; return an error after too many deaths.
 
         Args:
             now: ``time.monotonic``.
-            silence_s: how long an answer may take; one for which a model is loaded may take ``START_S``.
+            silence_s: the longest time for an answer; ``START_S`` where the process loads a model.
         """
         if self._process is None:
             if now < self._start_at:
@@ -137,11 +132,11 @@ class InferenceProcess:
             try:
                 self._start()
             except OSError as error:
-                return self._note_death(_not_made(error), _HINT_NOT_MADE, now)
+                return self._note_death(_not_started(error), _HINT_NOT_STARTED, now)
             return None
         code = self._process.poll()
         if code is None:
-            self._look_at(self._process.pid, now, silence_s)
+            self._check_silence(self._process.pid, now, silence_s)
             return None
         self._process = None
         self._note_loading()
@@ -149,8 +144,8 @@ class InferenceProcess:
             f"the inference process ended with status {code}", "its standard error is above", now
         )
 
-    def _look_at(self, pid: int, now: float, silence_s: float) -> None:
-        """End the process where something is asked, and nothing has been answered for too long."""
+    def _check_silence(self, pid: int, now: float, silence_s: float) -> None:
+        """Kill the process where requests are pending and it has not answered any for too long."""
         heads = self._slots.slots["head"]
         waiting = heads["asked"] != heads["answered"]
         loads = waiting & (heads["kind"] == LOADING)
@@ -161,28 +156,28 @@ class InferenceProcess:
         if silent_s >= silence_s:
             where = self._silence.end()
             what = f"the inference process (pid {pid}) has not answered for {silent_s:.0f} s"
-            self._reporter.event("warning", f"{what} ({where}): ending it, its stack follows")
+            self._reporter.event("warning", f"{what} ({where}): killing it, its stack follows")
 
     def _note_loading(self) -> None:
-        """Count what the process loaded when it ended; those that follow are told not to try for ever."""
+        """Count the checkpoints that the process was loading; its successors refuse the repeated ones."""
         heads = self._slots.slots["head"]
         loads = (heads["asked"] != heads["answered"]) & (heads["kind"] == LOADING)
         self._died.update({weights for weights in heads["weights"][loads].tolist() if weights})
-        heads["kind"][loads] = MOVES  # that is counted; the next process says anew what it loads
+        heads["kind"][loads] = MOVES  # counted; the next process marks its own
 
     def _note_death(self, what: str, hint: str, now: float) -> InferenceError | None:
-        """Have another one start in a while; an error where too many have died."""
+        """Schedule a restart, or return an error after too many deaths."""
         self._start_at = now + RETRY_S
         answered = int(self._slots.slots["head"]["answered"].sum())
         self._deaths = 1 if answered > self._answered else self._deaths + 1
         self._answered = answered
         if self._deaths >= DEATHS_MAX:
-            return InferenceError(f"{what}, {DEATHS_MAX} times without an answer between", hint=hint)
-        self._reporter.event("warning", f"{what}, another starts; workers wait and lose nothing")
+            return InferenceError(f"{what}, {DEATHS_MAX} times without an answer in between", hint=hint)
+        self._reporter.event("warning", f"{what}; it restarts, and workers wait and lose nothing")
         return None
 
     def close(self) -> None:
-        """End it."""
+        """Kill it, and close the descriptors."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The worker's side of ``inference = "server"``: a batched player whose model runs in another process."""
+"""The worker's client of the inference process: a batched player whose model runs there."""
 
 from __future__ import annotations
 
@@ -19,37 +19,34 @@ if TYPE_CHECKING:
     from tape2048_recorder.ipc.protocol import Weights
     from tape2048_recorder.ipc.spec import WorkerSpec
 
-#: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
+#: Interval at which a waiting worker looks for the daemon's command; a new server answers pending requests.
 _WAIT_MS = 200
-
-#: What an answer that is an error has.
-_SAID = ("error", "text", "hint")
 
 
 class Hurried(BaseException):
-    """The time for answers is over. No ``Exception``: whoever wraps a player's errors lets it pass."""
+    """The daemon waits for no more answers. Not an ``Exception``, so that it passes handlers of those."""
 
 
 def capacity_of(lanes: int) -> int:
-    """Boards of the larger half of a worker's lanes."""
+    """Return the boards of the larger half of a worker's lanes."""
     return lanes - lanes // 2
 
 
 class RemotePlayer:
-    """Asks the inference process; two batches may be under way.
+    """Sends batches to the inference process; two may be in flight.
 
     Args:
         spec: the worker's.
-        weights: the checkpoint that is to answer, or None.
-        table: 0 or 1: which of the worker's slots it asks in; another player that still plays has the others.
-        told: the worker's slot of what it shares with the daemon, which is told while an answer takes long.
+        weights: the checkpoint to use, or None.
+        table: 0 or 1: which half of the worker's slots to use; an older player may still use the other.
+        shared: the worker's slot in the memory shared with the daemon.
 
     Attributes:
-        sha256: what the player says of itself, once it has answered.
+        sha256: declared by the player, after its first answer.
     """
 
     def __init__(
-        self, spec: WorkerSpec, weights: Weights | None, table: int, told: npt.NDArray[np.void]
+        self, spec: WorkerSpec, weights: Weights | None, table: int, shared: npt.NDArray[np.void]
     ) -> None:
         self._slots = Slots(spec.server_memory_fd, spec.workers, capacity_of(spec.lanes))
         first = spec.index * SLOTS_PER_WORKER + table * SLOTS_PER_TABLE
@@ -57,10 +54,10 @@ class RemotePlayer:
         self._ring, self._wake = spec.server_wake_fds[0], spec.server_wake_fds[1 + spec.index]
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._told = told
+        self._shared = shared
         self._weights = b"" if weights is None else os.fsencode(weights.path)
         self._next = 0
-        self._under_way: list[int] = []
+        self._in_flight: list[int] = []
         self.sha256: str | None = None
 
     def __call__(
@@ -73,7 +70,7 @@ class RemotePlayer:
     def submit(
         self, boards: npt.NDArray[np.uint64], legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> None:
-        """Put a batch into a slot, and ring."""
+        """Write a batch into a slot, and wake the server."""
         slot = self._mine[self._next]
         n = len(boards)
         slot["boards"][:n] = boards
@@ -84,39 +81,36 @@ class RemotePlayer:
         head["weights"] = self._weights
         head["asked"] += np.uint64(1)
         os.eventfd_write(self._ring, 1)
-        self._under_way.append(self._next)
+        self._in_flight.append(self._next)
         self._next = (self._next + 1) % SLOTS_PER_TABLE
 
     def collect(self) -> npt.NDArray[Any]:
-        """The answer to the oldest batch (a view, good until two more are asked).
+        """Return the answer to the oldest batch (a view, valid until two more batches).
 
         Raises:
-            PlayerError: what the player raised over there.
-            Hurried: the daemon wants no more waiting.
+            PlayerError: raised by the player in the server.
+            Hurried: the daemon waits for no more answers.
         """
-        slot = self._mine[self._under_way.pop(0)]
+        slot = self._mine[self._in_flight.pop(0)]
         head = slot["head"]
-        before = int(self._told["busy"][0])
+        before = int(self._shared["busy"][0])
         while head["answered"] != head["asked"]:
             if self._poll.poll(_WAIT_MS):
                 os.eventfd_read(self._wake)
-            elif self._told["command"][0] == HURRY:
-                self._told["busy"] = before
+            elif self._shared["command"][0] == HURRY:
+                self._shared["busy"] = before
                 raise Hurried
-            else:  # the process is not there, or loads a model
-                self._told["busy"] = ASKS
-        if self._told["busy"][0] != before:
-            self._told["heartbeat_ns"] = time.monotonic_ns()  # first: the silence ends here
-            self._told["busy"] = before
-        n = int(head["n"])
-        if int(head["kind"]) == ERROR:
-            name, text, hint = (bytes(head[part]).decode(errors="replace") for part in _SAID)
-            raise _error(name, text, hint)
-        self.sha256 = bytes(head["told"]).decode()
-        answer: npt.NDArray[Any] = slot["moves"][:n] if int(head["kind"]) == MOVES else slot["scores"][:n]
+            else:  # there is no server, or it loads a model
+                self._shared["busy"] = ASKS
+        if self._shared["busy"][0] != before:
+            self._shared["heartbeat_ns"] = time.monotonic_ns()  # before "busy": the silence ends here
+            self._shared["busy"] = before
+        if head["kind"] == ERROR:
+            name, text, hint = (
+                bytes(head[part]).decode(errors="replace") for part in ("error", "text", "hint")
+            )
+            kind = error_class(name)
+            raise (kind if issubclass(kind, PlayerError) else InferenceError)(text, hint=hint or None)
+        self.sha256 = bytes(head["sha256"]).decode()
+        answer: npt.NDArray[Any] = slot["moves" if head["kind"] == MOVES else "scores"][: int(head["n"])]
         return answer
-
-
-def _error(name: str, text: str, hint: str) -> PlayerError:
-    kind = error_class(name)
-    return (kind if issubclass(kind, PlayerError) else InferenceError)(text, hint=hint or None)

@@ -1,8 +1,7 @@
-"""The inference process: computes for all workers, so that one model on one GPU serves them.
+"""The inference process, which computes for all workers with one model on one GPU.
 
-Started by the daemon, never by hand. It takes whatever
-stands in the slots when it looks, as one batch for each checkpoint that is asked for, and looks again. A
-checkpoint is loaded when it is first asked for, and stays for as long as anybody asks for it.
+The daemon starts it. It answers the pending slots as one batch for each checkpoint, and looks again. It loads
+a checkpoint at the first request, and drops it when requests cease.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from tape2048.base.text import valid_text
 from tape2048.errors import InferenceError, PlayerError
 from tape2048_recorder.inference.slots import ERROR, LOADING, MOVES, SCORES, SLOTS_PER_WORKER, Slots
 from tape2048_recorder.ipc.process import set_up
-from tape2048_recorder.players.batch import Caller, make_batch_player, told_by
+from tape2048_recorder.players.batch import Caller, declared_sha256, make_batch_player
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: A model that was not asked for in so many rounds is let go when another one is loaded. Each table asks in
-#: every few rounds; how many models play at once depends on how long the workers' games are.
+#: Rounds without a request after which a model is dropped when another is loaded. Each table has a request
+#: every few rounds; the number of models in use depends on the length of the workers' games.
 _IDLE_ROUNDS = 1000
 
 
 class ServerSpec(msgspec.Struct, frozen=True):
-    """What the process is told when it starts."""
+    """Argument of the process."""
 
     daemon_pid: int
     workers: int
@@ -41,25 +40,25 @@ class ServerSpec(msgspec.Struct, frozen=True):
     wake_fds: list[int]
     player: str
     player_args: dict[str, int | float | str | bool]
-    refused: list[bytes] = []  # checkpoints that have ended who loaded them
+    refused: list[bytes] = []  # checkpoints whose loading ended earlier processes
 
 
 class _Model:
-    """A model in memory; ``told`` is what it says of itself, ``round`` when it was last asked for."""
+    """A model in memory, with its declared identity and the round of its last request."""
 
-    def __init__(self, caller: Caller, told: str) -> None:
+    def __init__(self, caller: Caller, sha256: str) -> None:
         self.caller = caller
-        self.told = told
+        self.sha256 = sha256
         self.round = 0
 
 
 class Server:
-    """Answers slots."""
+    """Answers the requests in the slots."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self._spec = spec
         self._slots = Slots(spec.memory_fd, spec.workers, spec.capacity).slots
-        # The most that a player is given at once: half of every worker's lanes.
+        # The largest batch: half of every worker's lanes.
         self._batch = spec.workers * spec.capacity
         self._boards = np.zeros(self._batch, dtype=np.uint64)
         self._legal = np.zeros(self._batch, dtype=np.uint8)
@@ -69,16 +68,16 @@ class Server:
         self._round = 0
 
     def run(self) -> None:
-        """Answer, and wait for the ring, for ever."""
+        """Answer and wait, for ever."""
         while True:
-            self.answer_all()  # before the first wait: what a server that died left unanswered
+            self.answer_all()  # before the first wait: requests that an earlier server left
             os.eventfd_read(self._spec.ring_fd)
 
     def answer_all(self) -> None:
-        """Answer what is asked now."""
+        """Answer the pending requests."""
         self._round += 1
         heads = self._slots["head"]
-        # What is answered is what was asked here: a worker that dies and starts anew may ask over it.
+        # Answer the numbers as of now: a restarted worker may overwrite its requests.
         self._asked = heads["asked"].copy()
         asked = np.flatnonzero(self._asked != heads["answered"])
         for weights in sorted(set(heads["weights"][asked].tolist())):
@@ -94,9 +93,9 @@ class Server:
                     self._answer_at_once(call, model)
 
     def _calls(self, chosen: list[int]) -> list[dict[int, int]]:
-        """The slots of each call of the player, with their boards: at most what its warm-up was told.
+        """Group slots, with their numbers of boards, into calls of at most the largest batch.
 
-        No slot is cut, so that each call ends with answers: whoever asked goes on, and the daemon sees it.
+        No slot is split, so each call completes answers: workers go on, and the daemon sees progress.
         """
         calls: list[dict[int, int]] = []
         boards = self._batch
@@ -110,7 +109,7 @@ class Server:
         return calls
 
     def _answer_at_once(self, call: dict[int, int], model: _Model) -> None:
-        """Answer slots with one call of the player."""
+        """Answer slots by one call of the player."""
         at = 0
         for i, n in call.items():
             slot = self._slots[i]
@@ -126,18 +125,18 @@ class Server:
             slot = self._slots[i]
             slot["moves" if is_moves else "scores"][:n] = answer[at : at + n]
             slot["head"]["kind"] = MOVES if is_moves else SCORES
-            slot["head"]["told"] = valid_text(model.told).encode()
+            slot["head"]["sha256"] = valid_text(model.sha256).encode()
             self._done(i)
             at += n
 
     @contextlib.contextmanager
     def _refusing(self, chosen: list[int]) -> Iterator[None]:
-        """Tell whoever asks in these slots of an error."""
+        """Answer these slots with the error, if there is one."""
         try:
             yield
         except PlayerError as error:
             self._refuse(chosen, type(error).__name__, str(error), error.hint or "")
-        except Exception:  # noqa: BLE001 - the process's edge: the workers are told
+        except Exception:  # noqa: BLE001 - the process's edge: workers raise it
             self._refuse(chosen, InferenceError.__name__, traceback.format_exc(), "")
 
     def _refuse(self, chosen: list[int], name: str, text: str, hint: str) -> None:
@@ -155,24 +154,24 @@ class Server:
         os.eventfd_write(self._spec.wake_fds[i // SLOTS_PER_WORKER], 1)
 
     def _model(self, weights: bytes) -> _Model:
-        found = self._models.get(weights)
-        if found is None:
-            found = self._models[weights] = self._loaded(weights)
+        """Return the model of a checkpoint; loading one drops idle models first."""
+        if weights not in self._models:
+            self._models[weights] = self._load(weights)
+        found = self._models[weights]
         found.round = self._round
         return found
 
-    def _loaded(self, weights: bytes) -> _Model:
-        """A model that was not in memory; those that nobody asks for any more go first."""
+    def _load(self, weights: bytes) -> _Model:
         for idle in [key for key, one in self._models.items() if self._round - one.round > _IDLE_ROUNDS]:
             del self._models[idle]
         spec = self._spec
         if weights in spec.refused:
-            raise InferenceError("the inference process ended each time that it loaded it")
+            raise InferenceError("the inference process ended each time it loaded this checkpoint")
         args = {**spec.player_args, "model": os.fsdecode(weights)} if weights else spec.player_args
         player = make_batch_player(spec.player, args)
         caller = Caller(player, spec.player)
         caller.warm_up(self._batch)
-        return _Model(caller, told_by(player, spec.player))
+        return _Model(caller, declared_sha256(player, spec.player))
 
 
 def main(argument: str) -> int:

@@ -1,9 +1,9 @@
-"""The memory that workers and the inference process share: one slot for each half of a table of lanes.
+"""Memory shared by workers and the inference process: one slot for each half of a table of lanes.
 
-An anonymous memory file, as that of :mod:`tape2048_recorder.ipc.shared`. A worker fills a slot and raises
-``asked``; the server computes, fills in the answer, and sets ``answered`` to the same number. Each word has
-one writer and there is no lock, so whoever dies leaves nothing held: a server that starts anew finds what was
-asked and not answered, and answers it.
+It is an anonymous memory file, as in :mod:`tape2048_recorder.ipc.shared`. A worker fills a slot and
+increments ``asked``; the server computes, writes the answer, and sets ``answered`` to the same number. Each
+word has one writer and there is no lock, so a process that dies leaves nothing locked: the next server
+answers the pending requests.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import os
 
 import numpy as np
 
-from tape2048_recorder.players.batch import TOLD_BYTES_MAX
+from tape2048_recorder.players.batch import DECLARED_BYTES_MAX
 
-#: Two halves alternate, and while weights change a worker plays two tables; all of them may be under way.
+#: Two halves of a table alternate, and a worker has two tables while weights change; all may be in flight.
 SLOTS_PER_TABLE = 2
 SLOTS_PER_WORKER = 2 * SLOTS_PER_TABLE
 
-#: What an answer is; of one that is still to come, whether its model is being loaded.
+#: Kinds of answers; ``LOADING`` before the answer, while the server loads the model.
 MOVES, SCORES, ERROR, LOADING = range(4)
 
 _HEAD = np.dtype(
@@ -29,8 +29,8 @@ _HEAD = np.dtype(
         ("answered", "<u8"),
         ("kind", "<u8"),
         ("weights", "S2048"),  # path of the checkpoint, or empty
-        ("told", f"S{TOLD_BYTES_MAX}"),  # what the player says of itself
-        ("error", "S64"),  # its class
+        ("sha256", f"S{DECLARED_BYTES_MAX}"),  # declared by the player
+        ("error", "S64"),  # the class of the error
         ("text", "S4096"),
         ("hint", "S1024"),
     ]
@@ -52,12 +52,12 @@ def _slot_dtype(capacity: int) -> np.dtype[np.void]:
 
 
 class Slots:
-    """The slots, mapped.
+    """The mapped slots.
 
     Args:
         fd: the memory file.
-        workers: how many workers.
-        capacity: boards that a slot holds.
+        workers: number of workers.
+        capacity: boards of a slot.
     """
 
     def __init__(self, fd: int, workers: int, capacity: int) -> None:
@@ -70,7 +70,7 @@ class Slots:
 
     @classmethod
     def create(cls, workers: int, capacity: int) -> Slots:
-        """New memory, all zero; the descriptor is closed on exec unless passed on by name."""
+        """Create the memory, all zero; its descriptor is closed on exec unless passed by number."""
         fd = os.memfd_create("tape2048-slots")
         os.ftruncate(fd, workers * SLOTS_PER_WORKER * _slot_dtype(capacity).itemsize)
         return cls(fd, workers, capacity)

@@ -1,6 +1,6 @@
-"""From a player's scores to moves: legality, argmax, softmax, cuts and random moves, compiled.
+"""Compiled choice of moves from a player's scores: legality, argmax, softmax, cuts, random moves.
 
-The draws come from the generators of the games (:mod:`tape2048_recorder.players.sampling` says how many).
+The draws come from the games' generators; :mod:`tape2048_recorder.players.sampling` documents their number.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from tape2048_recorder.players.sampling import METHODS, Sampling
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Policy", "choose_moves", "choose_random", "policy_of", "stir_moves"]
-
 U64 = np.uint64
 _NEVER = U64(0xFFFFFFFFFFFFFFFF)
 _ARGMAX, _SOFTMAX, _TOP_K, _TOP_P = range(len(METHODS))
 
 
 class Policy(NamedTuple):
-    """:class:`~tape2048_recorder.players.sampling.Sampling` as the kernel takes it."""
+    """:class:`~tape2048_recorder.players.sampling.Sampling` for the kernel."""
 
     method: np.uint64
     temperature: np.float64
@@ -42,7 +40,7 @@ class Policy(NamedTuple):
 
 
 def policy_of(sampling: Sampling) -> Policy:
-    """The kernel's form of these settings."""
+    """Convert settings for the kernel."""
     return Policy(
         method=U64(METHODS.index(sampling.method)),
         temperature=np.float64(sampling.temperature),
@@ -57,7 +55,7 @@ def policy_of(sampling: Sampling) -> Policy:
 
 
 def _random_moves() -> npt.NDArray[np.uint8]:
-    """``[24 * 16]``: for each order of the moves and legal mask, the first legal move in that order."""
+    """Return ``u8[24 * 16]``: the first legal move for each order of the moves and legal mask."""
     table = np.zeros((len(_ORDERS), 16), dtype=np.uint8)
     for index, order in enumerate(_ORDERS):
         for legal in range(1, 16):
@@ -73,7 +71,7 @@ _ORDER_COUNT = U64(len(_ORDERS))
 
 @kernel
 def choose_random(lanes: Any, moves: Any) -> None:
-    """Uniformly random legal moves: the very ones that the player ``random`` draws for the same games."""
+    """Draw uniformly random legal moves, the same as the player ``random`` for the same games."""
     for i in range(moves.shape[0]):
         draw, state = rng.bounded(lanes.states[i], lanes.gammas[i], _ORDER_COUNT)
         lanes.states[i] = state
@@ -82,14 +80,14 @@ def choose_random(lanes: Any, moves: Any) -> None:
 
 @register_jitable
 def _random_legal(legal: Any, state: Any, gamma: Any) -> Any:
-    """A uniformly random legal move: ``(move, state)``."""
+    """Draw a uniformly random legal move: ``(move, state)``."""
     draw, state = rng.bounded(state, gamma, popcount(legal))
     return popcount(select_bit(legal, draw) - U64(1)), state
 
 
 @register_jitable
 def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any) -> Any:
-    """The move, or with the chance of epsilon a random one: ``(move, state)``."""
+    """Replace the move by a random one with probability epsilon: ``(move, state)``."""
     if policy.epsilon > 0.0 and policy.epsilon_start <= step < policy.epsilon_stop:
         draw, state = rng.uniform(state, gamma)
         if draw < policy.epsilon:
@@ -99,7 +97,7 @@ def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any)
 
 @register_jitable
 def _rank(scores: Any, i: Any, legal: Any, move: Any) -> int:
-    """How many legal moves come before this one: higher scores first, then lower numbers."""
+    """Return the rank of a move among the legal ones: higher scores first, then lower numbers."""
     before = 0
     mine = scores[i, move]
     for other in range(4):
@@ -116,7 +114,7 @@ def _weight(policy: Any, score: Any, best: Any) -> Any:
 
 @register_jitable
 def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, gamma: Any) -> Any:
-    """A move by softmax over what the cuts leave of the legal ones: ``(move, state)``."""
+    """Draw a legal move by softmax within the cuts: ``(move, state)``."""
     total = 0.0
     for move in range(4):
         if (legal >> U64(move)) & U64(1):
@@ -146,7 +144,7 @@ def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, g
     for move in range(4):
         if (legal >> U64(move)) & U64(1) and _rank(scores, i, legal, move) < keep:
             weight = _weight(policy, scores[i, move], best)
-            # Rounding may leave a little past the last one: it stays with the last that has a weight.
+            # Rounding may leave a remainder: it counts for the last move with a weight.
             if weight > 0.0 and left >= 0.0:
                 chosen = U64(move)
             left -= weight
@@ -155,17 +153,17 @@ def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, g
 
 @kernel
 def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
-    """Moves from scores.
+    """Choose moves from scores.
 
     Args:
         lanes: a group.
-        scores: ``f32[n, 4]``, one row for each lane that plays; those of illegal moves are not looked at.
+        scores: ``f32[n, 4]``, one row for each lane that plays; scores of illegal moves are ignored.
         policy: a :class:`Policy`.
         moves: ``u8[n]``, filled.
 
     Returns:
-        -1; or the first lane with a legal move whose score is NaN or +inf, or without a finite one. Moves
-        and generators are then not to be used.
+        -1; or the first lane with a legal move whose score is NaN or +inf, or without a finite score. Moves
+        and generators are then invalid.
     """
     one = U64(1)
     for i in range(moves.shape[0]):
@@ -194,7 +192,7 @@ def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
 
 @kernel
 def stir_moves(lanes: Any, policy: Any, moves: Any) -> None:
-    """Replace moves by random ones with the chance of epsilon; ``moves`` are legal."""
+    """Replace legal moves by random ones with probability epsilon."""
     for i in range(moves.shape[0]):
         move, state = _stir(
             policy, U64(moves[i]), U64(lanes.legal[i]), lanes.steps[i], lanes.states[i], lanes.gammas[i]

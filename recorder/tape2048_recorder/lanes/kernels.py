@@ -1,7 +1,7 @@
-"""What happens on the boards of many lanes at once, compiled.
+"""Compiled steps of many lanes.
 
-Everything here walks the lanes in order, so that their arrays stream through the caches, and takes no branch
-on what a look-up gave: moves are done by masks, and a legal mask is eight look-ups of a byte.
+The kernels walk the lanes in order, so that their arrays stream through the caches, and do not branch on
+looked-up values: masks select the move, and a legal mask is eight look-ups of a byte.
 """
 
 from __future__ import annotations
@@ -28,25 +28,13 @@ from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game
 from tape2048_recorder.lanes.arrays import CHUNK_STEPS
 
-__all__ = [
-    "BLOCK_FULL",
-    "LANES_FREE",
-    "LOG_BROKEN",
-    "SETTLED",
-    "advance",
-    "close_free",
-    "fill_free",
-    "first_illegal",
-    "settle",
-]
-
 U64 = np.uint64
 
-# Why ``settle`` came back.
-SETTLED = 0  # every game that ended is recorded, and its lane plays another one
-BLOCK_FULL = 1  # the next game has no place in the block
+# Why ``settle`` returned.
+SETTLED = 0  # every ended game is recorded, and its lane plays another one
+BLOCK_FULL = 1  # no room for the next game in the block
 LANES_FREE = 2  # lanes are free, and no game waits
-LOG_BROKEN = 3  # a game's log does not lead to the board that its lane holds
+LOG_BROKEN = 3  # a game's log does not lead to its lane's board
 
 _PLAYING, _OVER, _RECORDED, _REFILLED = range(4)
 
@@ -65,7 +53,7 @@ _ROW_LEGAL.flags.writeable = False
 
 @register_jitable
 def _legal(board: Any, columns: Any) -> Any:
-    """The legal mask of a board and its transpose, as a ``u64``."""
+    """Return the legal mask of a board and its transpose, as a ``u64``."""
     across = (
         _ROW_LEGAL[row(board, 0)]
         | _ROW_LEGAL[row(board, 1)]
@@ -83,7 +71,7 @@ def _legal(board: Any, columns: Any) -> Any:
 
 @register_jitable
 def _slide(board: Any, move: Any) -> Any:
-    """The afterstate of a move, without a branch on which one it is."""
+    """Return the afterstate of a move, without a branch on the move."""
     vertical = (move >> U64(1)) - U64(1)  # all ones where the move is up or down
     source = board ^ ((board ^ transpose(board)) & vertical)
     after = slide_rows(source, move & U64(1))
@@ -92,7 +80,7 @@ def _slide(board: Any, move: Any) -> Any:
 
 @register_jitable
 def _show(lanes: Any, i: Any, board: Any) -> Any:
-    """Put a board where the player sees it; returns its legal mask."""
+    """Store a board in the arrays of a lane, and return its legal mask."""
     legal = _legal(board, transpose(board))
     lanes.boards[i] = board
     lanes.legal[i] = np.uint8(legal)
@@ -103,7 +91,7 @@ def _show(lanes: Any, i: Any, board: Any) -> Any:
 
 @kernel
 def first_illegal(lanes: Any, moves: Any) -> int:
-    """The first lane whose move is not a legal one, or -1.
+    """Return the first lane with an illegal move, or -1.
 
     Args:
         lanes: a group.
@@ -124,12 +112,9 @@ def first_illegal(lanes: Any, moves: Any) -> int:
 
 @kernel
 def advance(lanes: Any, moves: Any, log: Any) -> int:
-    """Make a move in every lane, and let a tile appear; lanes whose games have ended are put in ``over``.
+    """Make a move and a spawn in every lane, list ended games in ``over``, and return their number.
 
     Every move must be legal, and the log must have a free chunk for each lane.
-
-    Returns:
-        How many games have ended.
     """
     over = U64(0)
     ten = U64(10)
@@ -166,7 +151,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
 
 @register_jitable
 def _record(lanes: Any, i: Any, log: Any, block: Any, record_action: bool, rate: Any) -> Any:
-    """Play a lane's game again from its log into the block; whether it led to the lane's board."""
+    """Replay a lane's game from its log into the block; return whether it led to the lane's board."""
     row_bytes = U64(_LONG_ROW if record_action else _SHORT_ROW)
     run_id = lanes.ids[i]
     steps = lanes.steps[i]
@@ -212,7 +197,7 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, record_action: bool, rate:
 
 @register_jitable
 def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
-    """Give a lane's chunks back."""
+    """Free a lane's chunks."""
     chunk = lanes.heads[i]
     free = log.counts[0]
     for _ in range((lanes.steps[i] + _CHUNK - U64(1)) // _CHUNK):
@@ -224,7 +209,7 @@ def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
 
 @register_jitable
 def _begin(lanes: Any, i: Any, waiting: Any) -> None:
-    """Begin the next game that waits in a lane."""
+    """Start the next waiting game in a lane."""
     at = waiting.counts[0]
     waiting.counts[0] = at + U64(1)
     board, _, state, gamma = new_game(waiting.seeds[at])
@@ -238,7 +223,7 @@ def _begin(lanes: Any, i: Any, waiting: Any) -> None:
 
 @kernel
 def settle(lanes: Any, log: Any, block: Any, waiting: Any, record_action: bool, sample_rate: Any) -> int:
-    """Record the games that have ended, and begin others in their lanes; goes on where it came back.
+    """Record the ended games, and start others in their lanes; resume where the last call returned.
 
     Returns:
         :data:`SETTLED`, :data:`BLOCK_FULL`, :data:`LANES_FREE` or :data:`LOG_BROKEN`.
@@ -267,7 +252,7 @@ def settle(lanes: Any, log: Any, block: Any, waiting: Any, record_action: bool, 
 
 @kernel
 def fill_free(lanes: Any, waiting: Any) -> int:
-    """Begin games that wait in lanes that do not play; returns how many lanes play."""
+    """Start waiting games in idle lanes, and return how many lanes play."""
     while lanes.counts[_PLAYING] < U64(lanes.boards.shape[0]) and waiting.counts[0] < U64(
         waiting.ids.shape[0]
     ):
@@ -278,7 +263,7 @@ def fill_free(lanes: Any, waiting: Any) -> int:
 
 @kernel
 def close_free(lanes: Any) -> int:
-    """Close the lanes that ended and got no other game: the last ones move up. Returns how many play."""
+    """Close the ended lanes without another game by moving the last ones up; return how many play."""
     one = U64(1)
     playing = lanes.counts[_PLAYING]
     index = lanes.counts[_OVER]

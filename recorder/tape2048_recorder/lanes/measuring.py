@@ -1,4 +1,4 @@
-"""How fast a batched player plays in lanes, and where the time goes."""
+"""Speed of a batched player in lanes, and the shares of its time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from tape2048_recorder.players.batch import ArgValue
     from tape2048_recorder.players.sampling import Sampling
 
-__all__ = ["NULL", "Measurement", "measure"]
-
-#: The name of random moves in compiled code: what lanes cost without a model.
+#: The name of random moves in compiled code: the cost of lanes without a model.
 NULL = "null"
 
 _BLOCK_ROWS = 262_144
 _BLOCK_RUNS = 16_384
 
-#: How long is played between two words to whoever waits.
+#: Seconds between two calls of ``progress``.
 _SLICE_S = 0.2
 
 
@@ -38,14 +36,14 @@ class Measurement(msgspec.Struct, frozen=True):
 
     Attributes:
         lanes: games in lockstep.
-        moves: made while the clock ran.
-        moves_per_s: of elapsed time.
-        moves_per_cpu_s: of this process's CPU time.
+        moves: moves while the clock ran.
+        moves_per_s: per second of elapsed time.
+        moves_per_cpu_s: per second of this process's CPU time.
         calls_per_s: answers of the player a second.
         model: share of the elapsed time in the player.
-        rules: share in choosing among scores, moving and showing boards.
-        record: share in turning finished games into rows.
-        rest: share in everything else.
+        rules: share in choosing from scores, moves and spawns.
+        record: share in building the rows of finished games.
+        rest: share of all else.
     """
 
     lanes: int
@@ -60,7 +58,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class _Endless:
-    """Games without end; what is finished is counted and forgotten."""
+    """A source of games without end, which drops the finished ones."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -83,20 +81,20 @@ def measure(
     seconds: float,
     progress: Callable[[float], None] | None = None,
 ) -> Measurement:
-    """Play for a while, recording into memory, and say where the time went.
+    """Play for a while, recording into memory, and measure.
 
-    Half of ``seconds`` goes by before the clock starts, so that games of all ages are in play.
+    Plays for half of ``seconds`` before the clock starts, so that games of all ages are in play.
 
     Args:
         name: of a batched player, or :data:`NULL`.
-        args: what its factory is called with.
+        args: arguments of its factory.
         lanes: games in lockstep.
-        sampling: how scores become moves.
-        seconds: how long to measure.
-        progress: called now and then with the share that is done; what it takes is not measured.
+        sampling: sampling of moves from scores.
+        seconds: duration of the measurement.
+        progress: called about five times a second with the share done; its time does not count.
 
     Raises:
-        PlayerError: the player cannot be used.
+        PlayerError: the player failed.
     """
     player = NullPlayer() if name == NULL else Caller(make_batch_player(name, args), name)
     finished = Finished(rows_max=_BLOCK_ROWS, runs_max=_BLOCK_RUNS, record_action=False, sample_rate=1)
@@ -107,53 +105,39 @@ def measure(
     new_table().warm_up()
     finished.drop_block()
     table = new_table()
-    done = _Share(progress, 1.5 * seconds)
-    _play(table, seconds / 2, done)
-    steps, model_ns = table.steps, table.model_ns
-    rules_ns, record_ns = table.rules_ns, table.record_ns
-    calls = player.calls if isinstance(player, Caller) else 0
-    elapsed, cpu = _play(table, seconds, done)
-    model = (table.model_ns - model_ns) / elapsed / 1e9
-    record = (table.record_ns - record_ns) / elapsed / 1e9
-    rules = (table.rules_ns - rules_ns) / elapsed / 1e9 - record
-    moves = table.steps - steps
+
+    def counters() -> npt.NDArray[np.float64]:
+        calls = player.calls if isinstance(player, Caller) else 0
+        return np.array([table.steps, calls, table.model_ns, table.rules_ns, table.record_ns], np.float64)
+
+    def play(seconds: float, done_s: float) -> tuple[float, float]:
+        """Play for ``seconds``, after ``done_s``; return the elapsed seconds and the CPU seconds."""
+        elapsed = cpu = 0.0
+        while elapsed < seconds:
+            begin, cpu_begin = time.perf_counter(), time.process_time()
+            end = begin + min(_SLICE_S, seconds - elapsed)
+            while time.perf_counter() < end:
+                table.tick()
+            elapsed += time.perf_counter() - begin
+            cpu += time.process_time() - cpu_begin
+            if progress is not None:
+                progress(min(1.0, (done_s + elapsed) / total_s))
+        return elapsed, cpu
+
+    total_s = 1.5 * seconds
+    play(seconds / 2, 0.0)
+    before = counters()
+    elapsed, cpu = play(seconds, seconds / 2)
+    moves, calls, *parts_ns = (counters() - before).tolist()
+    model, rules, record = (ns / elapsed / 1e9 for ns in parts_ns)
     return Measurement(
         lanes=lanes,
-        moves=moves,
+        moves=int(moves),
         moves_per_s=moves / elapsed,
         moves_per_cpu_s=moves / max(cpu, 1e-9),
-        calls_per_s=((player.calls if isinstance(player, Caller) else 0) - calls) / elapsed,
+        calls_per_s=calls / elapsed,
         model=model,
-        rules=rules,
+        rules=rules - record,
         record=record,
-        rest=max(0.0, 1 - model - rules - record),
+        rest=max(0.0, 1 - model - rules),
     )
-
-
-class _Share:
-    """Tells somebody, if there is anybody, the share of some seconds that has been played."""
-
-    def __init__(self, tell: Callable[[float], None] | None, whole_s: float) -> None:
-        self._tell = tell
-        self._whole_s = whole_s
-        self._done_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        self._done_s += seconds
-        if self._tell is not None:
-            self._tell(min(1.0, self._done_s / self._whole_s))
-
-
-def _play(table: Table, seconds: float, done: _Share) -> tuple[float, float]:
-    """Play for so long; returns the seconds and the CPU seconds that it took."""
-    elapsed = cpu = 0.0
-    while elapsed < seconds:
-        begin, cpu_begin = time.perf_counter(), time.process_time()
-        end = begin + min(_SLICE_S, seconds - elapsed)
-        while time.perf_counter() < end:
-            table.tick()
-        taken = time.perf_counter() - begin
-        elapsed += taken
-        cpu += time.process_time() - cpu_begin
-        done.add(taken)
-    return elapsed, cpu

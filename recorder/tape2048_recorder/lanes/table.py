@@ -1,7 +1,7 @@
-"""The lanes of one player: asks it, moves, records what has ended, and begins other games.
+"""The lanes of one player: calls to it, moves, recording of ended games, and new games.
 
-Two groups of lanes alternate: while a player that can (see :mod:`tape2048_recorder.players.batch`) computes
-one group's answer, the rules of the other run.
+Two groups of lanes alternate: while an asynchronous player (see :mod:`tape2048_recorder.players.batch`)
+computes one group's answer, the rules of the other run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tape2048.errors import BookkeepingError, PlayerAnswerError
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.lanes.arrays import Finished, Waiting, new_lanes, new_log
 from tape2048_recorder.lanes.choosing import choose_moves, choose_random, policy_of, stir_moves
-from tape2048_recorder.players.batch import Caller, place_of
+from tape2048_recorder.players.batch import Caller, describe_place
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,31 +24,26 @@ if TYPE_CHECKING:
     from tape2048_recorder.players.batch import Views
     from tape2048_recorder.players.sampling import Sampling
 
-__all__ = ["NullPlayer", "Source", "Table"]
-
-#: Games asked for at once, as a share of the lanes: each asking is a message and an answer.
+#: Divisor of the lanes for the number of games in one request: each is a message and an answer.
 _ASK_SHARE = 8
 
 
 class NullPlayer:
-    """Uniformly random legal moves in compiled code: what lanes cost without a model.
-
-    It plays the games of the player ``random``, bit for bit.
-    """
+    """Uniformly random legal moves in compiled code: the games of the player ``random``, bit for bit."""
 
 
 class Source(Protocol):
-    """Where a table's games come from, and where its finished ones go."""
+    """Source of a table's games, and sink of its finished ones."""
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Up to about ``want`` games as ids and seeds, or None where no more are to begin."""
+        """Return about ``want`` games as ids and seeds, or None where no more are to start."""
 
     def flush(self, table: Table) -> None:
-        """Take the games out of ``table.finished``, which is full."""
+        """Remove the games from ``table.finished``, which is full."""
 
 
 class _Group:
-    """Lanes that are asked about at once."""
+    """Lanes of one batch."""
 
     def __init__(self, count: int) -> None:
         self.lanes = new_lanes(count)
@@ -56,7 +51,7 @@ class _Group:
         boards, legal = self.lanes.boards.view(), self.lanes.legal.view()
         exps = self.lanes.exps.view(np.uint8)
         for array in (boards, legal, exps):
-            array.flags.writeable = False  # a player that writes into its input must not change the games
+            array.flags.writeable = False  # the player must not change the games
         self._all = boards, legal, exps
         self._views = self._all
 
@@ -66,7 +61,7 @@ class _Group:
 
     @property
     def views(self) -> Views:
-        """What the player sees of the lanes that play."""
+        """The player's view of the lanes that play."""
         n = self.playing
         if len(self._views[0]) != n:
             boards, legal, exps = self._all
@@ -78,18 +73,18 @@ class Table:
     """The lanes of one player.
 
     Args:
-        player: who chooses; a :class:`NullPlayer` is played in compiled code.
+        player: chooses the moves; a :class:`NullPlayer` runs as compiled code.
         lanes: games in lockstep.
-        sampling: how scores become moves.
+        sampling: sampling of moves from scores.
         finished: receives the finished games.
-        source: gives games, and takes them.
+        source: of games.
+        generation: of the weights, counted by the daemon.
 
     Attributes:
-        generation: which weights play, counted by the daemon.
-        refill: whether lanes that end get other games.
-        steps: moves made.
-        rules_ns: nanoseconds from an answer to the next question: choosing, moving, recording.
-        record_ns: of these, those in which finished games became rows.
+        refill: whether lanes get another game after theirs.
+        steps: number of moves.
+        rules_ns: nanoseconds from an answer to the next call: choosing, moving, recording.
+        record_ns: the part of these that recorded finished games.
     """
 
     def __init__(
@@ -115,9 +110,9 @@ class Table:
         self._source = source
         sizes = [lanes - lanes // 2, lanes // 2] if lanes > 1 else [1]
         self._groups = [_Group(size) for size in sizes]
-        self._asked: deque[_Group] = deque()  # in the order in which answers come
+        self._asked: deque[_Group] = deque()  # in the order of the answers
         self._log = new_log(2 * lanes)
-        self._waiting = _waiting(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64))
+        self._waiting = _waiting(*np.empty((2, 0), dtype=np.uint64))
         self._ask_games = lanes // _ASK_SHARE + 1
 
     @property
@@ -131,7 +126,7 @@ class Table:
         return self._caller.model_ns if self._caller is not None else 0
 
     def warm_up(self) -> None:
-        """Compile everything, and let the player make first moves; the table is to be thrown away."""
+        """Compile the kernels, and warm the player up with first moves; do not use the table afterwards."""
         if self._caller is not None:
             self._caller.warm_up(len(self._groups[0].moves))
         group = self._groups[0]
@@ -142,24 +137,22 @@ class Table:
             self._caller.drain()
 
     def tick(self) -> int:
-        """A move in every lane. Returns how many were made; 0 where no game is left to play.
+        """Make a move in every lane; return the number of moves, 0 where no game is left.
 
         Raises:
-            PlayerError: the player raised, or its answer is not what the contract says. No lane of its
-                group has moved; finished games are whole.
+            PlayerError: the player raised, or its answer violates the contract. No lane of its group has
+                moved; finished games are complete.
         """
         for group in self._groups:
             if group not in self._asked:
                 self._fill(group)
                 self._ask(group)
-        made = 0
-        for _ in range(len(self._asked)):
-            made += self._round(self._asked.popleft())
+        made = sum(self._round(self._asked.popleft()) for _ in range(len(self._asked)))
         self.steps += made
         return made
 
     def retire(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Begin no more games; returns those that wait, as ids and seeds."""
+        """Start no more games; return those that wait, as ids and seeds."""
         self.refill = False
         begun = int(self._waiting.counts[0])
         rest = self._waiting.ids[begun:], self._waiting.seeds[begun:]
@@ -167,7 +160,7 @@ class Table:
         return rest
 
     def give(self, ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> None:
-        """Give games to play, behind those that wait."""
+        """Append games to those that wait."""
         begun = int(self._waiting.counts[0])
         self._waiting = _waiting(
             np.concatenate([self._waiting.ids[begun:], ids]),
@@ -175,7 +168,7 @@ class Table:
         )
 
     def _more(self) -> bool:
-        """Get more games, if there are any."""
+        """Request games; return whether there were any."""
         games = self._source.more(self._ask_games) if self.refill else None
         if games is None or not len(games[0]):
             return False
@@ -195,7 +188,7 @@ class Table:
             self._caller.submit(group.views)
 
     def _round(self, group: _Group) -> int:
-        """Take the answer for a group, move, and ask about the boards that come of it."""
+        """Collect the answer for a group, move, and submit the new boards."""
         n = group.playing
         views, moves = group.views, group.moves[:n]
         answer = self._caller.collect() if self._caller is not None else None
@@ -206,14 +199,14 @@ class Table:
             self._take_moves(group, answer, views, moves)
         elif (bad := int(choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
             assert self._caller is not None
+            place = describe_place(self._caller.name, bad, views)
             raise PlayerAnswerError(
-                f"{place_of(self._caller.name, bad, views)}: found scores {answer[bad].tolist()}; expected "
+                f"{place}: found scores {answer[bad].tolist()}; expected "
                 "numbers for the legal moves, neither NaN nor inf, and not all -inf"
             )
         if int(self._log.counts[0]) < n:
             self._log = new_log(2 * len(self._log.links), self._log)
-        over = kernels.advance(group.lanes, moves, self._log)
-        if over:
+        if kernels.advance(group.lanes, moves, self._log):
             settling = time.perf_counter_ns()
             self._settle(group)
             self.record_ns += time.perf_counter_ns() - settling
@@ -227,14 +220,15 @@ class Table:
         assert self._caller is not None
         bad = int(kernels.first_illegal(group.lanes, answer))
         if bad >= 0:
+            place = describe_place(self._caller.name, bad, views)
             raise PlayerAnswerError(
-                f"{place_of(self._caller.name, bad, views)}: found move {answer[bad]}; expected a legal one",
+                f"{place}: found move {answer[bad]}; expected a legal one",
                 hint="answer scores (float32[n, 4]) to leave legality to the recorder",
             )
         if self._needs_scores:
+            place = describe_place(self._caller.name, 0, views)
             raise PlayerAnswerError(
-                f"{place_of(self._caller.name, 0, views)}: found moves, expected scores, since [sampling] "
-                "draws from them",
+                f"{place}: found moves, expected scores, since [sampling] draws from them",
                 hint='answer float32[n, 4], or set method = "argmax"',
             )
         moves[:] = answer
@@ -246,7 +240,7 @@ class Table:
         return self.finished.record_action, np.uint64(self.finished.sample_rate)
 
     def _settle(self, group: _Group) -> None:
-        """Record the games that have ended, and begin others in their lanes while there are some."""
+        """Record the ended games, and start others in their lanes while there are any."""
         while True:
             status = kernels.settle(
                 group.lanes, self._log, self.finished.arrays, self._waiting, *self._recording_as

@@ -8,17 +8,17 @@
     model = "policy.safetensors"
     module = "my.nets:policy"
 
-The model takes ``int64[B, 16]``, the exponents of the tiles, and gives ``[B, 4]``, scores for up, down, left
-and right. It is loaded from
+The model maps ``i64[B, 16]``, the exponents of the tiles, to ``[B, 4]``, scores for up, down, left and right.
+It is loaded from
 
-* ``*.pt2``: what ``torch.export.save`` wrote, exported for batches of ``batch`` boards or of any size;
-* ``*.safetensors``: weights, for the module that ``module`` makes (``package.module:factory`` or
-  ``file.py:factory``, called with the arguments that are left over);
-* any other name: TorchScript, as ``torch.jit.save`` wrote it.
+* ``*.pt2``: a file of ``torch.export.save``, exported for batches of ``batch`` boards or of any size;
+* ``*.safetensors``: weights for the module of the factory ``module`` (``package.module:factory`` or
+  ``file.py:factory``, called with the remaining arguments);
+* any other name: TorchScript, a file of ``torch.jit.save``.
 
-Batches always have the same shape; what is left of the last one is padded. On CUDA the model runs in
-bfloat16, batches go through pinned buffers, and the whole computation is one CUDA graph where it can be
-captured; two batches may be under way. On a CPU it runs in float32 in the worker's one thread.
+Batches always have the same shape, and the last one is padded. On CUDA the model runs in bfloat16, batches
+go through pinned buffers, and the whole computation is one CUDA graph where it can be captured; two batches
+may be in flight. On a CPU it runs in float32 in the worker's one thread.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, MissingPackageError, PlayerAnswerError, TapeError, WeightsError
+from tape2048_recorder.models.padding import PaddedModel
 from tape2048_recorder.players.batch import make_batch_player
 
 try:
     import torch
-except ImportError as error:  # the extra is named where the player is
+except ImportError as error:  # the message names the extra
     raise MissingPackageError(
         "a TorchPlayer needs torch, which is not installed", hint="pip install 'tape2048[torch]'"
     ) from error
@@ -48,11 +49,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["CudaPlayer", "TorchPlayer", "load_model", "make"]
-
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-#: Calls before a CUDA graph is captured: libraries choose their algorithms and allocate in the first ones.
+#: Calls before the capture of a CUDA graph: libraries choose algorithms and allocate in the first calls.
 _WARM_CALLS = 3
 
 
@@ -63,24 +62,24 @@ def make(
     device: str = "auto",
     dtype: str = "auto",
     batch: int = 0,
-    compile: bool = False,  # noqa: A002 - the word of torch
+    compile: bool = False,  # noqa: A002 - torch's name
     **module_args: Any,
 ) -> TorchPlayer:
-    """The player of a model's file.
+    """Return the player of a model's file.
 
     Args:
         model: the file.
-        module: for ``.safetensors``, what makes the module.
-        device: ``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        module: for ``.safetensors``, the factory of the module.
+        device: ``auto`` (CUDA if available), ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: ``auto`` (bfloat16 on CUDA, float32 on a CPU), or one of float32, bfloat16, float16.
-        batch: boards to a call; 0: as many as come at once. The games of a session follow from this number
-            where a model's sums depend on shapes: set it, and the number of lanes does not matter.
-        compile: whether to run the model through ``torch.compile``.
+        batch: boards of a batch; 0: the largest number of lanes in a call. Where a model's sums depend on
+            shapes, games depend on this number; if it is set, they do not depend on the number of lanes.
+        compile: whether to use ``torch.compile``.
         module_args: further arguments of ``module``.
 
     Raises:
-        ConfigError: an argument that cannot be, or CUDA where torch finds none.
-        WeightsError: the file is not there, not whole, or does not fit the module.
+        ConfigError: an invalid argument, or torch finds no CUDA.
+        WeightsError: the file is missing or damaged, or does not fit the module.
         MissingPackageError: ``.safetensors`` without that package.
     """
     if device == "auto":
@@ -90,7 +89,7 @@ def make(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
             f"found device = {device!r}, and torch finds no CUDA",
-            hint="see torch.cuda.is_available(); device = 'auto' takes what there is",
+            hint="see torch.cuda.is_available(); device = 'auto' uses the CPU then",
         )
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
@@ -113,15 +112,15 @@ def make(
 
 
 def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[torch.nn.Module, str]:
-    """A model, and the SHA-256 of its file.
+    """Load a model; return it with the SHA-256 of its file.
 
     Raises:
-        ConfigError: ``module`` and the file's kind do not go together.
+        ConfigError: ``module`` is missing for weights, or given for another kind of file.
         WeightsError: the file cannot be loaded.
     """
     is_weights = path.suffix == ".safetensors"
     if is_weights != bool(module):
-        need = "module=package.module:factory, which makes what the weights are for"
+        need = "module=package.module:factory, which returns the module for the weights"
         raise ConfigError(
             f"found {path.name} {'without' if is_weights else 'with'} module; expected "
             f"{need if is_weights else 'none: the file has the module'}"
@@ -141,25 +140,23 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
             net = torch.export.load(path).module()
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is, and files of it remain
+                warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript
                 net = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except TapeError:  # what its module's factory says of itself
+    except TapeError:  # from the module's factory
         raise
     except Exception as error:
         raise WeightsError(
             f"cannot be loaded: {type(error).__name__}: {error}",
             path=path,
-            hint="a checkpoint is to be written under another name and renamed when it is whole",
+            hint="write a checkpoint under another name, and rename it when it is complete",
         ) from error
-    with contextlib.suppress(
-        NotImplementedError
-    ):  # an exported module is in the mode that it was exported in
+    with contextlib.suppress(NotImplementedError):  # an exported module has a fixed mode
         net.eval()
     return net, digest
 
 
 def _with_weights(path: Path, module: str, module_args: dict[str, Any]) -> torch.nn.Module:
-    """The module that a factory makes, with the weights of a file."""
+    """Call a factory, and load the weights of a file into its module."""
     try:
         from safetensors.torch import load_file
     except ImportError as error:
@@ -175,16 +172,16 @@ def _with_weights(path: Path, module: str, module_args: dict[str, Any]) -> torch
     return net
 
 
-class TorchPlayer:
+class TorchPlayer(PaddedModel):
     """A model on the CPU.
 
     Args:
-        net: from ``int64[B, 16]`` to scores ``[B, 4]``.
+        net: from ``i64[B, 16]`` to scores ``[B, 4]``.
         device: torch's name of the device.
-        dtype: what its parameters and inputs of floating point are turned to.
-        batch: boards to a call; 0: what :meth:`warm_up` is told.
-        compiled: whether ``torch.compile`` goes over it.
-        sha256: what tells it from others.
+        dtype: of its floating-point parameters.
+        batch: boards of a batch; 0: the number given to :meth:`warm_up`.
+        compiled: whether to use ``torch.compile``.
+        sha256: the player's identity.
     """
 
     def __init__(
@@ -197,69 +194,36 @@ class TorchPlayer:
         compiled: bool = False,
         sha256: str = "",
     ) -> None:
+        super().__init__(batch)
         self.sha256 = sha256
         self._device = torch.device(device)
-        self._net: Callable[[torch.Tensor], torch.Tensor] = _placed(net, self._device, dtype)
+        with contextlib.suppress(NotImplementedError, AttributeError, RuntimeError):  # not all can move
+            net = net.to(device=self._device, dtype=dtype)
+        self._net: Callable[[torch.Tensor], torch.Tensor] = net
         if compiled:
-            self._net = torch.compile(self._net, dynamic=False)
-        self._fixed = batch > 0
-        self._batch = batch
-        self._warm = False
-
-    def warm_up(self, n: int) -> None:
-        """Fix the batches' shape, compile, and see whether a board's scores depend on its place.
-
-        Raises:
-            PlayerAnswerError: the model gives something else than four scores a board.
-        """
-        self._batch = self._batch or n
-        self._prepare()
-        self._warm = True
-        board = np.arange(16, dtype=np.uint8) % 12
-        scores = self._scores(np.tile(board, (self._batch, 1)))
-        if self._fixed and (scores != scores[0]).any():
-            warnings.warn(
-                f"a board's scores depend on its place in a batch of {self._batch}: the same seed "
-                "gives other games with other numbers of lanes or workers",
-                stacklevel=2,
-            )
+            self._net = torch.compile(net, dynamic=False)
 
     def _prepare(self) -> None:
-        """Make the buffers for batches of the size that is known now."""
         self._tokens = torch.zeros((self._batch, 16), dtype=torch.int64)
         self._input = self._tokens.numpy()
 
-    def __call__(
-        self, boards: npt.NDArray[np.uint64], _legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.float32]:
-        """Scores ``f32[n, 4]``."""
-        if not self._warm:
-            self.warm_up(len(boards))
-        return self._scores(exps)
+    def _run(self) -> npt.NDArray[np.float32]:
+        with torch.inference_mode():
+            return self._compute(self._tokens).float().numpy()
 
-    def _scores(self, exps: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        answer = np.empty((len(exps), 4), dtype=np.float32)
-        for first in range(0, len(exps), self._batch):
-            part = exps[first : first + self._batch]
-            self._input[: len(part)] = part  # behind it stands what was there
-            with torch.inference_mode():
-                scores = self._run(self._tokens)
-            answer[first : first + len(part)] = scores[: len(part)].float().numpy()
-        return answer
-
-    def _run(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _compute(self, tokens: torch.Tensor) -> torch.Tensor:
         scores = self._net(tokens)
         if not isinstance(scores, torch.Tensor) or scores.shape != (self._batch, 4):
             found = f"{tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
             raise PlayerAnswerError(
-                f"the model gave {found} for {counted(self._batch, 'board')}, "
+                f"the model returned {found} for {counted(self._batch, 'board')}, "
                 f"expected a tensor ({self._batch}, 4)"
             )
         return scores
 
 
 class _Slot:
-    """Buffers of one batch under way."""
+    """Buffers of one batch in flight."""
 
     def __init__(self, batch: int, device: torch.device) -> None:
         self.host_in = torch.zeros((batch, 16), dtype=torch.uint8, pin_memory=True)
@@ -272,36 +236,35 @@ class _Slot:
 
 
 class CudaPlayer(TorchPlayer):
-    """A model on a GPU: batches are copied and computed asynchronously, two at a time."""
+    """A model on a GPU, which copies and computes batches asynchronously, two at a time."""
 
     def warm_up(self, n: int) -> None:
-        """Make the buffers, and capture the graph."""
-        # One call takes a whole group of lanes, in one shape.
+        """Create the buffers, and capture the graph; one batch holds a whole group of lanes."""
         self._batch = max(self._batch, n)
         super().warm_up(n)
 
     def _prepare(self) -> None:
         self._slots = [_Slot(self._batch, self._device) for _ in range(2)]
         self._next = 0
-        self._under_way: list[_Slot] = []
+        self._in_flight: list[_Slot] = []
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         for slot in self._slots:
             self._capture(slot)
 
-    def _compute(self, slot: _Slot) -> None:
-        slot.device_out.copy_(self._run(slot.device_in.long()))
+    def _fill(self, slot: _Slot) -> None:
+        slot.device_out.copy_(self._compute(slot.device_in.long()))
 
     def _capture(self, slot: _Slot) -> None:
-        """Record the computation as a graph; models that cannot be captured run call by call."""
+        """Record the computation as a graph; models that cannot be captured run without."""
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(_WARM_CALLS):
-                self._compute(slot)
+                self._fill(slot)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.inference_mode(), torch.cuda.graph(graph, stream=self._stream):
-                self._compute(slot)
-        except RuntimeError:  # it synchronises, or allocates by what it computes
+                self._fill(slot)
+        except RuntimeError:  # it synchronises, or its allocations depend on data
             torch.cuda.synchronize(self._device)
             return
         slot.graph = graph
@@ -309,7 +272,7 @@ class CudaPlayer(TorchPlayer):
     def submit(
         self, _boards: npt.NDArray[np.uint64], _legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> None:
-        """Copy a batch to the device and begin to compute."""
+        """Copy a batch to the device, and start to compute."""
         slot = self._slots[self._next]
         self._next = 1 - self._next
         slot.rows = len(exps)
@@ -319,14 +282,14 @@ class CudaPlayer(TorchPlayer):
             if slot.graph is not None:
                 slot.graph.replay()
             else:
-                self._compute(slot)
+                self._fill(slot)
             slot.host_out.copy_(slot.device_out, non_blocking=True)
             slot.done.record(self._stream)
-        self._under_way.append(slot)
+        self._in_flight.append(slot)
 
     def collect(self) -> npt.NDArray[np.float32]:
-        """The scores of the oldest batch, once they are there (a view, good until two more batches)."""
-        slot = self._under_way.pop(0)
+        """Wait for the scores of the oldest batch (a view, valid until two more batches)."""
+        slot = self._in_flight.pop(0)
         slot.done.synchronize()
         scores: npt.NDArray[np.float32] = slot.host_out.numpy()[: slot.rows]
         return scores
@@ -334,10 +297,3 @@ class CudaPlayer(TorchPlayer):
     def _scores(self, exps: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         self.submit(np.empty(0, np.uint64), np.empty(0, np.uint8), exps)
         return self.collect().copy()
-
-
-def _placed(net: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """The model on its device, in its type; what takes neither runs as it is."""
-    with contextlib.suppress(NotImplementedError, AttributeError, RuntimeError):
-        net = net.to(device=device, dtype=dtype)
-    return net

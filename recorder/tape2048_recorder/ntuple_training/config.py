@@ -1,4 +1,4 @@
-"""What ``tape2048 train-player`` can be told, and the presets that make the networks we ship."""
+"""Settings of ``tape2048 train-player``, and the presets of the shipped networks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.ntuple.layout import TILES, Layout
 from tape2048.ntuple.network import DOWNGRADE
-from tape2048.settings.fields import Count, Settings, about, load_settings
+from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Configurations that come with the package; ``default`` and ``fast`` made the networks of those names.
+#: Configurations in the package; ``default`` and ``fast`` made the networks of those names.
 PRESETS = ("default", "fast", "strong")
 
 
 class TrainingConfig(Settings, frozen=True, kw_only=True):
-    """Everything that ``tape2048 train-player`` can be told."""
+    """All settings of ``tape2048 train-player``."""
 
     tuples: Annotated[
         str,
@@ -34,69 +34,62 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     stages: Annotated[
         str,
         about(
-            "the tiles from which on a board has tables of its own",
-            why="late boards are valued by late games alone",
+            "the highest tiles at which a new stage, with its own tables, begins",
+            why="only late games train the values of late boards",
             form="tiles in ascending order, separated by a space",
             pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
         ),
     ] = "8192 16384"
     split_moves: Annotated[
-        int,
+        NonNegative,
         about(
-            "moves after which the stages part; before, all boards use the first one's tables",
-            why="a stage begins with what the one before it knows, not with nothing",
-            ge=0,
+            "moves after which the stages split; before, all boards use the first stage's tables",
+            why="a stage starts from the values of the first, not from nothing",
         ),
     ] = 150_000_000
     initial_value: Annotated[
         float,
         about(
-            "the value of every board at the start; high values are explored (optimistic initialisation)",
+            "the initial value of every board; high values lead to exploration (optimistic initialisation)",
             why="0 learns fastest within an hour",
         ),
     ] = 0.0
     beta: Annotated[
         float,
         about(
-            "the learning rate, shared by the entries of a value",
-            why="temporal coherence lowers it itself",
+            "the learning rate, divided among the entries of a value",
+            why="temporal coherence lowers it",
             gt=0,
             le=1,
         ),
     ] = 1.0
     decay: Annotated[
-        float,
+        Share,
         about(
             "lambda of the lambda-return",
-            why="0.5 learned twice as fast as 0; 0.8 was noisier than it was fast",
-            ge=0,
-            le=1,
+            why="0.5 learned twice as fast as 0; 0.8 was noisier without being faster",
         ),
     ] = 0.5
     restart_moves_min: Annotated[
         Count,
         about(
-            "a game of at least this many moves is begun again from its middle",
-            why="late positions are rare without; a large number switches restarts off",
+            "games of at least this many moves restart from their middle",
+            why="late positions are rare without restarts; a large number switches them off",
         ),
     ] = 10
-    moves: Annotated[
-        Count,
-        about("moves to learn from", why="an hour or so on two cores"),
-    ] = 6_000_000_000
+    moves: Annotated[Count, about("moves to learn from", why="an hour or so on two cores")] = 6_000_000_000
     anneal_moves: Annotated[
-        int,
+        NonNegative,
         about(
             "the last moves, over which the learning rate falls to 0",
-            why="entries settle on means in place of their last games; a training that is cut short has none",
-            ge=0,
+            why="averages the entries over more games; a training that stops early has none",
         ),
     ] = 0
     threads: Annotated[
         int,
         about(
             "threads that play and learn into the same tables, without locks; 0: one for each core",
-            why="the seed decides the games of one; two learn 1.8 times as fast, about as much from a move",
+            why="one is reproducible; two learn 1.8 times as fast, and about as much from a move",
             ge=0,
             le=256,
         ),
@@ -104,30 +97,28 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     seed: Annotated[
         int,
         about(
-            "64 bits that decide the games of one thread alone",
-            why="a run can be repeated",
+            "64 bits that decide the games, with one thread",
+            why="a training can be repeated",
             le=2**64 - 1,
             ge=0,
         ),
     ] = 2048
     downgrade: Annotated[
-        int,
+        NonNegative,
         about(
-            "the highest tile from which on the player takes boards for smaller ones, unless told; 0: never",
+            "the player's default: from this highest tile on it chooses on a smaller board; 0: never",
             why="an hour shows a network few boards with a 16384, and it values them badly",
             form="a tile, or 0",
-            ge=0,
         ),
     ] = DOWNGRADE
     checkpoint_s: Annotated[
-        float,
-        about("seconds from one checkpoint to the next", why="what a crash may cost", gt=0),
+        Positive, about("seconds from one checkpoint to the next", why="the most that a crash costs")
     ] = 600.0
     quantise_step: Annotated[
         float,
         about(
-            "points of score that an int16 entry counts in; 0: float32",
-            why="half the cache, and a fifth of the file, for no strength that shows",
+            "points of score of one unit of an int16 entry; 0: float32",
+            why="half the cache and a fifth of the file, for no measurable strength",
             ge=0,
             le=1e6,
         ),
@@ -138,12 +129,12 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         """The network's tuples and stages.
 
         Raises:
-            ConfigError: they cannot be.
+            ConfigError: invalid tuples or stages.
         """
         return Layout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     def check(self) -> None:
-        """Refuse tuples, stages or a tile to downgrade from that no network can have.
+        """Check tuples, stages and the tile to downgrade from.
 
         Raises:
             ConfigError: found, and expected.
@@ -156,15 +147,15 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def thread_count(self) -> int:
-        """``threads``, with 0 replaced by the cores that this process may use now."""
+        """``threads``, or for 0 the number of available cores."""
         return self.threads or available_cores()
 
 
 def preset_path(name: str) -> Path:
-    """The file of a preset.
+    """Return the file of a preset.
 
     Raises:
-        UnknownKeyError: there is none of this name.
+        UnknownKeyError: no such preset.
     """
     if name not in PRESETS:
         raise UnknownKeyError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
@@ -172,11 +163,11 @@ def preset_path(name: str) -> Path:
 
 
 def load_training_config(path: Path, flags: Mapping[str, object] | None = None) -> TrainingConfig:
-    """The configuration of a file, with what flags say in place of it (None: not given).
+    """Read the configuration of a file, overridden by flags (None: not given).
 
     Raises:
-        UnknownKeyError: a setting that does not exist.
-        ConfigError: a value that cannot be, or a file that cannot be read.
+        UnknownKeyError: an unknown setting.
+        ConfigError: an invalid value, or an unreadable file.
     """
     listed_by = "tape2048 train-player --preset default --print-config"
     return load_settings(TrainingConfig, path, flags, listed_by=listed_by)

@@ -1,16 +1,16 @@
 r"""Temporal difference learning of afterstate values, compiled.
 
-A finished game is walked backwards. For the afterstate :math:`s_i` of its move :math:`i`, the reward
-:math:`r_{i+1}` of the next move and the afterstate that follows,
+It learns from a finished game backwards. For the afterstate :math:`s_i` of its move :math:`i`, the reward
+:math:`r_{i+1}` of the next move and the next afterstate,
 
 .. math::
 
     G_i = r_{i+1} + (1 - \lambda)\, V(s_{i+1}) + \lambda\, G_{i+1}, \qquad \delta_i = G_i - V(s_i),
 
 with :math:`G_i = 0` for the last one (the lambda-return of Sutton and Barto, 2nd ed., section 12.1, over
-afterstates as in Szubert and Jaskowski 2014). Walking backwards, :math:`V(s_{i+1})` has learned already
+afterstates as in Szubert and Jaskowski 2014). Backwards, :math:`V(s_{i+1})` has already learned
 (Matsuzaki, "Developing 2048 player with backward temporal coherence learning and restart", ACG 2017). Each of
-the :math:`m` entries that make :math:`V(s_i)` then moves with a rate of its own, by temporal coherence
+the :math:`m` entries of :math:`V(s_i)` then moves at its own rate, by temporal coherence
 (Beal and Smith 1999; Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018, section
 IV):
 
@@ -19,10 +19,9 @@ IV):
     w \leftarrow w + \frac{\beta}{m} \frac{|E|}{A}\, \delta, \qquad E \leftarrow E + \delta, \qquad
     A \leftarrow A + |\delta|
 
-where :math:`|E| / A` is 1 for an entry that has never been moved.
+where :math:`|E| / A` is 1 for an entry that has never moved.
 
-A game that has ended is begun again from its middle (Matsuzaki's restart): late positions are met far
-more often so, and what is never met is never learned.
+A finished game restarts from its middle (Matsuzaki's restart), which makes late positions far more frequent.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ from tape2048_recorder.game.engine import new_game, spawn
 if TYPE_CHECKING:
     from tape2048.ntuple.placing import Places
 
-__all__ = ["LENGTH_MAX", "Lane", "Tables", "learn_backwards", "new_lane", "train"]
-
 U64 = np.uint64
 F32 = np.float32
 
@@ -55,12 +52,12 @@ LENGTH_MAX = 1 << 17
 # The words of a lane's state.
 _RANDOM = 0
 _GAMMA = 1
-_RESTART = 2  # the board that the next game begins with, or 0 for a new game
+_RESTART = 2  # the first board of the next game, or 0 for a new game
 LANE_WORDS = 3
 
 
 class Tables(NamedTuple):
-    """A network that learns: what lanes share. ``coherence`` is ``f32[entries, 2]``: E and A."""
+    """A learning network, which lanes share. ``coherence`` is ``f32[entries, 2]``: E and A."""
 
     table: npt.NDArray[np.float32]
     coherence: npt.NDArray[np.float32]
@@ -72,7 +69,7 @@ class Tables(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """One sequence of games: its generator and place, and room for a game."""
+    """One sequence of games: the state of its generator, and buffers for a game."""
 
     state: npt.NDArray[np.uint64]
     boards: npt.NDArray[np.uint64]
@@ -88,7 +85,7 @@ def _begin(state: Any, seed: Any) -> None:
 
 
 def new_lane(seed: np.uint64, tuples: int) -> Lane:
-    """A lane at its beginning; different seeds give different games."""
+    """Return a lane at its first game; different seeds give different games."""
     state = np.zeros(LANE_WORDS, dtype=U64)
     _begin(state, seed)
     return Lane(
@@ -116,12 +113,12 @@ def _places_of(tables: Any, board: Any, out: Any) -> None:
 
 @kernel
 def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) -> Any:
-    """Learn from the ``length`` moves of the game in ``lane``; returns the sum of ``|delta|``.
+    """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
     Args:
-        tables: what learns.
+        tables: the learning network.
         lane: the game: afterstates and rewards of its moves.
-        length: how many.
+        length: number of moves.
         beta: the learning rate.
         decay: lambda.
     """
@@ -139,7 +136,7 @@ def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) 
             target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
         places = lane.places[j & 1]
         if i:
-            # What the move before will want comes near while this one is learned from.
+            # Prefetch the entries of the move before while this one learns.
             before = lane.places[~j & 1]
             _places_of(tables, lane.afterstates[i - 1], before)
             for k in range(before.shape[0]):
@@ -162,7 +159,7 @@ def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) 
 
 @register_jitable
 def _best_move(tables: Any, board: Any) -> Any:
-    """``(afterstate, reward)`` of the best move by reward and value; ``(board, 0)`` where none is legal."""
+    """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` where none is legal."""
     columns = transpose(board)
     column_score = F32(rows_merge_score(columns))
     row_score = F32(rows_merge_score(board))
@@ -174,9 +171,9 @@ def _best_move(tables: Any, board: Any) -> Any:
         source = columns if vertical else board
         after = slide_rows(source, U64(m & 1))
         merged = column_score if vertical else row_score
-        # A board's value is that of its transpose, so only the best one is turned back. No branch on a value:
-        # it would wait for its look-ups, and those of the next move would wait with it. A move that is not
-        # legal is valued, too: that costs less than a branch that is taken wrongly.
+        # A board's value is that of its transpose, so only the best one is transposed back. No branch on a
+        # value: it would wait for its look-ups, and delay those of the next move. Illegal moves are valued,
+        # too: that costs less than a mispredicted branch.
         value = merged + value_of(tables.places, tables.table, tables.scales, after)
         is_better = (after != source) & (value > best)
         best = value if is_better else best
@@ -200,19 +197,19 @@ def train(
     """Play and learn game by game, until ``moves_max`` moves are made or ``scores`` is full.
 
     Args:
-        tables: what learns; other threads may learn into it at the same time.
-        plays: whose values choose the moves: ``tables`` itself, or an older copy of it.
+        tables: the learning network; other threads may write to it at the same time.
+        plays: the network that chooses the moves: ``tables`` itself, or an older copy.
         lane: this thread's own.
         beta: the learning rate.
         decay: lambda.
-        restart_moves_min: a game with fewer moves than this is not begun again from its middle.
-        moves_max: the game in which this is reached is the last one.
-        scores: ``f64[n]``, filled with the scores of the games that began as new ones.
+        restart_moves_min: games with fewer moves do not restart from their middle.
+        moves_max: the game that reaches it is the last.
+        scores: ``f64[n]``, filled with the scores of new games, without restarts.
         highest: ``u8[n]``, filled with their highest exponents.
 
     Returns:
-        ``(games, moves, errors)``: how many games stand in ``scores``, and over all games the number of
-        moves and the sum of ``|delta|``.
+        ``(games, moves, errors)``: the number of ``scores``, and over all games the number of moves and the
+        sum of ``|delta|``.
     """
     random, gamma, restart = lane.state[_RANDOM], lane.state[_GAMMA], lane.state[_RESTART]
     games = 0

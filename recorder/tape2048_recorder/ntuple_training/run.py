@@ -1,15 +1,15 @@
-"""A training in a directory of its own: what is written when, and how it ends and goes on.
+"""Training in a directory: files, stop and resumption.
 
 ::
 
     <dir>/
-        checkpoint.safetensors   all that going on needs; replaced whole
+        checkpoint.safetensors   state for resumption; replaced atomically
         metrics.jsonl            a line every few seconds
         network.safetensors      the network so far, float32; replaced with each checkpoint
-        network.ntuple           the same as it would ship, int16 and compressed, when training ends
+        network.ntuple           the same for shipping, int16 and compressed, when training ends
         curve.svg                mean score and reach over moves, at the end (extra ``plot``)
 
-A training that is stopped before its first moves leaves none of them: there is nothing to go on from.
+A training that stops before its first moves leaves none of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NETWORK_F32 = "network.safetensors"
 
 METRICS_INTERVAL_S = 10.0
 
-#: Between two tries of a checkpoint that found no room: each may write gigabytes before it fails.
+#: Interval between attempts at a checkpoint on a full disk: each may write gigabytes before it fails.
 ROOM_RETRY_S = 60.0
 
 
@@ -49,20 +49,24 @@ def run_training(
 ) -> Trainer:
     """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
 
-    Goes on from the directory's checkpoint if it has one. Stopped or done, it has written one with all that
-    it learned, and the network; where it learned nothing (``moves`` of the trainer is 0), neither. A disk
-    that is full while it learns is reported once: the next checkpoint is written when there is room. One that
-    is full at the end ends it with an error. Metrics that cannot be written are reported once, too, and cost
-    their lines alone.
+    It resumes from the directory's checkpoint if there is one, and ends with a checkpoint and a network
+    unless it learned nothing (``moves`` of the trainer is 0). It reports a disk that is full during training
+    once, and writes the next checkpoint when there is room; a disk that is full at the end is an error. It
+    reports metrics that cannot be written once, and drops their lines.
 
-    ``hurry`` is asked while the network is compressed at the end: True leaves that one unwritten.
+    Args:
+        config: the settings.
+        directory: created if missing.
+        view: shows progress and events.
+        stop: ends the training.
+        hurry: called while the network is compressed at the end; True cancels that.
 
     Raises:
-        KeyboardInterrupt: ``hurry`` said so; the checkpoint has all that was learned.
+        KeyboardInterrupt: ``hurry`` returned True; the checkpoint is complete.
         AlreadyRunningError: another training runs there.
         ConfigError: the checkpoint is another network's, or there is too little memory.
         FormatError: the checkpoint is damaged.
-        StorageError: the operating system said no; the last checkpoint is whole.
+        StorageError: a write failed; the last checkpoint is intact.
     """
     files = TrainingDirectory(directory, "moves")
     with files.locked():
@@ -77,7 +81,7 @@ def run_training(
             wait_s = min(config.checkpoint_s, ROOM_RETRY_S) if full else config.checkpoint_s
             _learn_until(trainer, time.monotonic() + wait_s, stop, metrics)
             if not trainer.moves:
-                continue  # stopped, or a checkpoint was due, while kernels were compiled
+                continue  # stopped, or a checkpoint fell due, during compilation
             metrics.note()
             try:
                 trainer.save_checkpoint(files.checkpoint)
@@ -112,7 +116,7 @@ def _learn_until(trainer: Trainer, due: float, stop: threading.Event, metrics: _
 
 
 class _Metrics:
-    """Shows progress, and keeps it."""
+    """Shows progress, and writes it to the metrics file."""
 
     def __init__(self, trainer: Trainer, files: TrainingDirectory, view: TrainingView[Progress]) -> None:
         self._trainer = trainer
@@ -122,13 +126,13 @@ class _Metrics:
         self._noted = files.cut_metrics(trainer.moves)  # the moves of the last line
 
     def tick(self) -> None:
-        """Show how it stands, and note it where the last note is some seconds old."""
+        """Show progress, and write a line if one is due."""
         self._view.progress(self._trainer.progress())
         if time.monotonic() >= self._next:
             self.note()
 
     def note(self) -> None:
-        """Write a line, unless the last one says as much."""
+        """Write a line, unless nothing has changed since the last."""
         self._next = time.monotonic() + METRICS_INTERVAL_S
         if self._trainer.moves == self._noted:
             return

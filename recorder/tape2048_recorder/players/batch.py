@@ -1,4 +1,4 @@
-"""The contract of a player that chooses for many boards at once, and how one is loaded.
+"""Batched players, which choose moves for many boards at once: contract, loading and calls.
 
 A player is any callable::
 
@@ -12,20 +12,20 @@ and called with ``player_args`` by keyword (and, with ``model_dir``, the checkpo
 may also have:
 
 * ``sha256``: text that differs where the choices do, such as a hash of the weights. Without it, the source
-  file of the factory is hashed, which cannot see what else it loads.
-* ``warm_up(n)``: called once with the most boards of a batch, before the worker says that it is ready.
-* ``submit(boards, legal, exps)`` and ``collect()``: begin to compute, and give the answer of the oldest
-  batch under way; at most two are. With them, the rules of one half of the lanes run while the model computes
-  the other's. The arrays stay as they are until ``collect``, and an answer until the next call.
+  file of the factory is hashed, but not the files that it loads.
+* ``warm_up(n)``: called once with the largest batch size, before the worker reports that it is ready.
+* ``submit(boards, legal, exps)`` and ``collect()``: start a computation, and return the answer of the oldest
+  batch in flight; at most two are. With them, the rules of one half of the lanes run while the model computes
+  the other's. The arrays do not change until ``collect``, nor may an answer until the next call.
 
 ``n`` is at most half of ``lanes`` (rounded up; with ``inference = "server"``, of all workers together), and
-less at a recorder's end.
+smaller towards the end of a recording.
 
-**What makes games repeatable.** The recorder's part of a game follows from its seed alone. For the same
-games with other numbers of lanes or workers, the scores of a board must not depend on the other boards of the
-batch, on its place, or on ``n``, to the last bit. Integers and look-ups hold that; a matrix product in
-floating point may not, since libraries sum in an order that follows from the shape. Compute in batches of one
-fixed shape, and see whether a board's scores move with its place:
+**Reproducibility.** The recorder's part of a game follows from its seed alone. For the same games with other
+numbers of lanes or workers, the scores of a board must not depend on the other boards of the batch, on its
+place, or on ``n``, to the last bit. Integers and look-ups satisfy that; a floating-point matrix product may
+not, since libraries sum in an order that depends on the shape. Compute in batches of one fixed shape, and
+test whether a board's scores change with its place:
 :class:`tape2048_recorder.models.torch_player.TorchPlayer` does both.
 """
 
@@ -63,34 +63,20 @@ if TYPE_CHECKING:
 
     Views = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
-__all__ = [
-    "PREFIX",
-    "TOLD_BYTES_MAX",
-    "BatchPlayer",
-    "Caller",
-    "batch_sha256",
-    "check_name",
-    "is_batched",
-    "make_batch_player",
-    "place_of",
-    "show_board",
-    "told_by",
-]
-
 PREFIX = "python:"
 _NAME = re.compile(r"python:(?P<module>[A-Za-z_][\w.]*|[^:]+\.py):(?P<factory>[A-Za-z_]\w*)")
 
 ArgValue = int | float | str | bool
 
-#: What a player says of itself stands in shared memory where another process computes.
-TOLD_BYTES_MAX = 128
+#: Longest identity of a player, which the inference process passes on in shared memory.
+DECLARED_BYTES_MAX = 128
 
-#: What code of others may raise to say that it failed. A worker that leaves by sys.exit() would say nothing.
+#: Errors of user code. A worker that left by its sys.exit() would report nothing.
 _RAISED = (Exception, SystemExit)
 
 
 class BatchPlayer(Protocol):
-    """What the recorder calls; see the module's docstring for what else it may have."""
+    """A batched player; the module's docstring lists its optional methods."""
 
     def __call__(
         self,
@@ -98,20 +84,19 @@ class BatchPlayer(Protocol):
         legal: npt.NDArray[np.uint8],
         exps: npt.NDArray[np.uint8],
     ) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
-        """Moves ``u8[n]`` or scores ``f32[n, 4]`` for ``n`` boards."""
-        ...
+        """Return moves ``u8[n]`` or scores ``f32[n, 4]`` for ``n`` boards."""
 
 
 def is_batched(name: str) -> bool:
-    """Whether a player's name is that of a factory of batched players."""
+    """Whether a name is that of a factory of batched players."""
     return name.startswith(PREFIX)
 
 
 def check_name(name: str) -> tuple[str, str]:
-    """Module (or file) and factory that a name names; nothing is imported.
+    """Split a name into module (or file) and factory, without importing.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: it has another form.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -126,43 +111,44 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     """Import the factory and call it.
 
     Raises:
-        ConfigError: the name is not of the form.
-        PlayerImportError: the module or the factory is not there, or importing it failed.
+        ConfigError: the name has another form.
+        PlayerImportError: the module or the factory does not exist, or its import failed.
         PlayerRaisedError: the factory raised.
-        PlayerError: what the factory raised of its own (a checkpoint that cannot be read).
+        PlayerError: raised by the factory (a checkpoint that cannot be read).
     """
     factory = _factory(name)
     try:
         player = factory(**args)
     except PlayerError:
         raise
-    except TapeError as error:  # of a factory of ours, in words for whoever called it
+    except TapeError as error:  # from a factory of this package, with its own message
         raise PlayerRaisedError(f"{name}: {error}", hint=error.hint) from error
     except _RAISED as error:
         raise PlayerRaisedError(
-            f"{name}: the factory raised {_said(error)}; it was called with {dict(args)}",
-            hint=_where(error),
+            f"{name}: the factory raised {_describe(error)}; it was called with {dict(args)}",
+            hint=_raising_line(error),
         ) from error
     if not callable(player):
         raise PlayerImportError(
-            f"{name}: the factory gave a {type(player).__name__}, expected a callable of boards, legal, exps"
+            f"{name}: the factory returned a {type(player).__name__}, "
+            "expected a callable of boards, legal, exps"
         )
     return player
 
 
 def _factory(name: str) -> Callable[..., Any]:
     module_name, function = check_name(name)
+    load = _from_file if module_name.endswith(".py") else importlib.import_module
     try:
-        module = (
-            _from_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
-        )
+        module = load(module_name)
     except TapeError as error:  # the module names the package that it needs
         raise PlayerImportError(f"{name}: {error}", hint=error.hint) from error
     except _RAISED as error:
         missing = isinstance(error, ImportError | FileNotFoundError)
         hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"
         raise PlayerImportError(
-            f"{name}: importing {module_name} failed: {_said(error)}", hint=hint if missing else _where(error)
+            f"{name}: importing {module_name} failed: {_describe(error)}",
+            hint=hint if missing else _raising_line(error),
         ) from error
     factory = getattr(module, function, None)
     if not callable(factory):
@@ -174,7 +160,7 @@ def _factory(name: str) -> Callable[..., Any]:
 
 
 def _from_file(path: str) -> Any:
-    """The module of a file, under a name of its own."""
+    """Import a file as a module, under a name derived from its path."""
     file = Path(path).resolve()
     name = f"_tape2048_player_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
     if name in sys.modules:
@@ -183,7 +169,7 @@ def _from_file(path: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # as an import does: dataclasses and pickle look there
+    sys.modules[name] = module  # dataclasses and pickle look there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -200,10 +186,10 @@ def batch_sha256(
     *,
     checkpoint_sha256: str | None = None,
 ) -> str:
-    """What tells this player from any that would choose otherwise, as far as it can be told.
+    """Return the identity of a player: it differs where the moves do, as far as that can be known.
 
-    SHA-256 over the factory's name, its arguments, the sampling, the checkpoint, and the player's ``sha256``
-    or else the source file of its factory.
+    SHA-256 over the factory's name, its arguments, the sampling, the checkpoint, and the player's
+    :func:`declared_sha256`.
     """
     import msgspec
 
@@ -212,44 +198,38 @@ def batch_sha256(
         "args": dict(args),
         "sampling": msgspec.to_builtins(sampling),
         "checkpoint": checkpoint_sha256,
-        "says": told_by(player, name),
+        "says": declared_sha256(player, name),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def told_by(player: Any, name: str) -> str:
-    """What a player says of itself: its ``sha256``, or else the SHA-256 of its factory's source file.
+def declared_sha256(player: Any, name: str) -> str:
+    """Return a player's ``sha256``, or else the SHA-256 of its factory's source file.
 
-    Of a text longer than :data:`TOLD_BYTES_MAX`, the SHA-256.
+    A text longer than :data:`DECLARED_BYTES_MAX` is replaced by its SHA-256.
     """
-    told = getattr(player, "sha256", None)
-    if not isinstance(told, str):
-        return _source_sha256(name)
-    said = told.encode("utf-8", "backslashreplace")
-    return told if len(said) <= TOLD_BYTES_MAX else hashlib.sha256(said).hexdigest()
-
-
-def _source_sha256(name: str) -> str:
+    declared = getattr(player, "sha256", None)
+    if isinstance(declared, str):
+        encoded = declared.encode("utf-8", "backslashreplace")
+        return declared if len(encoded) <= DECLARED_BYTES_MAX else hashlib.sha256(encoded).hexdigest()
     module_name, _ = check_name(name)
     path: str | None = module_name
     if not module_name.endswith(".py"):
         path = getattr(sys.modules.get(module_name), "__file__", None)
-    if path is None:
-        return ""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 class Caller:
-    """Asks one player, and holds it to the contract.
+    """Calls one player, and checks that it keeps the contract.
 
     Args:
-        player: what the factory gave.
+        player: the factory's result.
         name: the factory, for messages.
-        answered: called when an answer has come.
+        answered: called after each answer.
 
     Attributes:
         model_ns: nanoseconds spent in the player.
-        calls: answers taken.
+        calls: number of answers.
     """
 
     def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
@@ -258,31 +238,29 @@ class Caller:
         self.calls = 0
         self._player = player
         self._answered = answered
-        self._under_way: deque[Views] = deque()
-        self._overlaps = callable(getattr(player, "submit", None)) and callable(
-            getattr(player, "collect", None)
-        )
+        self._in_flight: deque[Views] = deque()
+        self._overlaps = all(callable(getattr(player, method, None)) for method in ("submit", "collect"))
 
     def warm_up(self, lanes: int) -> None:
-        """Let the player prepare for batches of this many boards."""
+        """Let the player prepare for batches of up to ``lanes`` boards."""
         prepare = getattr(self._player, "warm_up", None)
         if callable(prepare):
             self._call("warm_up", None, prepare, lanes)
 
     def submit(self, views: Views) -> None:
-        """Give it a batch: boards, legal masks, exponents."""
+        """Submit a batch: boards, legal masks, exponents."""
         if self._overlaps:
             self._call("submit", views, self._player.submit, *views)
-        self._under_way.append(views)
+        self._in_flight.append(views)
 
     def collect(self) -> npt.NDArray[Any]:
-        """The answer to the oldest batch: ``u8[n]`` or ``f32[n, 4]``, C-contiguous.
+        """Return the answer to the oldest batch: ``u8[n]`` or ``f32[n, 4]``, C-contiguous.
 
         Raises:
             PlayerRaisedError: the player raised.
-            PlayerAnswerError: the answer is no array, or one of another shape or type.
+            PlayerAnswerError: the answer is not an array, or has another shape or type.
         """
-        views = self._under_way.popleft()
+        views = self._in_flight.popleft()
         if self._overlaps:
             answer = self._call("collect", views, self._player.collect)
         else:
@@ -293,8 +271,8 @@ class Caller:
         return self._checked(answer, views)
 
     def drain(self) -> None:
-        """Let what is under way end, and forget its answers."""
-        while self._under_way:
+        """Collect the answers in flight, and discard them."""
+        while self._in_flight:
             self.collect()
 
     def _call(self, what: str, views: Views | None, function: Callable[..., Any], *args: Any) -> Any:
@@ -304,13 +282,9 @@ class Caller:
         except PlayerError:
             raise
         except _RAISED as error:
-            batch = (
-                ""
-                if views is None
-                else f" for {counted(len(views[0]), 'board')}, the first of them {show_board(views[0][0])}"
-            )
+            batch = "" if views is None else f" for {_describe_batch(views)}"
             raise PlayerRaisedError(
-                f"{self.name}: {what} raised {_said(error)}{batch}", hint=_where(error)
+                f"{self.name}: {what} raised {_describe(error)}{batch}", hint=_raising_line(error)
             ) from error
         finally:
             self.model_ns += time.perf_counter_ns() - begin
@@ -328,36 +302,39 @@ class Caller:
         if isinstance(answer, np.ndarray):
             found = f"{answer.dtype}{list(answer.shape)}"
         raise PlayerAnswerError(
-            f"{self.name}: found {found} for {counted(n, 'board')}, "
-            f"the first of them {show_board(views[0][0])}; "
+            f"{self.name}: found {found} for {_describe_batch(views)}; "
             f"expected moves uint8[{n}] or scores float32[{n}, 4]",
             hint="a NumPy array: tensor.numpy(), array.astype(numpy.float32)",
         )
 
 
-def place_of(name: str, at: int, views: Views) -> str:
-    """Where an answer is bad: factory, place in the batch, board, what is legal."""
+def describe_place(name: str, at: int, views: Views) -> str:
+    """Describe a board of a batch: factory, place, board, legal moves."""
     boards, legal, _ = views
     allowed = "".join(letter for move, letter in enumerate("UDLR") if int(legal[at]) >> move & 1)
     return f"{name}: board {at} of {len(boards)}, {show_board(boards[at])}, legal {allowed}"
 
 
 def show_board(board: Any) -> str:
-    """A packed board as hexadecimal and as its rows of exponents."""
+    """Format a packed board as hexadecimal and as its rows of exponents."""
     digits = f"{int(board):016x}"
     return f"0x{digits} (rows {' '.join(digits[i : i + 4] for i in range(0, 16, 4))})"
 
 
-def _said(error: BaseException) -> str:
+def _describe_batch(views: Views) -> str:
+    return f"{counted(len(views[0]), 'board')}, the first of them {show_board(views[0][0])}"
+
+
+def _describe(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - it is of somebody else's making
+    except Exception:  # noqa: BLE001 - user code
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _where(error: BaseException) -> str:
-    """The line that raised, of the frames that are not ours."""
+def _raising_line(error: BaseException) -> str:
+    """Name the innermost line outside this module."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not frames:
         return "raised by the call itself: look at the parameters that it takes"

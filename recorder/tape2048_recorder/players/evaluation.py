@@ -1,10 +1,11 @@
-"""How strong and how fast a player is: many seeded games, on all cores, nothing recorded."""
+"""Strength and speed of a player, measured over many seeded games on several threads."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from tape2048.base.resources import ram_available
 from tape2048.errors import ConfigError
+from tape2048_recorder.game import REACH_TILES
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import own
@@ -22,22 +24,20 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-__all__ = ["REACH_TILES", "Evaluation", "Share", "evaluate"]
-
-REACH_TILES = (2048, 4096, 8192, 16384, 32768)
-
 #: Two-sided 95% of the normal distribution.
 _Z = 1.959964
 
-#: Games that a thread takes at a time: enough to be busy, few enough for a bar that moves.
+#: Games of one call of the compiled loop: few enough for a moving progress bar.
 _CHUNK_GAMES = 8
 
-#: What a game takes until all are summed up: number, seed, score, highest tile, and as much again in passing.
+#: Memory of a game: number, seed, score, highest tile, and as much again for temporaries.
 _GAME_BYTES = 64
+
+_TICK_S = 0.2
 
 
 class Share(NamedTuple):
-    """A share of games with its 95% interval (Wilson 1927), all in 0..1."""
+    """A share of games with its 95% interval, all in 0..1."""
 
     share: float
     low: float
@@ -45,17 +45,17 @@ class Share(NamedTuple):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """What games of one player came to.
+    """Results of the games of one player.
 
     Attributes:
-        games: how many.
+        games: number of games.
         moves: of all games.
         mean_score: of a game.
         mean_score_error: half the width of the mean's 95% interval (normal approximation).
-        score_max: the best.
+        score_max: the best score.
         reach: for each tile, the share of games that reached it.
-        moves_per_cpu_s: moves a second of one core.
-        moves_per_s: moves a second, of all threads together.
+        moves_per_cpu_s: moves per second of CPU time.
+        moves_per_s: moves per second, all threads together.
     """
 
     games: int
@@ -69,7 +69,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 def wilson(count: int, of: int) -> Share:
-    """A share and its 95% score interval (Wilson, JASA 1927)."""
+    """Return a share and its 95% score interval (Wilson, JASA 1927)."""
     if of == 0:
         return Share(math.nan, 0.0, 1.0)
     p = count / of
@@ -87,104 +87,33 @@ def evaluate(
     threads: int,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Play ``games`` games and sum them up; the same seed gives the same games on any number of threads.
+    """Play games and summarise them; the same seed gives the same games on any number of threads.
 
     Args:
         player: a player's ``NamedTuple``.
-        games: how many, at least 1.
+        games: number of games, at least 1.
         seed: decides the games.
-        threads: how many play at once, at least 1.
-        progress: told ``(done, games)`` from time to time, and at the end.
+        threads: number of threads, at least 1.
+        progress: called with ``(done, games)`` every 0.2 s, and at the end.
 
     Raises:
-        ConfigError: more games than there is memory for.
+        ConfigError: more games than fit into memory.
         ValueError: fewer than one game or thread.
     """
     if games < 1 or threads < 1:
         raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
-    _check_memory(games)
-    seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
-    scores = np.zeros(games, dtype=np.uint64)
-    highest = np.zeros(games, dtype=np.uint64)
-    players = [own(player) for _ in range(threads)]
-    warm = np.zeros(1, dtype=np.uint64)
-    play_unrecorded(players[0], seeds[:1], warm, warm.copy())  # compiled before the clock starts
-    work = _Work(seeds, scores, highest)
-    begin = time.monotonic()
-    running = [threading.Thread(target=work.run, args=(player,)) for player in players]
-    try:
-        for thread in running:
-            thread.start()
-        while alive := [thread for thread in running if thread.is_alive()]:
-            alive[0].join(0.2)
-            if progress is not None:
-                progress(work.done, games)
-            if work.done >= games:
-                break
-    finally:
-        work.stop = True  # an interrupt ends the threads at their next chunk
-        for thread in running:
-            if thread.ident is not None:  # the system may have refused to start it
-                thread.join()
-    if work.error is not None:
-        raise work.error
-    if progress is not None:
-        progress(games, games)
-    elapsed = time.monotonic() - begin
-    return _summed(scores, highest, work.moves, work.cpu_s, elapsed)
-
-
-def _check_memory(games: int) -> None:
     needed, free = games * _GAME_BYTES, ram_available()
     if needed > free:
         raise ConfigError(
             f"found {games:,} games, which need {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free",
             hint="fewer games: 100,000 tell a mean score to half a percent",
         )
-
-
-class _Work:
-    """The games that are left, shared by threads."""
-
-    def __init__(
-        self, seeds: npt.NDArray[np.uint64], scores: npt.NDArray[np.uint64], highest: npt.NDArray[np.uint64]
-    ) -> None:
-        self._seeds, self._scores, self._highest = seeds, scores, highest
-        self._lock = threading.Lock()
-        self._next = 0
-        self.done = 0
-        self.moves = 0
-        self.cpu_s = 0.0
-        self.stop = False
-        self.error: BaseException | None = None
-
-    def run(self, player: Any) -> None:
-        try:
-            while not self.stop:
-                with self._lock:
-                    begin, self._next = self._next, self._next + _CHUNK_GAMES
-                part = slice(begin, min(begin + _CHUNK_GAMES, len(self._seeds)))
-                if begin >= len(self._seeds):
-                    return
-                cpu = time.thread_time()
-                moves = play_unrecorded(player, self._seeds[part], self._scores[part], self._highest[part])
-                with self._lock:
-                    self.cpu_s += time.thread_time() - cpu
-                    self.moves += moves
-                    self.done += part.stop - part.start
-        except BaseException as error:  # noqa: BLE001 - the thread's edge: raised again by evaluate
-            self.error = error
-            self.stop = True
-
-
-def _summed(
-    scores: npt.NDArray[np.uint64],
-    highest: npt.NDArray[np.uint64],
-    moves: int,
-    cpu_s: float,
-    elapsed_s: float,
-) -> Evaluation:
-    games = len(scores)
+    seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
+    warm = np.zeros((2, 1), dtype=np.uint64)
+    play_unrecorded(player, seeds[:1], *warm)  # compile before the clock starts
+    begin = time.monotonic()
+    scores, highest, moves, cpu_s = _play(player, seeds, threads, progress)
+    elapsed_s = time.monotonic() - begin
     deviation = float(scores.std(ddof=1)) if games > 1 else math.nan
     return Evaluation(
         games=games,
@@ -196,3 +125,45 @@ def _summed(
         moves_per_cpu_s=moves / max(cpu_s, 1e-9),
         moves_per_s=moves / max(elapsed_s, 1e-9),
     )
+
+
+def _play(
+    player: Any, seeds: npt.NDArray[np.uint64], threads: int, progress: Progress | None
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], int, float]:
+    """Return the scores and highest tiles of games, the moves of all, and the CPU time."""
+    games = len(seeds)
+    scores, highest = np.zeros((2, games), dtype=np.uint64)
+    chunks = iter(range(0, games, _CHUNK_GAMES))
+    lock, stop = threading.Lock(), threading.Event()
+    done = moves = 0
+    cpu_s = 0.0
+
+    def play(player: Any) -> None:
+        nonlocal done, moves, cpu_s
+        while not stop.is_set():
+            with lock:
+                begin = next(chunks, games)
+            if begin == games:
+                return
+            part = slice(begin, begin + _CHUNK_GAMES)
+            cpu_begin = time.thread_time()
+            made = play_unrecorded(player, seeds[part], scores[part], highest[part])
+            with lock:
+                cpu_s += time.thread_time() - cpu_begin
+                moves += made
+                done += len(seeds[part])
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            running = [pool.submit(play, own(player)) for _ in range(threads)]
+            while done < games and not any(one.done() and one.exception() for one in running):
+                wait(running, _TICK_S, FIRST_EXCEPTION)
+                if progress is not None:
+                    progress(done, games)
+        finally:
+            stop.set()  # threads end after their chunk
+    for one in running:
+        one.result()
+    if progress is not None:
+        progress(games, games)
+    return scores, highest, moves, cpu_s

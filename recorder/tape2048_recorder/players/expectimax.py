@@ -1,9 +1,9 @@
-r"""``expectimax``: look through the next spawns, and value what is found line by line.
+r"""``expectimax``: the move with the best expected value over the next spawns.
 
 The value of a move is the expectation over all spawns (each empty cell, 2 with p = 0.9 and 4 with
 p = 0.1) of the value of the best answer, ``depth`` spawns deep; see Russell and Norvig, "Artificial
-Intelligence", 4th ed., section 5.5 (expectiminimax without the opponent). A position in which no move
-is left is worth 0; the leaves are afterstates, valued by the sum over their 4 rows and 4 columns of
+Intelligence", 4th ed., section 5.5 (expectiminimax without the opponent). A position without legal moves
+has the value 0; the leaves are afterstates, valued by the sum over their 4 rows and 4 columns of
 
 .. math::
 
@@ -12,9 +12,8 @@ is left is worth 0; the leaves are afterstates, valued by the sum over their 4 r
 
 with :math:`e_i` the line's exponents, *merges* its equal neighbours, *rise* (*fall*) the sum of
 :math:`|e_i^q - e_{i+1}^q|` where the line rises (falls): 0 for a monotonic line. The sum at :math:`w_s` is
-over neighbours of which neither is empty. The corner term counts in the outer lines alone, so a line has
-one of two tables. These are the features that players of the
-game named first (empties, monotonicity, smoothness, corner).
+over neighbours of which neither is empty. The corner term applies to the outer lines only, so there are two
+tables of lines. The features (empties, monotonicity, smoothness, corner) come from players' advice.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ _ONE = U64(1)
 _P_TWO = np.float32(0.9)
 _P_FOUR = np.float32(0.1)
 
-
 #: Entries of the transposition table, for each depth: 2**15 x 12 bytes stay in the second-level cache.
 #: It makes depth 2 1.3 and depth 3 2.4 times as fast; 2**14 and 2**16 were no better, 2**19 worse.
 _CACHE_BITS = 15
@@ -44,40 +42,32 @@ _HASH = U64(0x9E3779B97F4A7C15)
 
 
 class Weights(NamedTuple):
-    """The formula's parameters, in the order in which the module's docstring names them."""
+    """Parameters of the formula, in its order.
 
-    base: float
-    empty: float
-    merge: float
-    corner: float
-    corner_power: float
-    smooth: float
-    monotone: float
-    total: float
-    power: float
+    Found by CMA-ES over the mean log score of depth 1 (some 900 evaluations of 250 games), then rounded:
+    52,000 mean over 2,500 games, against 37,000 for the hand-picked start of that search.
+    """
+
+    base: float = 250_000.0
+    empty: float = 150.0
+    merge: float = 500.0
+    corner: float = 6.0
+    corner_power: float = 0.6
+    smooth: float = 12.0
+    monotone: float = 50.0
+    total: float = 20.0
+    power: float = 2.3
 
 
-#: Found by CMA-ES over the mean log score of depth 1 (some 900 evaluations of 250 games), then rounded:
-#: 52,000 mean over 2,500 games, against 37,000 for the hand-picked start of that search.
-WEIGHTS = Weights(
-    base=250_000.0,
-    empty=150.0,
-    merge=500.0,
-    corner=6.0,
-    corner_power=0.6,
-    smooth=12.0,
-    monotone=50.0,
-    total=20.0,
-    power=2.3,
-)
+WEIGHTS = Weights()
 
 
 class Expectimax(NamedTuple):
     """Expectimax over line tables.
 
-    ``outer`` and ``inner`` are ``f32[65536]``: the value of a line at the board's edge, and of another. The
-    transposition table (direct-mapped, by depth and afterstate) holds exact values, so it changes
-    nothing but the time; it makes a player one thread's own.
+    ``outer`` and ``inner`` are ``f32[65536]``: the value of a line at the board's edge, and of an inner one.
+    The transposition table (direct-mapped, by depth and afterstate) holds exact values, so it changes
+    only the time; because of it, each thread needs a player of its own.
     """
 
     depth: np.uint64
@@ -89,7 +79,7 @@ class Expectimax(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def line_tables(weights: Weights = WEIGHTS) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """The value of each possible line, ``(outer, inner)``, both ``f32[65536]``."""
+    """Return the values of all lines: ``(outer, inner)``, both ``f32[65536]``."""
     lines = np.arange(1 << 16)
     e = np.stack([lines >> shift & 15 for shift in (12, 8, 4, 0)]).astype(np.float64)
     steep = e**weights.power
@@ -107,13 +97,13 @@ def line_tables(weights: Weights = WEIGHTS) -> tuple[npt.NDArray[np.float32], np
         - weights.total * steep.sum(axis=0)
     )
     outer = inner + weights.corner * np.maximum(e[0], e[3]) ** weights.corner_power
-    # Never below a lost position, which is worth 0.
+    # Always above a lost position, which is worth 0.
     return np.maximum(outer, 1).astype(np.float32), np.maximum(inner, 1).astype(np.float32)
 
 
 def make(*, depth: int) -> Expectimax:
-    """The player, looking ``depth`` spawns ahead."""
-    size = (depth - 1) << _CACHE_BITS  # a part for each depth below; no afterstate is 0, so 0 is a free slot
+    """Return the player that looks ``depth`` spawns ahead."""
+    size = (depth - 1) << _CACHE_BITS  # one part per inner depth; no afterstate is 0: a free slot
     return Expectimax(
         U64(depth), *line_tables(), np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.float32)
     )
@@ -131,7 +121,7 @@ def _lines(player: Any, board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _leaf_after(player: Any, source: Any) -> Any:
-    """The best leaf value of moving the rows of ``source`` either way; 0 where neither is legal."""
+    """Return the best leaf value of sliding the rows of ``source``; 0 where neither way is legal."""
     best = np.float32(0)
     for direction in range(2):
         after = slide_rows(source, U64(direction))
@@ -146,7 +136,7 @@ def _best_leaf(player: Any, board: Any) -> Any:
 
 
 def _expectation(best_answer: Any) -> Any:
-    """The value of an afterstate: the mean over its spawns of ``best_answer(player, board)``."""
+    """Return a function for the mean of ``best_answer(player, board)`` over an afterstate's spawns."""
 
     @register_jitable
     def expect(player: Any, after: Any) -> Any:
@@ -165,7 +155,7 @@ def _expectation(best_answer: Any) -> Any:
 
 
 def _remembered(expect: Any, part: int) -> Any:
-    """``expect`` through a part of the transposition table."""
+    """Return ``expect`` with a part of the transposition table in front."""
     base = U64(part << _CACHE_BITS)
 
     @register_jitable
@@ -182,7 +172,7 @@ def _remembered(expect: Any, part: int) -> Any:
 
 
 def _maximum(expect: Any) -> Any:
-    """The best of ``expect(player, afterstate)`` over the moves of a board; 0 where there is none."""
+    """Return a function for the best of ``expect`` over a board's moves; 0 where there are none."""
 
     @register_jitable
     def best_answer(player: Any, board: Any) -> Any:
@@ -192,14 +182,14 @@ def _maximum(expect: Any) -> Any:
             source = columns if m < 2 else board
             after = slide_rows(source, U64(m & 1))
             if after != source:
-                # A transposed board has the same value, which saves turning it back.
+                # A transposed board has the same value: no need to transpose back.
                 best = max(best, expect(player, after))
         return best
 
     return best_answer
 
 
-# Depth by depth rather than by recursion: numba inlines what it can, and does not cache mutual recursion.
+# One function per depth in place of recursion: numba can inline it, and caches no mutual recursion.
 _expect_1 = _expectation(_best_leaf)
 _expect_2 = _expectation(_maximum(_remembered(_expect_1, 0)))
 _expect_3 = _expectation(_maximum(_remembered(_expect_2, 1)))
@@ -246,15 +236,14 @@ def _fill_values(player: Any, boards: Any, out: Any) -> None:
 
 
 def move_values(player: Expectimax, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """What the player compares when it chooses: the value of each move's afterstate.
+    """Return the values that the player compares: those of each move's afterstate.
 
     Args:
-        player: its transposition table is written.
+        player: its transposition table changes.
         boards: ``u64[n]``.
 
     Returns:
-        ``f32[n, 4]`` (up, down, left, right), 0 for illegal moves. The move that the player would choose
-        is the first of the greatest ones.
+        ``f32[n, 4]`` (up, down, left, right), 0 for illegal moves. The player chooses the first maximum.
     """
     out = np.empty((len(boards), 4), np.float32)
     _fill_values(player, np.ascontiguousarray(boards), out)

@@ -20,7 +20,7 @@ class Greedy(NamedTuple):
 
 
 def make() -> Greedy:
-    """The player."""
+    """Return the player."""
     return Greedy(U64(0))
 
 
@@ -44,7 +44,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         if ties == U64(0) or score > best_score:
             ties = U64(1)
         else:
-            # The k-th of k equals replaces the one held with chance 1/k: uniform in the end.
+            # Reservoir sampling: the k-th of k equal moves replaces the chosen one with probability 1/k.
             ties += U64(1)
             draw, state = rng.bounded(state, gamma, ties)
             if draw != U64(0):

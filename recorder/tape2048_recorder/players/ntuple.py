@@ -1,31 +1,29 @@
-r"""``ntuple``: the move with the best reward and value of the afterstate, by a trained n-tuple network.
+r"""``ntuple``: the move with the best reward plus afterstate value of a trained n-tuple network.
 
-Without look-ahead a move is worth :math:`r + V(s)`, its merges' score and the network's value of the
-afterstate (see :mod:`tape2048.ntuple.lookup`). With look-ahead, :math:`V(s)` is replaced by the
-expectation over the next spawns of the best answer,
+Without look-ahead the value of a move is :math:`r + V(s)`, its merge score and the network's value of the
+afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)` by the expectation over the
+next spawns of the best answer,
 
 .. math::
 
     \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + V(s_m) \right)
 
-with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where no answer is left. ``look_below`` says where: on
-boards with fewer empty cells than that (0: nowhere; 16: everywhere, since two tiles stand at least). Where
-fewer are empty than ``look_twice_below``, the :math:`V(s_m)` of the answers are expectations in their turn.
-``look_margin`` says at which moves: at those whose :math:`r + V(s)` is within that many points of the best
-one's, if there are two of them (0: at all; a full board is looked at whole, which costs little). A move that
-looks far worse seldom turns out better, and each left out saves its spawns.
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 where there is no answer. It applies to boards with fewer
+empty cells than ``look_below`` (0: none; 16: all, since a board has two tiles at least). With fewer empty
+cells than ``look_twice_below``, the :math:`V(s_m)` of the answers are expectations as well. It applies to
+moves whose :math:`r + V(s)` is within ``look_margin`` points of the best, if there are two of them (0, or a
+full board, where it costs little: to all moves). A move that looks far worse is seldom better.
 
-From a highest tile of ``downgrade`` on, moves are chosen on a smaller board with the same moves (see
-:mod:`tape2048_recorder.players.downgrading`). Unless told, that is the tile that the network's training
-names.
+From a highest tile of ``downgrade`` on, the player chooses on a smaller board with the same moves
+(:func:`downgraded`). The default is the tile in the network's file.
 
-For diverse data: ``epsilon`` is the chance of a uniformly random legal move; ``temperature`` (in points of
-score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
-Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, ties too, come from the game's
-generator.
+For diverse data: ``epsilon`` is the probability of a uniformly random legal move; ``temperature`` (in points
+of score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
+Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, including ties, come from the
+game's generator.
 
 ``mix`` plays each game with one of several ``look_below``: ``"0:2+3:1"`` is 1-ply in two games of three.
-Which one a game gets follows from its seed (:func:`mix_choices`), so it is known wherever the seed is.
+The choice follows from the game's seed (:func:`mix_choices`).
 """
 
 from __future__ import annotations
@@ -44,9 +42,7 @@ from tape2048.ntuple.lookup import highest_at_least, value_of
 from tape2048.ntuple.placing import place
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
-from tape2048_recorder.players.downgrading import downgraded
-from tape2048_recorder.players.ntuple_arguments import OF_NETWORK, parse_mix
-from tape2048_recorder.players.registry import sha256_of
+from tape2048_recorder.players.registry import OF_NETWORK, parse_mix, sha256_of
 
 if TYPE_CHECKING:
     from tape2048.ntuple.network import Network
@@ -60,16 +56,16 @@ _P_FOUR = F32(0.1)
 _NOTHING = F32(-np.inf)
 _LEAST = np.int64(-(2**62))
 
-#: Set apart from the other uses of a game's increment.
+#: Separates the mixture from other uses of a game's increment.
 _MIX_SALT = U64(0x6D69786D69786D69)
 
 
 class NTuple(NamedTuple):
-    """A network and how it is used; ``downgrade_exponent`` is 0 where boards are taken as they are.
+    """A network and the settings of its use; ``downgrade_exponent`` 0 means never.
 
     ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
-    increment lies below the ``i``-th end; the last end is not looked at. ``identity`` (``u8[32]``) is the
-    SHA-256 of what the player was made of, wherever it has its entries.
+    increment lies below the ``i``-th end; the last end is not read. ``identity`` (``u8[32]``) is the
+    SHA-256 of settings and network, whatever the order of the table.
     """
 
     mix_looks: npt.NDArray[np.uint64]
@@ -85,36 +81,18 @@ class NTuple(NamedTuple):
     identity: npt.NDArray[np.uint8]
 
 
-def make(
-    *,
-    weights: str,
-    look_below: int,
-    look_twice_below: int,
-    look_margin: float,
-    downgrade: int,
-    mix: str,
-    epsilon: float,
-    temperature: float,
-) -> NTuple:
-    """The player with the network of this name or file.
+def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
+    """Return the player with the network of this name or file; ``settings`` as :func:`of_network`.
 
     Raises:
-        ConfigError: a mixture that cannot be read.
+        ConfigError: an invalid mixture.
         FormatError: the file is not a network.
     """
     from tape2048.ntuple.files import load_network
 
     network = load_network(weights)
-    return of_network(
-        network,
-        look_below=look_below,
-        look_twice_below=look_twice_below,
-        look_margin=look_margin,
-        downgrade=network.downgrade if downgrade == OF_NETWORK else downgrade,
-        mix=mix,
-        epsilon=epsilon,
-        temperature=temperature,
-    )
+    downgrade = network.downgrade if downgrade == OF_NETWORK else downgrade
+    return of_network(network, downgrade=downgrade, **settings)
 
 
 def of_network(
@@ -128,10 +106,10 @@ def of_network(
     epsilon: float = 0.0,
     temperature: float = 0.0,
 ) -> NTuple:
-    """The player with this network.
+    """Return the player with this network.
 
     Raises:
-        ConfigError: a mixture that cannot be read.
+        ConfigError: an invalid mixture.
     """
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
     places, table, scales = place(network.layout, network.table, network.scales)
@@ -148,14 +126,9 @@ def of_network(
         table,
         np.empty(0, dtype=np.uint8),
     )
-    return player._replace(identity=_identity(player, network))
-
-
-def _identity(player: NTuple, network: Network) -> npt.NDArray[np.uint8]:
-    """The SHA-256 of a player over its settings and the network as its file has it."""
     layout = network.layout
     fields = player._asdict()
-    for field in ("places", "scales", "table", "identity"):
+    for field in ("places", "scales", "table", "identity"):  # the file's table, not the reordered one
         del fields[field]
     fields |= {
         "masks": layout.masks,
@@ -165,7 +138,36 @@ def _identity(player: NTuple, network: Network) -> npt.NDArray[np.uint8]:
         "scales": network.scales,
         "table": network.table,
     }
-    return np.frombuffer(bytes.fromhex(sha256_of("ntuple", fields)), np.uint8)
+    digest = bytes.fromhex(sha256_of("ntuple", fields))
+    return player._replace(identity=np.frombuffer(digest, np.uint8))
+
+
+@kernel
+def downgraded(board: Any) -> Any:
+    """Halve all tiles above the largest missing one: a smaller board with the same legal moves.
+
+    Networks have seen few boards with the largest tiles, and value them badly: Guei, Chen and Wu, "Optimistic
+    temporal difference learning for 2048", IEEE Transactions on Games 2021, section IV. Returns the board
+    itself where no tile is missing, and where two are 32768, which do not merge: halves of them would.
+    """
+    present = U64(0)
+    highest = U64(0)
+    ceilings = 0
+    for i in range(16):
+        exponent = (board >> U64(4 * i)) & U64(15)
+        present |= U64(1) << exponent
+        highest = max(highest, exponent)
+        ceilings += exponent == U64(15)
+    missing = highest
+    while missing > U64(0) and (present >> missing) & U64(1):
+        missing -= U64(1)
+    if missing == U64(0) or ceilings > 1:
+        return board
+    halved = U64(0)
+    for i in range(16):
+        exponent = (board >> U64(4 * i)) & U64(15)
+        halved |= (exponent - U64(exponent > missing)) << U64(4 * i)
+    return halved
 
 
 @register_jitable
@@ -187,7 +189,7 @@ def _fill_looks(player: Any, seeds: Any, out: Any) -> None:
 
 
 def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The ``look_below`` with which the games of these seeds are played, ``u64[n]`` to ``u64[n]``."""
+    """Return the ``look_below`` of the games of these seeds, ``u64[n]`` to ``u64[n]``."""
     out = np.empty(len(seeds), dtype=U64)
     _fill_looks(player, seeds, out)
     return out
@@ -200,9 +202,9 @@ def _value(player: Any, after: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _afterstates(board: Any) -> Any:
-    """The four afterstates, those of up and down as columns, and the mask of the legal ones.
+    """Return the four afterstates (up and down as columns), the legal mask, and the merge scores.
 
-    A board's value is that of its transpose, so columns are turned back only where a move is made.
+    A board's value is that of its transpose, so only the chosen move is transposed back.
     """
     columns = transpose(board)
     up, down = slide_rows(columns, U64(0)), slide_rows(columns, U64(1))
@@ -218,7 +220,7 @@ def _afterstates(board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
-    """The one of the four that belongs to a move's bit, without a branch."""
+    """Select the afterstate of a move's bit, without a branch."""
     vertical = up if bit == U64(1) else down
     horizontal = left if bit == U64(4) else right
     return vertical if bit < U64(4) else horizontal
@@ -226,7 +228,7 @@ def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _value_now(player: Any, bit: Any, options: Any) -> Any:
-    """Reward and value of a legal move; ``options`` as :func:`_afterstates` gives them."""
+    """Return reward plus value of a legal move; ``options`` are from :func:`_afterstates`."""
     up, down, left, right, _, column_score, row_score = options
     score = column_score if bit < U64(4) else row_score
     return score + _value(player, _of_move(bit, up, down, left, right))
@@ -234,12 +236,11 @@ def _value_now(player: Any, bit: Any, options: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _best_answer(player: Any, board: Any) -> Any:
-    """The best of reward and value over the moves of a board; 0 where there is none."""
+    """Return the best of reward plus value over the moves of a board; 0 without moves."""
     options = _afterstates(board)
     best = _NOTHING
     moves = options[4]
-    # Over the legal moves alone, and with no branch on a value: a branch would wait for its look-ups, and
-    # the next move's would wait with it.
+    # Legal moves only, and no branch on a value: it would wait for its look-ups, and delay the next move's.
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
@@ -255,7 +256,7 @@ def _expected_answer(player: Any, after: Any) -> Any:
     total = F32(0)
     weight = _P_TWO
     while spawns != U64(0):
-        # Twos into all empty cells, then fours: one place where answers are found, so that it is inlined.
+        # Twos into all empty cells, then fours: one call site of the answer, so that it is inlined.
         spawned = spawns & (~spawns + U64(1))
         spawns ^= spawned
         total += weight * _best_answer(player, after | spawned)
@@ -267,7 +268,7 @@ def _expected_answer(player: Any, after: Any) -> Any:
 
 @kernel
 def _worth_a_look(player: Any, options: Any) -> Any:
-    """The mask of the legal moves that ``look_margin`` leaves."""
+    """Return the mask of the legal moves within ``look_margin``."""
     moves = options[4]
     if player.look_margin == F32(0):
         return moves
@@ -291,7 +292,7 @@ def _worth_a_look(player: Any, options: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _value_ahead(player: Any, bit: Any, options: Any) -> Any:
-    """As :func:`_value_now`, but the afterstate is worth what the look-ahead says."""
+    """As :func:`_value_now`, with the look-ahead's value of the afterstate."""
     up, down, left, right, _, column_score, row_score = options
     score = column_score if bit < U64(4) else row_score
     return score + _expected_answer(player, _of_move(bit, up, down, left, right))
@@ -299,7 +300,7 @@ def _value_ahead(player: Any, bit: Any, options: Any) -> Any:
 
 @kernel
 def _best_answer_ahead(player: Any, board: Any) -> Any:
-    """As :func:`_best_answer`, but each answer is worth what the look-ahead says."""
+    """As :func:`_best_answer`, with the look-ahead's values."""
     options = _afterstates(board)
     if options[4] == U64(0):
         return F32(0)
@@ -339,14 +340,14 @@ def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
 
 @register_jitable
 def _ordered(value: Any) -> Any:
-    """An ``i64`` for each ``f32``, in the same order: IEEE 754 is sign and magnitude."""
+    """Map ``f32`` to ``i64`` in the same order: IEEE 754 is sign and magnitude."""
     bits = float_bits(value + F32(0))  # -0 and 0 are one value
     return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
 
 
 @register_jitable
 def _spawns_ahead(player: Any, empty: Any, look_below: Any) -> Any:
-    """How many spawns to look ahead on a board with so many empty cells."""
+    """Return how many spawns to look ahead with ``empty`` empty cells."""
     if empty >= look_below:
         return 0
     return 2 if empty < player.look_twice_below else 1
@@ -354,10 +355,9 @@ def _spawns_ahead(player: Any, empty: Any, look_below: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _better(best: Any, value: Any, bit: Any) -> Any:
-    """``(best, tied)`` with one move more, without a branch.
+    """Update ``(best, tied)`` by one move, without a branch.
 
-    Values are integers of the same order, with the move behind: the maximum says both. ``tied`` says that
-    another move is as good.
+    Keys are integers in the order of the values, with the move in the low bits, so the maximum holds both.
     """
     key, tied = best
     new = _ordered(value) << np.int64(4) | np.int64(bit)
@@ -367,7 +367,7 @@ def _better(best: Any, value: Any, bit: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
-    """The best of some legal moves, some spawns ahead: ``(bit, tied)``."""
+    """Return ``(bit, tied)`` of the best of some legal moves, ``spawns`` ahead."""
     best = _LEAST, U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
@@ -378,16 +378,16 @@ def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
-    """An ``i64`` in the order of a move's reward and value, with the move behind; the least if not legal."""
+    """Return a move's key (see :func:`_better`); the least if it is illegal."""
     key = _ordered(score + _value(player, after)) << np.int64(4) | np.int64(bit)
     return key if legal & bit else _LEAST
 
 
 @register_jitable(forceinline=True)
 def _best_move_now(player: Any, options: Any) -> Any:
-    """The best of the legal moves without looking ahead: ``(bit, tied)``.
+    """Return ``(bit, tied)`` of the best legal move without look-ahead.
 
-    All four are valued, since a value costs less than a branch that is taken wrongly.
+    It values all four, since a value costs less than a mispredicted branch.
     """
     up, down, left, right, legal, column_score, row_score = options
     key0 = _key(player, column_score, up, U64(1), legal)
@@ -411,7 +411,7 @@ def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
 
 @kernel
 def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, gamma: Any) -> Any:
-    """A move where the generator has a say: ties, ``epsilon``, ``temperature``. ``(bit, state)``."""
+    """Draw a move with ``epsilon``, ``temperature`` or among ties: ``(bit, state)``."""
     moves = options[4]
     if player.epsilon > 0.0:
         draw, state = rng.uniform(state, gamma)
@@ -480,10 +480,10 @@ def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
 
 
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """The values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right), in points of score.
+    """Return the values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right).
 
-    An illegal move is NaN. A mixture counts as its first part; ``look_margin`` leaves none of the four out
-    and ``downgrade`` does nothing here, so that all values are of one kind, in points of this very game.
+    In points of score, NaN for illegal moves. A mixture counts as its first part; ``look_margin`` and
+    ``downgrade`` are ignored, so that all values are comparable.
     """
     out = np.empty((len(boards), 4), dtype=np.float32)
     _fill_move_values(player, np.ascontiguousarray(boards, dtype=U64), out)

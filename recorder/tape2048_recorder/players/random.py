@@ -13,7 +13,7 @@ from tape2048_recorder.game.player_api import NO_MOVE, chooses
 
 U64 = np.uint64
 
-# The 24 orders in which four moves can be tried, two bits a move, first move lowest.
+# The 24 orders of the four moves, two bits a move, the first move lowest.
 _ORDERS = np.array(
     [sum(move << (2 * i) for i, move in enumerate(order)) for order in itertools.permutations(range(4))],
     dtype=np.uint8,
@@ -28,14 +28,14 @@ class Random(NamedTuple):
 
 
 def make() -> Random:
-    """The player."""
+    """Return the player."""
     return Random(U64(0))
 
 
 @chooses(Random)
 def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    # The first legal move in a random order is a uniformly random legal move, and mostly the
-    # first one tried is legal: cheaper than finding out which of the four are.
+    # The first legal move in a random order is a uniformly random legal move. Mostly the first move is
+    # legal, so this is cheaper than computing all four.
     draw, state = rng.bounded(state, gamma, _ORDER_COUNT)
     order = U64(_ORDERS[draw])
     columns = transpose(board)

@@ -1,8 +1,7 @@
-"""The players: what each is called, what it takes, and how it is made.
+"""The registry of players: names, parameters and factories.
 
-This module knows them by name only, so that settings can be checked without loading the compiler;
-:func:`make_player` loads a player's module and its tables. What a player is to the game loop, and how
-to add one, stands in :mod:`tape2048_recorder.game.player_api`.
+It does not load the compiler, so settings can be checked without it; :func:`make_player` loads a player's
+module and its tables. :mod:`tape2048_recorder.game.player_api` explains how to add a player.
 """
 
 from __future__ import annotations
@@ -10,34 +9,27 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib
+import itertools
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048_recorder.players.batch import check_name, is_batched
+from tape2048.ntuple.files import network_path
+from tape2048.ntuple.layout import TILES
+from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = [
-    "REGISTRY",
-    "Parameter",
-    "PlayerKind",
-    "check_player",
-    "make_player",
-    "own",
-    "player_sha256",
-    "sha256_of",
-    "takes_text",
-]
-
-ArgValue = int | float | str | bool
-
-#: How the fields begin in which a player keeps what it computed.
+#: Prefix of the fields that hold a player's cache.
 _CACHE = "cache_"
+
+#: The ``downgrade`` that leaves the tile to the network.
+OF_NETWORK = -1
 
 
 class Parameter(NamedTuple):
-    """One parameter of a player: of its default's type, in a range where it is a number."""
+    """One parameter of a player: of its default's type, and for numbers within a range."""
 
     default: int | float | str
     minimum: float
@@ -46,19 +38,18 @@ class Parameter(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """The values it takes, in words."""
+        """The accepted values, in words."""
         if isinstance(self.default, str):
             return "text"
         noun = "an integer" if isinstance(self.default, int) else "a number"
         return f"{noun} from {self.minimum:g} to {self.maximum:g}"
 
     def read(self, value: object) -> int | float | str | None:
-        """The value, or None where it is not one of this parameter's."""
+        """Return the value in the parameter's type, or None where it is not valid."""
         if isinstance(self.default, str):
             return value if isinstance(value, str) else None
-        # A bool is an int to Python, and no number to anybody else.
         kinds = int if isinstance(self.default, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds):
+        if isinstance(value, bool) or not isinstance(value, kinds):  # a bool is an int to Python
             return None
         return type(self.default)(value) if self.minimum <= value <= self.maximum else None
 
@@ -66,18 +57,60 @@ class Parameter(NamedTuple):
 class PlayerKind(NamedTuple):
     """One row of the registry.
 
-    ``make`` names a function ``module:function`` in this package that takes the parameters by keyword.
-    ``version`` is raised when the same parameters would choose other moves than before. ``check`` names
-    a function that refuses parameters by a :class:`ConfigError`, for what ranges cannot say; its module
-    loads nothing heavy.
+    The factory is ``make`` of the room's module ``name`` and takes the parameters by keyword. Raise
+    ``version`` when the same parameters choose other moves than before. ``check`` raises
+    :class:`ConfigError` for parameters that are in range and still invalid.
     """
 
     name: str
     summary: str
     parameters: dict[str, Parameter]
-    make: str
-    version: int
-    check: str | None = None
+    version: int = 1
+    check: Callable[[Mapping[str, Any]], None] | None = None
+
+
+def check_ntuple(args: Mapping[str, Any]) -> None:
+    """Check parameters of ``ntuple``.
+
+    Raises:
+        ConfigError: no such network, an invalid mixture, or an invalid tile.
+    """
+    network_path(args["weights"])
+    if args["mix"]:
+        parse_mix(args["mix"])
+    downgrade = args["downgrade"]
+    if downgrade not in {OF_NETWORK, 0, *TILES}:
+        raise ConfigError(
+            f"found downgrade = {downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
+            hint=f"0 takes all boards as they are; {OF_NETWORK}, the default, asks the network",
+        )
+
+
+def parse_mix(text: str) -> tuple[list[int], list[int]]:
+    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``).
+
+    Returns:
+        ``(looks, ends)``: 64 random bits select the first part whose end is above them.
+
+    Raises:
+        ConfigError: found and expected.
+    """
+    parts = []
+    for part in text.split("+"):
+        look, colon, weight = part.partition(":")
+        try:
+            parts.append((int(look), float(weight) if colon else 1.0))
+        except ValueError:
+            parts.append((-1, 0.0))
+    total = sum(weight for _, weight in parts)
+    if not all(0 <= look <= 16 and weight > 0 for look, weight in parts) or not math.isfinite(total):
+        raise ConfigError(
+            f"found the mixture {text!r}, expected look_below:weight joined by +, "
+            "with 0 to 16 and weights above 0",
+            hint='mix = "0:2+3:1" plays two games of three without look-ahead',
+        )
+    sums = itertools.accumulate(weight for _, weight in parts)
+    return [look for look, _ in parts], [min(int(end / total * 2.0**64), 2**64 - 1) for end in sums]
 
 
 REGISTRY: dict[str, PlayerKind] = {
@@ -87,22 +120,16 @@ REGISTRY: dict[str, PlayerKind] = {
             name="random",
             summary="uniformly random legal moves: a floor, and a test of the machinery",
             parameters={},
-            make="random:make",
-            version=1,
         ),
         PlayerKind(
             name="greedy",
             summary="the best immediate merge score, ties at random",
             parameters={},
-            make="greedy:make",
-            version=1,
         ),
         PlayerKind(
             name="expectimax",
             summary="expectation over the next spawns, lines of the board valued by hand-made features",
             parameters={"depth": Parameter(1, 1, 3, "spawns looked ahead; one more: 15 times the time")},
-            make="expectimax:make",
-            version=1,
         ),
         PlayerKind(
             name="ntuple",
@@ -119,9 +146,9 @@ REGISTRY: dict[str, PlayerKind] = {
                     6400.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
                 ),
                 "downgrade": Parameter(
-                    -1,
-                    -1,
-                    32768,
+                    OF_NETWORK,
+                    OF_NETWORK,
+                    TILES[-1],
                     "take boards from this highest tile on for smaller ones; 0: no; -1: as its network says",
                 ),
                 "mix": Parameter(
@@ -130,22 +157,20 @@ REGISTRY: dict[str, PlayerKind] = {
                 "epsilon": Parameter(0.0, 0, 1, "the chance of a random move"),
                 "temperature": Parameter(0.0, 0, 1e6, "points of score; softmax over values where above 0"),
             },
-            make="ntuple:make",
-            version=1,
-            check="tape2048_recorder.players.ntuple_arguments:check",
+            check=check_ntuple,
         ),
     )
 }
 
 
 def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
-    """The parameters of a player, defaults filled in.
+    """Return the parameters of a player, with defaults.
 
     Raises:
-        UnknownKeyError: no such player, or no such parameter; the nearest one is named.
-        ConfigError: a parameter is not of its kind, not in its range, or names what is not there.
+        UnknownKeyError: no such player or parameter; the message names the nearest.
+        ConfigError: a parameter has a wrong type, is out of range, or names a missing file.
     """
-    if is_batched(name):  # its factory knows its parameters, and is imported by the workers alone
+    if is_batched(name):  # its factory knows its parameters, and only workers import it
         check_name(name)
         return dict(args)
     kind = REGISTRY.get(name)
@@ -164,22 +189,20 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
     full: dict[str, ArgValue] = {key: parameter.default for key, parameter in kind.parameters.items()}
     for key, value in args.items():
         parameter = kind.parameters[key]
-        read = parameter.read(value)
-        if read is None:
+        if (read := parameter.read(value)) is None:
             raise ConfigError(
                 f"player {name!r}: {key} is {value!r}; expected {parameter.expected} ({parameter.summary})"
             )
         full[key] = read
     if kind.check is not None:
-        module, _, function = kind.check.partition(":")
-        getattr(importlib.import_module(module), function)(full)
+        kind.check(full)
     return full
 
 
 def takes_text(name: str, key: str) -> bool:
-    """Whether this parameter of a player is text, whatever else its value may look like."""
-    kind = REGISTRY.get(name)
-    return kind is not None and key in kind.parameters and isinstance(kind.parameters[key].default, str)
+    """Whether a player's parameter is text, even where its value reads as a number."""
+    parameters = REGISTRY[name].parameters if name in REGISTRY else {}
+    return key in parameters and isinstance(parameters[key].default, str)
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
@@ -188,10 +211,11 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
 
 
 def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
-    """A player for the game loop: its module's ``NamedTuple``, tables included.
+    """Return a player for the game loop: its module's ``NamedTuple``, tables included.
 
     Raises:
-        ConfigError: as :func:`check_player`.
+        ConfigError: as :func:`check_player`, or a batched player.
+        FormatError: the parameters name a file that is not a network.
     """
     if is_batched(name):
         raise ConfigError(
@@ -199,21 +223,20 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
             hint="`tape2048 record` and `tape2048 bench-player` play it in lanes",
         )
     full = check_player(name, args)
-    module, _, function = REGISTRY[name].make.partition(":")
-    return getattr(importlib.import_module(f"{__package__}.{module}"), function)(**full)
+    return importlib.import_module(f"{__package__}.{name}").make(**full)
 
 
 def own(player: Any) -> Any:
-    """The player for one more thread: tables are shared, and a cache, which is written, is its own."""
+    """Return the player for another thread: it shares the tables and has its own cache."""
     caches = [field for field in player._fields if field.startswith(_CACHE)]
     return player._replace(**{field: getattr(player, field).copy() for field in caches})
 
 
 def player_sha256(name: str, player: Any) -> str:
-    """What tells this player from any that would choose otherwise: SHA-256 over name, version and tables.
+    """Return the SHA-256 over a player's name, version and tables: it differs where the moves could.
 
-    Fields called ``cache_...`` hold what was computed, and do not count. A player that keeps its tables in an
-    order of its own has this as its field ``identity``.
+    Fields called ``cache_...`` do not count. A player that reorders its tables has this as its field
+    ``identity``.
     """
     if "identity" in player._fields:
         return bytes(player.identity).hex()
@@ -222,7 +245,7 @@ def player_sha256(name: str, player: Any) -> str:
 
 
 def sha256_of(name: str, fields: Mapping[str, Any]) -> str:
-    """SHA-256 over a player's name, its version, and named arrays and numbers."""
+    """Return the SHA-256 over a player's name, its version, and named arrays and numbers."""
     import numpy as np
 
     digest = hashlib.sha256(f"{name}:{REGISTRY[name].version}\n".encode())

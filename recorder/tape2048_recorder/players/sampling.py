@@ -1,21 +1,21 @@
-"""How the scores of a batched player become moves: the settings, checked, without the compiler.
+"""Settings for sampling moves from the scores of a batched player. Does not load the compiler.
 
 ::
 
     [sampling]
     method = "softmax"  # argmax, softmax, top_k, top_p
     temperature = 0.5
-    start_gate = 0  # the method holds for steps start_gate <= step < stop_gate of a game
-    stop_gate = 30  # ... and argmax for the others; 0: to the end
-    epsilon = 0.01  # the chance of a uniformly random legal move, within gates of its own
+    start_gate = 0  # the method applies to steps start_gate <= step < stop_gate of a game
+    stop_gate = 30  # ... and argmax to the others; 0: to the end
+    epsilon = 0.01  # the probability of a uniformly random legal move, within its own gates
     epsilon_start_gate = 0
     epsilon_stop_gate = 0
 
-``top_k`` keeps the k legal moves with the highest scores, and ``top_p`` the fewest whose probabilities sum up
-to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020); both then draw by softmax.
-Of equal scores, the move with the lower number comes first. Every draw is taken from the game's own
-generator: one for a method that draws, one more where epsilon applies (two where it strikes), none for
-argmax. So the games do not depend on the number of lanes or workers, as long as the scores do not.
+``top_k`` keeps the k legal moves with the highest scores, and ``top_p`` the fewest whose probabilities sum to
+p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020); both then draw by softmax.
+Of equal scores, the move with the lower number comes first. Every draw is from the game's own
+generator: one for a method that draws, one more where epsilon applies (two where it replaces the move), none
+for argmax. So the games do not depend on the number of lanes or workers, as long as the scores do not.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from tape2048.errors import ConfigError, UnknownKeyError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["METHODS", "Sampling", "read_sampling"]
-
-#: In the order of their numbers in the kernel.
+#: Indexed by their numbers in the kernel.
 METHODS = ("argmax", "softmax", "top_k", "top_p")
 
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -43,14 +41,14 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     Attributes:
         method: one of :data:`METHODS`.
-        temperature: what scores are divided by before the softmax.
-        top_k: how many moves ``top_k`` keeps.
-        top_p: the probability that ``top_p`` keeps at least.
-        start_gate: the first step of a game at which the method holds; argmax before.
-        stop_gate: the step at which it ends; 0: never.
-        epsilon: the chance of a uniformly random legal move.
-        epsilon_start_gate: the first step at which that can be.
-        epsilon_stop_gate: the step at which it ends; 0: never.
+        temperature: divisor of the scores before the softmax.
+        top_k: number of moves that ``top_k`` keeps.
+        top_p: the least probability that ``top_p`` keeps.
+        start_gate: the first step of a game with the method; argmax before.
+        stop_gate: the first step without it; 0: none.
+        epsilon: the probability of a uniformly random legal move.
+        epsilon_start_gate: the first step with epsilon.
+        epsilon_stop_gate: the first step without it; 0: none.
     """
 
     method: str = "argmax"
@@ -65,16 +63,16 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def needs_scores(self) -> bool:
-        """Whether moves alone would not do: a player that answers moves has chosen already."""
+        """Whether the method draws from scores, so that a player must not answer with moves."""
         return self.method != "argmax"
 
 
 def read_sampling(table: Mapping[str, object]) -> Sampling:
-    """The settings of a ``[sampling]`` table, defaults filled in.
+    """Read a ``[sampling]`` table, with defaults.
 
     Raises:
-        UnknownKeyError: a name that does not exist; the nearest one is named.
-        ConfigError: a value that cannot be, or gates that leave no step.
+        UnknownKeyError: an unknown setting; the message names the nearest.
+        ConfigError: an invalid value, or gates that leave no step.
     """
     known = Sampling.__struct_fields__
     for key in table:

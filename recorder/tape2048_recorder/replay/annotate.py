@@ -1,13 +1,10 @@
-"""What a player thinks of all four moves: branch values for runs that were recorded without.
-
-A kind of player takes part by one entry of :data:`VALUERS`: a function that makes, from the player's
-parameters, something that values boards. It is called on one thread; each thread makes its own.
-"""
+"""Branch values: a player's values of all four moves, for runs recorded without them."""
 
 from __future__ import annotations
 
+import importlib
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,83 +14,51 @@ from tape2048.runs.a2run2 import RunV2
 from tape2048_recorder.players.registry import check_player, make_player
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from tape2048.runs.run import Run
 
-__all__ = ["VALUERS", "Annotator", "Valuer"]
-
-
-class Valuer(Protocol):
-    """Values the moves of boards."""
-
-    def __call__(self, boards: NDArray[np.uint64], /) -> NDArray[np.float32]:
-        """``f32[n, 4]`` (UDLR) for ``u64[n]``: on any scale, the greater the better; 0 for illegal moves."""
-
-
-def _expectimax(args: Mapping[str, Any]) -> Valuer:
-    from tape2048_recorder.players.expectimax import move_values
-
-    player = make_player("expectimax", args)
-    return lambda boards: move_values(player, boards)
-
-
-def _ntuple(args: Mapping[str, Any]) -> Valuer:
-    from tape2048_recorder.players.ntuple import move_values
-
-    player = make_player("ntuple", args)
-    return lambda boards: np.nan_to_num(move_values(player, boards), nan=0.0)
-
-
-#: The kinds of player whose values are known, and what makes a :class:`Valuer` of their parameters.
-VALUERS: dict[str, Callable[[Mapping[str, Any]], Valuer]] = {"expectimax": _expectimax, "ntuple": _ntuple}
+#: Players whose module has ``move_values(player, boards)``, from ``u64[n]`` to ``f32[n, 4]`` (UDLR): greater
+#: is better, on any scale.
+VALUED = ("expectimax", "ntuple")
 
 
 class Annotator:
-    """Gives runs the branch values of a player; safe to be called on several threads.
+    """Adds a player's branch values to runs; thread-safe.
 
     Args:
-        name: of the player, one of :data:`VALUERS`.
+        name: of the player, one of :data:`VALUED`.
         args: its parameters.
-        replace: compute anew what a run has already.
+        replace: whether to replace existing values.
 
     Raises:
-        ConfigError: no such player, or one that values no moves; a parameter is wrong.
+        ConfigError: an unknown player, one without values, or an invalid parameter.
     """
 
     def __init__(self, name: str, args: Mapping[str, Any], *, replace: bool = False) -> None:
         self._args = check_player(name, args)
-        if name not in VALUERS:
-            raise ConfigError(
-                f"player {name!r} chooses moves and values none", hint=f"one of: {', '.join(VALUERS)}"
-            )
-        self._make = VALUERS[name]
+        if name not in VALUED:
+            raise ConfigError(f"player {name!r} has no move values", hint=f"one of: {', '.join(VALUED)}")
+        self._name = name
+        self._move_values = importlib.import_module(f"tape2048_recorder.players.{name}").move_values
         self._replace = replace
-        self._local = threading.local()
+        self._local = threading.local()  # a player with a cache is for one thread
 
     def __call__(self, run: Run) -> RunV2:
-        """The run with values at every step, normalized as by :func:`tape2048.runs.a2run2.normalize`."""
-        whole = RunV2.from_run(run)
-        if len(run) == 0 or (not self._replace and bool(whole.has_branches.all())):
-            return whole
-        valuer = getattr(self._local, "valuer", None)
-        if valuer is None:
-            valuer = self._local.valuer = self._make(self._args)
+        """Return the run with values at every step, normalised as in :func:`tape2048.runs.a2run2.normalize`."""
+        recorded = RunV2.from_run(run)
+        if len(run) == 0 or (not self._replace and bool(recorded.has_branches.all())):
+            return recorded
+        if not hasattr(self._local, "player"):
+            self._local.player = make_player(self._name, self._args)
         boards = np.array(run.boards, np.uint64)
-        legal = legal_masks(boards)
-        fresh = RunV2(
-            run.states, run.moves, run.meta, valuer(boards), legal, np.ones(len(run), np.bool_)
-        ).normalize_branches()
-        if self._replace or not whole.has_branches.any():
-            return fresh
-        has = whole.has_branches
-        return RunV2(
-            run.states,
-            run.moves,
-            run.meta,
-            np.where(has[:, None], whole.branch_values, fresh.branch_values),
-            np.where(has, whole.branch_legal, fresh.branch_legal),
-            np.ones(len(run), np.bool_),
-        )
+        values = np.nan_to_num(self._move_values(self._local.player, boards), nan=0.0)
+        everywhere = np.ones(len(run), np.bool_)
+        computed = RunV2(run.states, run.moves, run.meta, values, legal_masks(boards), everywhere)
+        computed = computed.normalize_branches()
+        if self._replace:
+            return computed
+        has = recorded.has_branches
+        values = np.where(has[:, None], recorded.branch_values, computed.branch_values)
+        legal = np.where(has, recorded.branch_legal, computed.branch_legal)
+        return RunV2(run.states, run.moves, run.meta, values, legal, everywhere)

@@ -1,8 +1,8 @@
-"""Playing recorded games again: what was recorded is what the player plays, bit for bit.
+"""Replay of recorded games: bit-for-bit verification, and final boards.
 
-A game is decided by its player and its seed, and both stand in the session. This is the one check that
-does not trust the recorder: it would find a bug in the buffers, a player that changed without saying
-so, and a session put together by hand.
+Player and seed decide a game, and the session records both. Replay is the only check that does not trust the
+recorder: it would find a bug in the buffers, a player that changed without a new version, and a session put
+together by hand.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FormatError, ReplayError
 from tape2048.formats.session import SAMPLE_RATE_MAX, step_dtype
+from tape2048.game.rules import boards_to_exps
+from tape2048.jit.compiler import kernel
 from tape2048.session.session import Session
+from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
+from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import make_player, own, player_sha256
 
@@ -27,42 +31,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-__all__ = ["Replay", "replay_session"]
-
-#: Rows and runs that are played again at once.
+#: Rows and runs of one chunk.
 _CHUNK_ROWS = 1 << 18
 _CHUNK_RUNS = 4096
 
-#: A run that differs is named; beyond this many, counting them is enough.
+#: Runs of one chunk without rows.
+_CHUNK_FINALS = 256
+
+#: Findings that name their run; the last finding counts the others.
 _FINDINGS_MAX = 20
 
 _COMPARED = ("rows", "steps", "max_score", "highest_tile")
 
-Runs = npt.NDArray[np.void]
-
 
 class Replay(msgspec.Struct, frozen=True):
-    """How many runs were played again, and each that came out differently."""
+    """The number of replayed runs, and a finding for each that differs."""
 
     runs: int
     findings: tuple[Finding, ...]
 
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
-    """Play every run of a session again, on all cores.
+    """Replay every run of a session on all cores, and compare.
 
     Args:
         path: a session that this project recorded.
-        progress: called with the rows compared so far, and all.
+        progress: called with the number of rows compared so far, and of all.
 
     Raises:
-        ReplayError: the session does not say what played it, or it was another player than the one
-            that has its name here.
+        ReplayError: the session does not name its player, or the player here is another one.
         FormatError: the session cannot be opened.
     """
     session = Session.open(path)
-    meta = _meta(session, path)
-    player = _player(meta, path)
+    meta, player = _played_by(session)
     findings: list[Finding] = []
     done = differing = 0
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -71,10 +72,9 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
             chunks, pool.map(lambda chunk: _differing(session, meta, player, *chunk), chunks), strict=True
         ):
             differing += len(found)
-            findings += [
-                _finding(path, session.runs[run], what)
-                for run, what in found[: _FINDINGS_MAX - len(findings)]
-            ]
+            for run, what in found[: _FINDINGS_MAX - len(findings)]:
+                named = f"run {session.runs['id'][run]} (seed {session.runs['seed'][run]})"
+                findings.append(Finding.of(ReplayError(f"{named} comes out differently: {what}", path=path)))
             done += int(session.runs["rows"][first:end].sum())
             if progress is not None:
                 progress(done, len(session))
@@ -84,8 +84,63 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
     return Replay(len(session.runs), tuple(findings))
 
 
+def final_boards(session: Session) -> npt.NDArray[np.uint64] | None:
+    """Replay a session, and return the board after the last move of each run, which it does not record.
+
+    Returns:
+        ``u64[R]``; None where the session does not name its player, or the player here is another one
+        (of another version, or without its network's file).
+
+    Raises:
+        ReplayError: a game comes out differently.
+    """
+    try:
+        _, made = _played_by(session)
+    except ReplayError:
+        return None
+    runs = session.runs
+    seeds = np.ascontiguousarray(runs["seed"])
+    lasts, finals, steps = np.zeros((3, len(runs)), np.uint64)
+
+    def play(first: int) -> None:
+        part = slice(first, first + _CHUNK_FINALS)
+        _play_to_the_end(own(made), seeds[part], lasts[part], finals[part], steps[part])
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        list(pool.map(play, range(0, len(runs), _CHUNK_FINALS)))
+    for i in np.flatnonzero(runs["rows"]).tolist():
+        rows = session.steps[session.rows_of(i)]
+        same = steps[i] == runs["steps"][i]
+        if same and int(rows["step_idx"][-1]) + 1 == int(steps[i]):
+            same = np.array_equal(rows["exps"][-1], boards_to_exps(lasts[i]))
+        if not same:
+            raise ReplayError(
+                f"run {runs['id'][i]} (seed {runs['seed'][i]}) comes out differently: its final board is "
+                "not known",
+                path=session.path,
+                hint="tape2048 validate --replay lists all games that differ",
+            )
+    return finals
+
+
+@kernel
+def _play_to_the_end(player: Any, seeds: Any, lasts: Any, finals: Any, steps: Any) -> None:
+    """Play games; fill in the board before the last move, the final one, and the number of moves."""
+    for i in range(len(seeds)):
+        board, _, state, gamma = new_game(seeds[i])
+        steps[i] = 0
+        while True:
+            move, after, state = choose(player, board, state, gamma)
+            if move == NO_MOVE:
+                break
+            lasts[i] = board
+            board, _, state = spawn(after, state, gamma)
+            steps[i] += 1
+        finals[i] = board
+
+
 class _Meta(msgspec.Struct, frozen=True):
-    """What a session says of how it was played."""
+    """Metadata that a replay needs."""
 
     player: str
     player_args: dict[str, int | float | str | bool]
@@ -94,36 +149,35 @@ class _Meta(msgspec.Struct, frozen=True):
     record_action: bool
 
 
-def _meta(session: Session, path: Path) -> _Meta:
+def _played_by(session: Session) -> tuple[_Meta, Any]:
+    """Return the metadata of a session, and the player that recorded it.
+
+    Raises:
+        ReplayError: the session does not name its player, or the player here is another one.
+    """
+    path = session.path
     try:
         meta = msgspec.convert(session.meta, _Meta)
     except msgspec.ValidationError as error:
         raise ReplayError(
             f"the session does not say what played it: {error}",
             path=path,
-            hint="only what this project recorded can be played again",
+            hint="only sessions of this project can be replayed",
         ) from error
     if session.steps.dtype != step_dtype(record_action=meta.record_action):
         raise ReplayError(
             f"record_action is {meta.record_action}, the rows are {session.steps.dtype}", path=path
         )
-    return meta
-
-
-def _player(meta: _Meta, path: Path) -> Any:
-    """The player that recorded the session, if it is the same here."""
     if is_batched(meta.player):
         raise ReplayError(
             f"it was played by {meta.player}, which runs code that the session names",
             path=path,
-            hint="only players that ship are played again; record with the same seed, and compare",
+            hint="only built-in players are replayed; record with the same seed, and compare",
         )
     try:
         player = make_player(meta.player, meta.player_args)
     except (ConfigError, FormatError) as error:
-        raise ReplayError(
-            f"what played it cannot be made here: {error}", path=path, hint=error.hint
-        ) from error
+        raise ReplayError(f"its player cannot be made here: {error}", path=path, hint=error.hint) from error
     here = player_sha256(meta.player, player)
     if here != meta.player_sha256:
         raise ReplayError(
@@ -131,11 +185,11 @@ def _player(meta: _Meta, path: Path) -> Any:
             path=path,
             hint="install the version that recorded it (`engine` in `tape2048 show --json`)",
         )
-    return player
+    return meta, player
 
 
-def _chunks(runs: Runs) -> Iterator[tuple[int, int]]:
-    """Ranges of runs, in the order of their rows, of bounded size (or of one run)."""
+def _chunks(runs: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of runs, in the order of their rows, of bounded size (or of one run)."""
     first = 0
     while first < len(runs):
         rows = np.cumsum(runs["rows"][first : first + _CHUNK_RUNS], dtype=np.int64)
@@ -145,17 +199,16 @@ def _chunks(runs: Runs) -> Iterator[tuple[int, int]]:
 
 
 def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int) -> list[tuple[int, str]]:
-    """The runs of a range that come out differently, and in what."""
+    """Return the runs of a range that come out differently, each with its difference."""
     recorded = session.runs[first:end]
-    rows = int(recorded["rows"].sum())
     buffer = Buffer(
-        rows_max=rows + 1,
+        rows_max=int(recorded["rows"].sum()) + 1,
         runs_max=end - first,
         record_action=meta.record_action,
         sample_rate=meta.sample_rate,
     )
     buffer.give(np.ascontiguousarray(recorded["id"]), np.ascontiguousarray(recorded["seed"]))
-    player = own(player)  # chunks are played at the same time
+    player = own(player)
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()
     played, made = buffer.runs, buffer.rows
@@ -163,23 +216,13 @@ def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int)
     for i in range(end - first):
         differs = [name for name in _COMPARED if played[name][i] != recorded[name][i]]
         if differs:
-            found.append(
-                (
-                    first + i,
-                    ", ".join(f"{name} {recorded[name][i]}, not {played[name][i]}" for name in differs),
-                )
-            )
+            what = ", ".join(f"{name} {recorded[name][i]}, not {played[name][i]}" for name in differs)
+            found.append((first + i, what))
             continue
         here = made[int(played["first_row"][i]) :][: int(played["rows"][i])]
         there = session.steps[int(recorded["first_row"][i]) :][: int(recorded["rows"][i])]
         unequal = np.flatnonzero(here != there)
         if len(unequal):
-            found.append(
-                (first + i, f"row {int(recorded['first_row'][i]) + int(unequal[0])} is the first to differ")
-            )
+            row = int(recorded["first_row"][i]) + int(unequal[0])
+            found.append((first + i, f"row {row} is the first to differ"))
     return found
-
-
-def _finding(path: Path, run: np.void, what: str) -> Finding:
-    error = ReplayError(f"run {run['id']} (seed {run['seed']}) comes out differently: {what}", path=path)
-    return Finding.of(error)

@@ -45,7 +45,7 @@ from tape2048.formats.manifest import flush_entry
 from tape2048.formats.session import FileEntry
 from tape2048.io.crc import crc32c_combine, crc32c_file
 from tape2048.io.durable import storage_errors, write_file
-from tape2048.io.staging import Staging
+from tape2048.io.staging import Staging, hold_lock
 from tape2048.runs.engine_text import split_seed
 from tape2048.runs.run import RunMeta, check_meta
 

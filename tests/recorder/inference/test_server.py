@@ -24,7 +24,7 @@ from tape2048_recorder.inference.server import Server, ServerSpec
 from tape2048_recorder.inference.slots import LOADING, SCORES, Slots
 from tape2048_recorder.ipc.protocol import Weights
 from tape2048_recorder.ipc.silence import START_S
-from tape2048_recorder.players.batch import told_by
+from tape2048_recorder.players.batch import declared_sha256
 
 from ..checks import Listener, descriptors
 from ..lanes import batched
@@ -201,7 +201,7 @@ def test_a_long_text_of_a_player_is_told_by_its_hash(asking: Make, monkeypatch: 
         submit(player, boards_of(0))
         there.server.answer_all()
         player.collect()
-        assert player.sha256 == told_by(made, "python:a:b"), "as where it computes in the worker"
+        assert player.sha256 == declared_sha256(made, "python:a:b"), "as where it computes in the worker"
         told.append(player.sha256)
     assert told[0] == "é" * 64
     assert len(set(told)) == 3
@@ -271,17 +271,17 @@ def test_a_process_that_cannot_be_made_is_tried_later(sleeper: Sleeper) -> None:
         sleeper.made[0].wait()
         sleeper.refuse = True
         times = [RETRY_S * number for number in range(1, 4)]
-        assert [process.attend(now, 60.0) for now in times] == [None] * 3
+        assert [process.tick(now, 60.0) for now in times] == [None] * 3
         sleeper.refuse = False
-        assert process.attend(times[-1] + RETRY_S / 2, 60.0) is None
+        assert process.tick(times[-1] + RETRY_S / 2, 60.0) is None
         assert len(sleeper.made) == 1, "the time has not come"
-        assert process.attend(times[-1] + RETRY_S, 60.0) is None
+        assert process.tick(times[-1] + RETRY_S, 60.0) is None
         assert len(sleeper.made) == 2
     finally:
         process.close()
     said = listener.messages("warning")
     assert "ended with status -9" in said[0]
-    assert ["could be made: Resource temporarily unavailable" in message for message in said] == [
+    assert ["did not start: Resource temporarily unavailable" in message for message in said] == [
         False,
         True,
         True,
@@ -294,7 +294,7 @@ def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
         sleeper.made[0].kill()
         sleeper.made[0].wait()
         sleeper.refuse = True
-        found = [process.attend(RETRY_S * number, 60.0) for number in range(1, DEATHS_MAX + 1)]
+        found = [process.tick(RETRY_S * number, 60.0) for number in range(1, DEATHS_MAX + 1)]
     finally:
         process.close()
     assert found[:-1] == [None] * (DEATHS_MAX - 1)
@@ -305,7 +305,7 @@ def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
 def test_where_the_first_process_cannot_be_made_nothing_stays(sleeper: Sleeper) -> None:
     sleeper.refuse = True
     before = descriptors()
-    with pytest.raises(InferenceError, match="no inference process could be made: Resource temporarily"):
+    with pytest.raises(InferenceError, match="the inference process did not start: Resource temporarily"):
         InferenceProcess(CONFIG, {}, Listener())
     assert descriptors() == before
 
@@ -325,7 +325,7 @@ def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.Mon
         nonlocal now
         for _ in range(round(2 * seconds)):
             now += 0.5
-            assert process.attend(now, 10.0) is None
+            assert process.tick(now, 10.0) is None
             overdue.append(process.overdue)
         return bool(listener.messages("warning"))
 
@@ -336,10 +336,10 @@ def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.Mon
         assert not silent_for(START_S - 5), "its model is loaded"
         head["answered"] = 1
         assert not silent_for(START_S)
-        assert not process.owes(0)
+        assert not process.has_pending(0)
         head["asked"] = 2
-        assert process.owes(0)
-        assert not process.owes(1)
+        assert process.has_pending(0)
+        assert not process.has_pending(1)
         head["kind"] = LOADING
         assert not silent_for(START_S - 5)
         head["answered"], head["kind"] = 2, SCORES

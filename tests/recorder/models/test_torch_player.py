@@ -107,7 +107,7 @@ def test_half_a_checkpoint_is_refused_by_name(
 def test_a_file_that_is_not_there_is_no_half_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="No such file") as caught:
         make(model=str(tmp_path / "none.pt"), device="cpu")
-    assert "renamed" not in str(caught.value.hint)
+    assert "rename" not in str(caught.value.hint)
 
 
 def test_weights_of_another_shape_are_refused(files: dict[str, dict[str, Any]]) -> None:

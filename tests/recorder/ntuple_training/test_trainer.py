@@ -190,7 +190,7 @@ def test_what_others_learn_meanwhile_makes_no_rate_negative(monkeypatch: pytest.
 
     def slow(copy: Any, moves: int) -> int:
         lasts = renew(copy, moves)
-        if threading.current_thread().name == "lane 1":  # until the other one has learned all that is left
+        if threading.current_thread().name == "lane_1":  # until the other one has learned all that is left
             end = time.monotonic() + PATIENCE_S
             while not trainer.done and time.monotonic() < end:
                 time.sleep(0.01)
@@ -290,7 +290,7 @@ def test_a_thread_that_cannot_start_ends_the_others(monkeypatch: pytest.MonkeyPa
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name == "lane 2":
+        if thread.name == "lane_2":
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -338,14 +338,14 @@ def test_before_stages_part_all_boards_use_the_first_ones_tables() -> None:
 def test_stages_part_with_what_the_first_one_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(small())
     parted: list[tuple[Any, Any, int]] = []
-    part = Trainer._part_stages
+    part = Trainer._split_stages
 
     def watch(self: Trainer) -> None:
         part(self)
         table, coherence = self._network.table.copy(), self._coherence.copy()
         parted.append((table.reshape(2, -1), coherence.reshape(2, -1), self.moves))
 
-    monkeypatch.setattr(Trainer, "_part_stages", watch)
+    monkeypatch.setattr(Trainer, "_split_stages", watch)
     trainer.learn(10**9)
     ((table, coherence, moves),) = parted
     assert 40_000 <= moves < 45_000
@@ -462,7 +462,7 @@ def test_a_checkpoint_without_one_of_its_arrays_has_no_hint_of_threads(tmp_path:
         path.write_bytes(b"".join(encode(found, texts)))
         with pytest.raises(NetworkError, match="expected ") as caught:
             Trainer.resume(path, small())
-        assert "go on from a copy of it" in (caught.value.hint or "")
+        assert "resume from a copy of it" in (caught.value.hint or "")
     Trainer(small(threads=3)).save_checkpoint(path)
     with pytest.raises(NetworkError, match="lanes: found uint64") as caught:
         Trainer.resume(path, small())

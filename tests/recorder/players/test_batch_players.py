@@ -15,13 +15,13 @@ import pytest
 from tape2048.errors import ConfigError, PlayerAnswerError, PlayerImportError, PlayerRaisedError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048_recorder.players.batch import (
-    TOLD_BYTES_MAX,
+    DECLARED_BYTES_MAX,
     Caller,
     batch_sha256,
+    declared_sha256,
+    describe_place,
     make_batch_player,
-    place_of,
     show_board,
-    told_by,
 )
 from tape2048_recorder.players.registry import check_player, make_player
 from tape2048_recorder.players.sampling import Sampling
@@ -53,7 +53,7 @@ def test_a_name_of_the_form_is_taken_and_nothing_is_imported() -> None:
         ("python:/no/such/file.py:make", "No such file"),
         (f"{FILE}:no_such_factory", "found nothing called 'no_such_factory'"),
         (f"{FILE}:not_a_factory", "found a int"),
-        ("python:os:getcwd", "gave a str"),
+        ("python:os:getcwd", "returned a str"),
     ],
 )
 def test_what_gives_no_player_is_named(name: str, says: str) -> None:
@@ -202,23 +202,26 @@ def test_half_of_submit_and_collect_is_no_overlap() -> None:
 def test_the_place_of_a_bad_answer_names_the_legal_moves() -> None:
     boards = np.array([1, 0x1100000000000000], np.uint64)  # the first one's tile stands in the last cell
     views = boards, legal_masks(boards), boards_to_exps(boards)
-    assert [place_of("m:f", at, views).rpartition(", ")[2] for at in (0, 1)] == ["legal UL", "legal DLR"]
-    assert place_of("m:f", 1, views).startswith("m:f: board 1 of 2, 0x1100000000000000 (rows 1100 ")
+    assert [describe_place("m:f", at, views).rpartition(", ")[2] for at in (0, 1)] == [
+        "legal UL",
+        "legal DLR",
+    ]
+    assert describe_place("m:f", 1, views).startswith("m:f: board 1 of 2, 0x1100000000000000 (rows 1100 ")
 
 
 def test_what_a_player_says_of_itself_or_its_source_does() -> None:
     def says(text: Any) -> str:
-        return told_by(SimpleNamespace(sha256=text), f"{FILE}:make")
+        return declared_sha256(SimpleNamespace(sha256=text), f"{FILE}:make")
 
-    long = "\udc80" + "x" * TOLD_BYTES_MAX
-    fits = "\u00e9" * (TOLD_BYTES_MAX // 2)
+    long = "\udc80" + "x" * DECLARED_BYTES_MAX
+    fits = "\u00e9" * (DECLARED_BYTES_MAX // 2)
     assert (says("abc"), says(fits)) == ("abc", fits)
     assert says(fits + "x") == hashlib.sha256((fits + "x").encode()).hexdigest()
     assert says(long) == hashlib.sha256(long.encode("utf-8", "backslashreplace")).hexdigest()
     source = hashlib.sha256(Path(batched.__file__).read_bytes()).hexdigest()
     assert says(None) == says(b"abc") == source
-    assert told_by(object(), f"python:{batched.__name__}:make") == source
-    assert told_by(object(), "python:sys:exit") == "", "no file"
+    assert declared_sha256(object(), f"python:{batched.__name__}:make") == source
+    assert declared_sha256(object(), "python:sys:exit") == "", "no file"
 
 
 def test_what_a_module_or_factory_of_ours_says_is_passed_on_with_its_hint(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tape2048_recorder.game import rng
+from tape2048_recorder.game import REACH_TILES, rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.players import evaluation, registry
-from tape2048_recorder.players.evaluation import REACH_TILES, Evaluation, evaluate, wilson
+from tape2048_recorder.players.evaluation import Evaluation, evaluate, wilson
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:

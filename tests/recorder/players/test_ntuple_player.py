@@ -22,9 +22,8 @@ from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.player_api import NO_MOVE
 from tape2048_recorder.players import registry
-from tape2048_recorder.players.downgrading import downgraded
-from tape2048_recorder.players.ntuple import NTuple, mix_choices, move_values, of_network
-from tape2048_recorder.players.ntuple_arguments import parse_mix
+from tape2048_recorder.players.ntuple import NTuple, downgraded, mix_choices, move_values, of_network
+from tape2048_recorder.players.registry import parse_mix
 
 if TYPE_CHECKING:
     from pathlib import Path

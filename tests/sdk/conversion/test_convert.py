@@ -30,7 +30,7 @@ from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player, player_sha256
 from tape2048_recorder.replay.annotate import Annotator
-from tape2048_recorder.replay.final_boards import final_boards
+from tape2048_recorder.replay.replay import final_boards
 
 from ..builders import write_ours
 from ..datasets.set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
@@ -525,7 +525,7 @@ class TestAnnotate:
     def test_players_that_value_nothing(self) -> None:
         from tape2048.errors import ConfigError
 
-        with pytest.raises(ConfigError, match="values none"):
+        with pytest.raises(ConfigError, match="has no move values"):
             Annotator("random", {})
         with pytest.raises(ConfigError):
             Annotator("expectimax", {"depth": 9})

@@ -276,7 +276,7 @@ def test_what_a_network_plays_is_recorded_and_played_again(
     quantised.rename(tmp_path / "elsewhere")
     gone = process("validate", str(path), "--replay", cwd=tmp_path, timeout=240)
     assert gone.returncode == 1
-    assert "what played it cannot be made here: found no network" in gone.stdout
+    assert "its player cannot be made here: found no network" in gone.stdout
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     from tape2048.conversion import open_source
     from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.replay.annotate import Annotator
-    from tape2048_recorder.replay.final_boards import final_boards
+    from tape2048_recorder.replay.replay import final_boards
 
     name, args = split_player(player)
     annotator = Annotator(name, args or {}, replace=replace)

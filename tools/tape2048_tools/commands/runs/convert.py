@@ -62,7 +62,7 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
     is given; then what was left out is said on standard error. Runs that cannot be read are left out
     and named there too, and the exit code is 1; where none can be read, nothing is written (51).
     """
-    from tape2048_recorder.replay.final_boards import final_boards
+    from tape2048_recorder.replay.replay import final_boards
 
     write_converted("converting", source, target, endings=final_boards, **how)
 

@@ -142,9 +142,9 @@ def _opened(sources: Sequence[Path], *, final_boards: bool) -> Sequence[Path | S
     if not final_boards:
         return sources
     from tape2048.conversion import open_source
-    from tape2048_recorder.replay import final_boards as endings
+    from tape2048_recorder.replay import replay
 
-    return [open_source(path, endings.final_boards) for path in sources]
+    return [open_source(path, replay.final_boards) for path in sources]
 
 
 @command.command(
