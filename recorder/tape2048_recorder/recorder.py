@@ -30,7 +30,7 @@ from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import LiveWeights
 from tape2048_recorder.inference.process import InferenceProcess
-from tape2048_recorder.ipc.spec import WorkerSpec
+from tape2048_recorder.ipc.protocol import WorkerSpec
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.recording.partial import Facts

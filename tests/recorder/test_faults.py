@@ -375,7 +375,7 @@ POOR_WORKER = """
 import os
 import sys
 from tape2048_recorder.ipc import protocol
-from tape2048_recorder.ipc.spec import WORKER_MODULE
+from tape2048_recorder.ipc.protocol import WORKER_MODULE
 from tape2048_recorder.workers import __main__ as worker_main
 
 send = protocol.Channel.send

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from tape2048_recorder.ipc.protocol import Channel, FromDaemon, Range, Weights, Written
+from tape2048_recorder.ipc.protocol import WORKER_MODULE, Channel, FromDaemon, Range, Weights, Written
 from tape2048_recorder.ipc.shared import PLAY, Shared
-from tape2048_recorder.ipc.spec import WORKER_MODULE
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.inference.process import InferenceProcess
-    from tape2048_recorder.ipc.spec import WorkerSpec
+    from tape2048_recorder.ipc.protocol import WorkerSpec
 
 #: Between a worker's death and the next start in its place: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1

@@ -1,13 +1,13 @@
 """Detects and kills hung workers.
 
 A worker notes the time after each slice of play (a twentieth of a second) and after each block. One that has
-not done so for ``worker_silence_s`` is overdue: :class:`tape2048_recorder.ipc.silence.Silence` ends it,
+not done so for ``worker_silence_s`` is overdue: :class:`tape2048_recorder.ipc.process.Silence` ends it,
 and its
 death then shows as any other.
 
 A worker that waits for the daemon is not overdue, nor one that waits for the inference process, which is
 watched in the same way. Compiling, the first slice and loading a model may take
-:data:`~tape2048_recorder.ipc.silence.START_S`, writing a block ten times as long as a slice: it is the disk's
+:data:`~tape2048_recorder.ipc.process.START_S`, writing a block ten times as long as a slice: it is the disk's
 time.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tape2048_recorder.ipc.process import START_S, Silence
 from tape2048_recorder.ipc.shared import ASKS, LOADS
-from tape2048_recorder.ipc.silence import START_S, Silence
 
 if TYPE_CHECKING:
     import subprocess

@@ -16,8 +16,7 @@ from tape2048_recorder.ipc.shared import ASKS, HURRY
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tape2048_recorder.ipc.protocol import Weights
-    from tape2048_recorder.ipc.spec import WorkerSpec
+    from tape2048_recorder.ipc.protocol import Weights, WorkerSpec
 
 #: A waiting worker looks anew this often: a server that starts anew answers what was asked before, and rings.
 _WAIT_MS = 200

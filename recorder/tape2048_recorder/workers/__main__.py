@@ -1,6 +1,6 @@
 """The program of a worker process, which the daemon starts; never to be started by hand.
 
-Its argument is the JSON of a :class:`~tape2048_recorder.ipc.spec.WorkerSpec`, which names the descriptors
+Its argument is the JSON of a :class:`~tape2048_recorder.ipc.protocol.WorkerSpec`, which names the descriptors
 of its
 socket to the daemon and of the memory that they share.
 """
@@ -17,9 +17,8 @@ import msgspec
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
 from tape2048_recorder.ipc.process import die_first, set_up
-from tape2048_recorder.ipc.protocol import Channel, Crashed, Ready
+from tape2048_recorder.ipc.protocol import Channel, Crashed, Ready, WorkerSpec
 from tape2048_recorder.ipc.shared import Shared
-from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.workers.loop import Worker
 

@@ -29,9 +29,8 @@ from tape2048_recorder.ipc.protocol import (
 from tape2048_recorder.ipc.shared import DRAIN, HURRY
 
 if TYPE_CHECKING:
-    from tape2048_recorder.ipc.protocol import Channel
+    from tape2048_recorder.ipc.protocol import Channel, WorkerSpec
     from tape2048_recorder.ipc.shared import Shared
-    from tape2048_recorder.ipc.spec import WorkerSpec
 
 #: One call of the compiled loop should take about this long: it is how soon a command is seen.
 SLICE_S = 0.05

@@ -16,9 +16,8 @@ from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.inference.process import SERVER_MODULE
-from tape2048_recorder.ipc.protocol import Confirmed
+from tape2048_recorder.ipc.protocol import Confirmed, WorkerSpec
 from tape2048_recorder.ipc.shared import HURRY, Shared
-from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session
