@@ -36,7 +36,7 @@ from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.recording.partial import Facts
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.recovery import recover_all
-from tape2048_recorder.status.report import REACH_TILES, Reporter, Summary
+from tape2048_recorder.status.report import Reporter, Summary
 from tape2048_recorder.status.signals import Signals
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _run(
         mean_score=daemon.tally.mean_score,
         score_max=daemon.tally.score_max,
         highest_tile=daemon.tally.highest_tile,
-        reach={tile: daemon.tally.reach(tile) or 0.0 for tile in REACH_TILES},
+        reach=daemon.tally.reach,
         games_dropped=daemon.games_dropped,
         first_step_s=daemon.first_step_s,
         model_share=daemon.gauges.model_share,

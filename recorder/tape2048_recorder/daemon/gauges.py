@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tape2048.base.text import counted
 from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE
-from tape2048_recorder.status.report import REACH_TILES, Counts, Rotation, State, Status, Tally
+from tape2048_recorder.status.report import Counts, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -142,7 +142,7 @@ class Gauges:
             games=int(self._supervisor.shared.slots["games"].sum()),
             recorded_rows=self._tally.rows,
             mean_score=self._tally.mean_score,
-            reach={tile: self._tally.reach(tile) or 0.0 for tile in REACH_TILES},
+            reach=self._tally.reach,
             session_rows=self._recording.open_rows,
             rotate_steps=config.rotate_steps,
             sessions=sessions,
