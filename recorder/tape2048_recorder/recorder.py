@@ -34,8 +34,8 @@ from tape2048_recorder.ipc.protocol import WorkerSpec
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.recording.partial import Facts
+from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
-from tape2048_recorder.recording.recovery import recover_all
 from tape2048_recorder.status.report import Reporter, Summary
 from tape2048_recorder.status.signals import Signals
 

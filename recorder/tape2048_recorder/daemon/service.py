@@ -17,7 +17,7 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048_recorder.config.loading import config_sha256, effective
-from tape2048_recorder.recording.publisher import utc_text
+from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.status.metrics import open_metrics
 from tape2048_recorder.status.notify import Manager
 from tape2048_recorder.status.report import Status

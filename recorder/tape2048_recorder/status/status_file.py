@@ -1,8 +1,8 @@
 """The status file of a recorder: ``<out_dir>/.recorder/<instance>.status.json``, written each second.
 
 Reading it needs no answer of the recorder, which may hang or be dead: the file names the process and the
-moment it was written, and :func:`judge` derives the present state. It is not flushed: after a power failure its
-content is of no use.
+moment it was written, and :func:`judge` derives the present state. It is not flushed: it is of no use after a
+power failure.
 
 Two files alternate. The spare one is written in place, padded to whole blocks, and exchanged with the other
 atomically. So a reader sees a whole file, and a full disk, when the status matters most, does not stop the

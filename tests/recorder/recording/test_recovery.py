@@ -168,16 +168,19 @@ def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: list[P
 
 
 CARELESS = {
-    "blocks are not checked": ("publish:_publish", "if recovered:", "if False:"),
+    "blocks are not checked": ("publish:publish", "if recovered:", "if False:"),
     "checksums are not compared": ("publish:_read_block", "if crc32c(data) == block.crc32c else None", ""),
-    "losses are not counted": ("publish:_publish", "claimed - rows", "0"),
+    "losses are not counted": ("publish:publish", "claimed - rows", "0"),
 }
 
 
 @pytest.mark.parametrize("name", CARELESS)
 def test_a_careless_recovery_would_be_noticed(root: Path, blocks: list[Prepared], name: str) -> None:
     where, old, new = CARELESS[name]
-    with planted(Mutant(f"tape2048_recorder.{where}", old, new)), pytest.raises((AssertionError, ValueError)):
+    with (
+        planted(Mutant(f"tape2048_recorder.recording.{where}", old, new)),
+        pytest.raises((AssertionError, ValueError)),
+    ):
         assert_a_bad_block_is_left_out(root, blocks)
 
 
