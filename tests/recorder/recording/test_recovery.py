@@ -296,7 +296,7 @@ def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: list[
     assert_put_away(root, session, "it would be no whole session")
 
 
-def test_facts_that_the_device_does_not_give_are_asked_for_again(
+def test_facts_that_the_device_does_not_give_are_requested_again(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = leave(root, blocks, range(2))
@@ -339,7 +339,7 @@ def test_what_the_device_does_not_say_is_not_taken_for_a_no(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_the_device_did_not_give_for_the_last_check_is_asked_for_again(
+def test_what_the_device_did_not_give_for_the_last_check_is_requested_again(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     session = leave(root, blocks, range(2))
