@@ -6,7 +6,7 @@ import datetime as dt
 import time
 
 from tape2048_recorder import recorder
-from tape2048_recorder.recording import publisher
+from tape2048_recorder.recording import partial
 
 HOURS_A_SECOND = 1
 
@@ -26,5 +26,5 @@ class BackwardDatetime(dt.datetime):
 
 time.time = backward_time
 time.time_ns = lambda: int(backward_time() * 1e9)
-publisher.datetime = BackwardDatetime  # type: ignore[misc]
+partial.datetime = BackwardDatetime  # type: ignore[misc]
 recorder.datetime = BackwardDatetime  # type: ignore[misc]

@@ -18,7 +18,7 @@ from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.recording.journal import JOURNAL, read_journal
 from tape2048_recorder.recording.partial import stage_of
-from tape2048_recorder.recording.recovery import recover_all
+from tape2048_recorder.recording.publish import recover_all
 
 from .materials import ROW_BYTES, Prepared
 

@@ -27,8 +27,7 @@ from tests.mutants import Mutant, planted
 from tape2048.errors import TapeError
 from tape2048_recorder.daemon.instance import GameState, Instance, Memory
 from tape2048_recorder.recording.partial import PartialSession
-from tape2048_recorder.recording.publish import publish
-from tape2048_recorder.recording.recovery import recover_all
+from tape2048_recorder.recording.publish import publish, recover_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tape2048_recorder.ipc.spec import WORKER_MODULE
+from tape2048_recorder.ipc.protocol import WORKER_MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -461,7 +461,7 @@ MUTANTS = {
     ),
     "moved blocks forgotten": ("partial:stage_of", "[partial, *compactions(partial)][-1]", "partial"),
     "the name before the content": (
-        "publish:_publish",
+        "publish:publish",
         (
             "size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)\n"
             "        path = rename_numbered(stage / STAGED, out_dir / facts.name)"
@@ -479,7 +479,7 @@ MUTANTS = {
     "leftovers kept": ("publish:_finish_files", "leftover.unlink()", "pass"),
     "recovery not said": ("publish:recover", "ended_at, recovered=True", "ended_at, recovered=False"),
     "holes left": ("publish:_has_holes", "return any(", "return False and any("),
-    "a name tried once": ("publish:_publish", "rename_numbered(stage / STAGED, ", "(stage / STAGED).rename("),
+    "a name tried once": ("publish:publish", "rename_numbered(stage / STAGED, ", "(stage / STAGED).rename("),
 }
 
 

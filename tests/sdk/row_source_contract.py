@@ -74,7 +74,7 @@ class RowSourceContract:
             sample.check(source[rows], rows)
 
     @pytest.mark.parametrize("dtype", ["<i8", "<u8", "<i4", "<u2", ">i8"])
-    def test_a_batch_is_the_rows_in_the_order_asked_for(self, sample: Sample, dtype: str) -> None:
+    def test_a_batch_is_the_rows_in_the_order_requested(self, sample: Sample, dtype: str) -> None:
         rng = np.random.default_rng(1)
         for size in (1, 7, 5000):
             numbers = rng.integers(0, len(sample.boards), size).astype(dtype)

@@ -1,1 +1,1 @@
-"""The configuration of a recorder: schema, loading, checks, retention."""
+"""The recorder's configuration: schema, loading with checks, retention."""

@@ -1,25 +1,28 @@
-"""Loads the recorder's configuration, and keeps where each of its values came from.
+"""Loads and checks the recorder's configuration, and keeps the origin of each value.
 
-A value given in more than one place counts in this order: flag, environment (``TAPE2048_<NAME>``), file,
-default. The file is TOML, named by ``--config`` or ``TAPE2048_CONFIG``; no other place is searched. A name
-that no setting has is refused wherever it stands, with the nearest one that exists.
+Precedence: flag, environment (``TAPE2048_<NAME>``), file, default. The file is TOML, named by ``--config`` or
+``TAPE2048_CONFIG``; no other place is searched. An unknown name is refused in every source, with the nearest
+known one.
 
-A player and its parameters are one choice: a source that names a ``player`` also sets ``player_args``,
-to what stands behind the name (``expectimax:depth=2``), to its ``[player_args]`` table if it is a file,
-or to nothing. Parameters for one player never reach another that way.
+A player and its parameters are one choice: a source that sets ``player`` also sets ``player_args``, to the
+parameters behind the name (``expectimax:depth=2``), to its ``[player_args]`` table if it is a file, or to
+nothing. Parameters for one player never reach another that way.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError
+from tape2048.session.locks import READERS_LOCK
 from tape2048.settings.fields import (
     ENV_PREFIX,
     Origin,
@@ -30,11 +33,12 @@ from tape2048.settings.fields import (
     unknown_key,
 )
 from tape2048.settings.toml import read_toml
-from tape2048_recorder.config.checks import STOP_TIMEOUT_ENV, check_together
 from tape2048_recorder.config.retention import TABLE as RETENTION_TABLE
 from tape2048_recorder.config.retention import read_retention
 from tape2048_recorder.config.schema import RecorderConfig
+from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import REGISTRY, check_player, takes_text
+from tape2048_recorder.players.sampling import read_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,12 +46,23 @@ if TYPE_CHECKING:
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
 
+#: The environment variable in which a unit passes its ``TimeoutStopSec``, in seconds.
+STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
+
 #: Variables with our prefix that are not settings. Any other one is refused as a misspelt setting.
 OTHER_ENV = frozenset({CONFIG_ENV, STOP_TIMEOUT_ENV})
 
+#: Bytes of a row of ``steps.npy`` with its action. A literal: the layout's module loads NumPy.
+ROW_BYTES_MAX = 29
+
+#: Bytes of a row in the buffer of a compiled player: its board and its action.
+BUFFERED_BYTES_MAX = 9
+
+Given = tuple[str, object, Origin]
+
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration, where each of its values was written, and the file that was read, if any."""
+    """A configuration, the origin of each of its values, and the file that was read, if any."""
 
     config: RecorderConfig
     origins: dict[str, Origin]
@@ -55,16 +70,16 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
-    """The configuration that flags, environment and file make together.
+    """Merge flags, environment and file into a configuration.
 
     Args:
         flags: settings by name, as the command line gave them; None means not given.
         env: the environment.
-        path: the file; None: the one that ``TAPE2048_CONFIG`` names, or none.
+        path: the file; None: the one that ``TAPE2048_CONFIG`` names, if any.
 
     Raises:
-        UnknownKeyError: a setting that does not exist.
-        ConfigError: a value that cannot be, a file that cannot be read, or settings that contradict.
+        UnknownKeyError: an unknown setting.
+        ConfigError: an invalid value, an unreadable file, or settings that contradict each other.
     """
     if path is None and CONFIG_ENV in env:
         if not env[CONFIG_ENV]:
@@ -75,23 +90,23 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
     settings = settings_of(RecorderConfig)
     values = {name: setting.default for name, setting in settings.items()}
     origins = {name: Origin("default") for name in settings}
-    # From the weakest source to the strongest: each overwrites what the ones before it said.
+    # From the weakest source to the strongest: each overwrites the ones before.
     for source in (_from_file(path), _from_env(env), _from_flags(flags)):
         given = {name: (read_value(settings[name], raw, origin), origin) for name, raw, origin in source}
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin
     config = msgspec.convert(values, RecorderConfig)
-    check_together(config, origins, env)
+    _check_together(config, origins, env)
     return Loaded(config=config, origins=origins, path=None if path is None else str(path))
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
-    """What a session records of its configuration: every setting, with the tag that it is named after."""
+    """Return every setting, with the tag in force, as a session records them."""
     return {**msgspec.to_builtins(config), "model_tag": config.tag}
 
 
 def config_sha256(config: RecorderConfig) -> str:
-    """SHA-256 (hex) of :func:`effective` as canonical JSON: sorted keys, no white space, UTF-8."""
+    """Return the SHA-256 (hex) of :func:`effective` as canonical JSON: sorted keys, no white space, UTF-8."""
     text = json.dumps(
         effective(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
@@ -99,10 +114,10 @@ def config_sha256(config: RecorderConfig) -> str:
 
 
 def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | None]:
-    """A player's name and the parameters behind it, None where none are.
+    """Split a player's name from the parameters behind it (None without any).
 
-    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. What
-    is text to the player stays text: ``mix=16``, or a file called 007.
+    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. A
+    text parameter stays text: ``mix=16``, or a file called 007.
 
     >>> split_player("expectimax:depth=2")
     ('expectimax', {'depth': 2})
@@ -121,7 +136,30 @@ def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | 
     return match["name"], args
 
 
-Given = tuple[str, object, Origin]
+def check_loaded_player(loaded: Loaded) -> None:
+    """Refuse an unknown player or invalid parameters, with their origin.
+
+    Raises:
+        UnknownKeyError: no such player or parameter; the nearest one is named.
+        ConfigError: an invalid parameter.
+    """
+    try:
+        check_player(loaded.config.player, loaded.config.player_args)
+    except ConfigError as error:
+        takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
+        origin = loaded.origins["player_args" if takes_args else "player"]
+        path = origin.where if origin.kind == "file" else None
+        named = f"{origin.where}: " if origin.kind in {"env", "flag"} else ""
+        raise type(error)(f"{named}{error.message}", path=path, hint=error.hint) from error
+
+
+def buffer_mb(config: RecorderConfig) -> float:
+    """Return the largest size of a worker's buffer in megabytes: boards; whole rows for batched players."""
+    row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
+    return config.block_rows * row_bytes / 1e6
+
+
+# Sources.
 
 
 def _from_file(path: Path | None) -> Iterator[Given]:
@@ -130,7 +168,7 @@ def _from_file(path: Path | None) -> Iterator[Given]:
     values, lines = read_toml(path)
     for name, raw in values.items():
         origin = Origin("file", f"{path}:{lines[name]}")
-        if name == RETENTION_TABLE:  # for `tape2048 prune`; a mistake in it is said now, and not at night
+        if name == RETENTION_TABLE:  # for `tape2048 prune`; an error in it shows now, not when a timer prunes
             read_retention(raw, origin)
             continue
         if name not in settings_of(RecorderConfig):
@@ -139,9 +177,8 @@ def _from_file(path: Path | None) -> Iterator[Given]:
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
-    by_variable = {
-        setting.env: name for name, setting in settings_of(RecorderConfig).items() if setting.has_text
-    }
+    settings = settings_of(RecorderConfig)
+    by_variable = {setting.env: name for name, setting in settings.items() if setting.has_text}
     for variable, raw in env.items():
         if variable in by_variable:
             yield by_variable[variable], raw, Origin("env", variable)
@@ -159,7 +196,7 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[Given]:
 
 
 def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, Origin]]:
-    """What one source gave, with the parameters split from the player's name."""
+    """Return one source's values, with the parameters split from the player's name."""
     if "player" not in given:
         return given
     text, origin = given["player"]
@@ -167,11 +204,10 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
         name, args = split_player(text)
     except ValueError as error:
         problem = (
-            f"found {text!r}, expected NAME:key=value,key=value ({error} is not a key=value, or comes twice)"
+            f"found {text!r}, expected NAME:key=value,key=value ({error} is no key=value, or a repeated key)"
         )
-        refuse(
-            problem, "player", origin, hint="a value with a comma in it goes into the file's [player_args]"
-        )
+        hint = "a value with a comma in it goes into the file's [player_args]"
+        refuse(problem, "player", origin, hint=hint)
     if args is not None and "player_args" in given:
         where = given["player_args"][1].where
         problem = f"found parameters behind the name and in [player_args] ({where}), expected one of them"
@@ -179,18 +215,55 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
 
 
-def check_loaded_player(loaded: Loaded) -> None:
-    """Refuse a player that does not exist or does not take these parameters, where it was written.
+# Checks of settings that depend on each other.
 
-    Raises:
-        UnknownKeyError: no such player or parameter; the nearest one is named.
-        ConfigError: a parameter that cannot be.
-    """
+
+def _check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]) -> None:
+    if f"{config.instance}.lock" == READERS_LOCK:
+        problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
+        refuse(problem, "instance", origins["instance"], hint=f"{config.instance}-1, for instance")
+    _check_batched(config, origins)
+    _check_memory(config, origins)
+    _check_stop_timeout(config, origins, env)
+
+
+def _check_batched(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    """Refuse batched players' settings for another player, and an invalid [sampling] table."""
+    for name in ("sampling", "model_dir"):
+        if getattr(config, name) and not is_batched(config.player):
+            problem = f"found it with player = {config.player!r}, expected a batched player"
+            refuse(problem, name, origins[name], hint="batched players are python:package.module:factory")
     try:
-        check_player(loaded.config.player, loaded.config.player_args)
+        read_sampling(config.sampling)
     except ConfigError as error:
-        takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
-        origin = loaded.origins["player_args" if takes_args else "player"]
-        path = origin.where if origin.kind == "file" else None
-        named = f"{origin.where}: " if origin.kind in {"env", "flag"} else ""
-        raise type(error)(f"{named}{error.message}", path=path, hint=error.hint) from error
+        raise type(error)(error.message, path=origins["sampling"].where or None, hint=error.hint) from error
+
+
+def _check_memory(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    buffers_mb = config.worker_count * buffer_mb(config)
+    if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
+        workers, rows = counted(config.worker_count, "worker"), counted(config.block_rows, "row")
+        why = f"the buffers of {workers} take {rows} each ({origins['block_rows']})"
+        problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
+        hint = "raise max_ram_mb, or lower workers or block_rows"
+        refuse(problem, "max_ram_mb", origins["max_ram_mb"], hint=hint)
+
+
+def _check_stop_timeout(
+    config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
+) -> None:
+    """Refuse a drain that the service manager would cut short by killing the recorder."""
+    raw = env.get(STOP_TIMEOUT_ENV)
+    if raw is None:
+        return
+    setting = settings_of(type(config))["rotate_s"]  # any number of seconds
+    timeout_s = read_value(
+        msgspec.structs.replace(setting, text="the unit's TimeoutStopSec", name="stop_timeout_s", none=None),
+        raw,
+        Origin("env", STOP_TIMEOUT_ENV),
+    )
+    if timeout_s <= config.drain_timeout_s:
+        unit = f"the {timeout_s:g} s of the unit's TimeoutStopSec"
+        problem = f"found {config.drain_timeout_s:g}, expected less than {unit}"
+        hint = f"lower drain_timeout_s, or raise TimeoutStopSec= and {STOP_TIMEOUT_ENV}= of the unit together"
+        refuse(problem, "drain_timeout_s", origins["drain_timeout_s"], hint=hint)

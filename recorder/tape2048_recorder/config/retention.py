@@ -1,4 +1,4 @@
-"""How long sessions are kept: the ``[retention]`` table of the recorder's configuration.
+"""Retention of sessions: the ``[retention]`` table of the recorder's configuration.
 
 ::
 
@@ -9,10 +9,10 @@
     [retention.tags.greedy]  # further limits for the sessions of one model tag
     max_age_s = 86_400
 
-The recorder itself removes nothing: ``tape2048 prune`` does, by hand or by a timer. The limits of a tag
-hold besides the general ones, over the sessions of that tag alone; its ``keep_last`` stands in the place
-of the general one. The oldest go first. A session's age counts from its start, which its name says, so that
-no copy and no touch makes it younger.
+The recorder itself removes nothing: ``tape2048 prune`` does, by hand or by a timer. A tag's limits apply to
+its own sessions, in addition to the general ones; its ``keep_last`` replaces the general one. The oldest
+sessions go first. A session's age counts from its start, which is in its name, so that no copy and no touch
+makes it younger.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["TABLE", "TAGS", "Retention", "RetentionLimits", "load_retention", "read_retention"]
-
 #: The table of the file, and the tables in it that hold limits of single tags.
 TABLE = "retention"
 TAGS = "tags"
@@ -49,45 +47,44 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 class RetentionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may stay. Without any limit, everything does."""
+    """Limits on the sessions to keep. Without any limit, all stay."""
 
     max_total_mb: Annotated[
         NonNegative | None,
         about(
             "megabytes (10**6 bytes) that all sessions together may take",
-            why="what the sessions are worth is the operator's to say",
+            why="the operator decides what to keep",
             none="off",
         ),
     ] = None
     max_age_s: Annotated[
         Positive | None,
-        about("age, from its start, at which a session goes", why="as `max_total_mb`", none="off"),
+        about("age, from its start, at which a session is removed", why="as `max_total_mb`", none="off"),
     ] = None
     max_sessions: Annotated[
         NonNegative | None,
-        about("sessions that may stand in the directory", why="as `max_total_mb`", none="off"),
+        about("sessions that may be in the directory", why="as `max_total_mb`", none="off"),
     ] = None
     keep_free_mb: Annotated[
         Count | None,
         about(
-            "megabytes that are to be free on the file system; choose more than the recorder's "
-            "`min_free_mb`, below which it pauses",
+            "megabytes to keep free on the file system; choose more than the recorder's `min_free_mb`, "
+            "below which it pauses",
             why="as `max_total_mb`",
             none="off",
         ),
     ] = None
     keep_last: Annotated[
-        int,
+        NonNegative,
         about(
-            "newest sessions of each model tag that stay whatever the limits say",
-            why="a wrong limit never takes the last session",
-            ge=0,
+            "newest sessions of each model tag that stay regardless of the limits",
+            why="a wrong limit never removes the last session",
         ),
     ] = 1
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit at all."""
+        """Whether there is any limit."""
         limits = (self.max_total_mb, self.max_age_s, self.max_sessions, self.keep_free_mb)
         return any(limit is not None for limit in limits)
 
@@ -100,24 +97,20 @@ class Retention(msgspec.Struct, frozen=True):
 
     @property
     def limited(self) -> bool:
-        """Whether there is any limit at all."""
+        """Whether there is any limit."""
         return self.general.limited or any(limits.limited for limits in self.tags.values())
 
     def keep_last(self, tag: str) -> int:
-        """How many of the newest sessions of a tag stay in every case."""
+        """Return how many of the newest sessions of a tag stay in every case."""
         return self.tags.get(tag, self.general).keep_last
 
 
 def read_retention(raw: object, origin: Origin) -> Retention:
-    """The limits that a file's table says.
-
-    Args:
-        raw: the table, as the TOML parser gave it.
-        origin: where it stands.
+    """Read the limits in a file's table.
 
     Raises:
-        UnknownKeyError: a limit that does not exist.
-        ConfigError: a value that cannot be.
+        UnknownKeyError: an unknown limit.
+        ConfigError: an invalid value.
     """
     if not isinstance(raw, dict):
         _refuse_table(TABLE, raw, origin)
@@ -132,7 +125,7 @@ def read_retention(raw: object, origin: Origin) -> Retention:
         name = f"{TABLE}.{TAGS}.{tag}"
         if not _TAG.fullmatch(tag):
             raise ConfigError(
-                f"{name}: found {tag!r}, expected a model tag, as it stands in a session's name",
+                f"{name}: found {tag!r}, expected a model tag, as in a session's name",
                 path=origin.where,
                 hint="`tape2048 list` shows the names: <start>_model=<tag>",
             )
@@ -143,7 +136,7 @@ def read_retention(raw: object, origin: Origin) -> Retention:
             raise ConfigError(
                 f"{name}.keep_free_mb: found a limit of one tag, expected it in [{TABLE}]",
                 path=origin.where,
-                hint="what is free is so for all tags",
+                hint="free space is common to all tags",
             )
         if "keep_last" not in table:
             limits = msgspec.structs.replace(limits, keep_last=general.keep_last)
@@ -152,14 +145,14 @@ def read_retention(raw: object, origin: Origin) -> Retention:
 
 
 def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Retention:
-    """The limits that a file and the command line's flags make together; a flag counts before the file.
+    """Merge the limits of a file and of the command line's flags; flags take precedence.
 
     Args:
         flags: general limits by name, as text; None means not given.
         path: the recorder's file, or None.
 
     Raises:
-        ConfigError: a value that cannot be, or a file that cannot be read.
+        ConfigError: an invalid value, or an unreadable file.
     """
     retention = Retention()
     if path is not None:
@@ -175,8 +168,8 @@ def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Ret
     general = msgspec.structs.replace(retention.general, **given)
     tags = retention.tags
     if "keep_last" in given:
-        keep_last = general.keep_last
-        tags = {tag: msgspec.structs.replace(limits, keep_last=keep_last) for tag, limits in tags.items()}
+        last = general.keep_last
+        tags = {tag: msgspec.structs.replace(limits, keep_last=last) for tag, limits in tags.items()}
     return Retention(general, tags)
 
 

@@ -1,4 +1,4 @@
-"""The recorder's settings: one field each, with its default, its bounds, and why it has them."""
+"""The recorder's settings: one field each, with its default, its bounds, and the reason for them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from typing import Annotated
 import msgspec
 
 from tape2048.base.resources import available_cores
-from tape2048.settings.fields import about
+from tape2048.settings.fields import Count, NonNegative, Positive, about
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Megabytes = Annotated[int, msgspec.Meta(ge=1)]
-# The tag is part of a session's name: what SESSION_NAME takes, at a length that leaves room in 255 bytes.
-Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
+_PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
+# The tag is part of a session's name: characters of SESSION_NAME, at a length that leaves room in 255 bytes.
+_Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that ``tape2048 record`` can be told. Megabytes are 10**6 bytes."""
+    """The settings of ``tape2048 record``. Megabytes are 10**6 bytes."""
 
     player: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][!-~]*$")],
         about(
-            "what chooses the moves; parameters may follow the name, as in `ntuple:look_below=4`",
-            why="strong at over half a million moves a second a core; its network ships",
+            "the player that chooses the moves, with parameters if any: `ntuple:look_below=4`",
+            why="strong at over half a million moves a second a core; its network is included",
             form="a player's name, without spaces",
         ),
     ] = "ntuple"
@@ -32,85 +30,85 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         dict[str, int | float | str | bool],
         about(
             "the player's parameters, as a table in the file; elsewhere they follow the player's name",
-            why="each player has defaults of its own",
+            why="each player has its own defaults",
         ),
     ] = {}
     lanes: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1 << 20)],
         about(
             "games that a worker plays in lockstep for a batched player (`python:...`)",
-            why="large enough that a network's batches fill a processor; a lane costs a few kilobytes",
+            why="batches large enough to use a processor fully; a lane costs a few kilobytes",
         ),
     ] = 4096
     sampling: Annotated[
         dict[str, int | float | str | bool],
         about(
             "how a batched player's scores become moves: method, temperature, top_k, top_p, epsilon, gates",
-            why="argmax: the player as it is",
+            why="argmax: the player's own choice",
         ),
     ] = {}
     inference: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(worker|server)$")],
+        str,
         about(
-            "where a batched player computes: in each worker, or in one process for all",
-            why="one model to a core on a CPU; `server` is for many workers on one GPU",
-            form="`worker` or `server`",
+            "the process that computes for a batched player: each worker, or one server for all",
+            why="one model a core on a CPU; `server` is for many workers on one GPU",
+            choices=("worker", "server"),
         ),
     ] = "worker"
     model_dir: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")] | None,
+        _PathText | None,
         about(
-            "a directory whose newest checkpoint plays; a newer one is taken while games go on; empty: none",
-            why="weights come with `player_args` where nobody trains them meanwhile",
+            "a directory whose newest checkpoint plays; newer ones are loaded during play; empty: none",
+            why="fixed weights come with `player_args`",
             none="",
-            form="a path (nobody expands ~ here)",
+            form="a path (~ is not expanded)",
         ),
     ] = None
     model_files: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[^/]+$")],
         about(
-            "which files in `model_dir` are checkpoints, as a pattern",
-            why="what else a trainer leaves there (optimizer, logs) is no model",
-            form="a pattern of a file's name",
+            "pattern of the checkpoints' file names in `model_dir`",
+            why="a trainer's other files (optimizer, logs) are no models",
+            form="a pattern for file names",
         ),
     ] = "*.safetensors"
     model_tag: Annotated[
-        Tag | None,
+        _Tag | None,
         about(
-            "what sessions are named after: `<start>_model=<model_tag>`; empty: the player's name",
-            why="a session's name says what played",
+            "tag in the sessions' names, `<start>_model=<model_tag>`; empty: the player's name",
+            why="a session's name identifies its player",
             none="",
             form="a letter or digit, then at most 99 letters, digits or . _ + -",
         ),
     ] = None
     out_dir: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")],
+        _PathText,
         about(
             "the directory that receives the sessions",
-            why="beside where you work; `.gitignore` has it",
-            form="a path (nobody expands ~ here)",
+            why="in the working directory; `.gitignore` lists it",
+            form="a path (~ is not expanded)",
         ),
     ] = "selfplay"
     instance: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")],
         about(
             "this recorder's name; a second one with the same name and `out_dir` is refused",
-            why="one recorder to a directory is the common case",
+            why="one recorder a directory is the common case",
             form="1 to 64 letters, digits, _ or -",
         ),
     ] = "default"
     workers: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=1024)],
         about(
-            "processes that play; 0: one for each core that this process may use (affinity, cgroup quota)",
-            why="play is bound by the CPU: fewer leave cores idle, more only take turns",
+            "worker processes; 0: one for each core that this process may use (affinity, cgroup quota)",
+            why="play is CPU-bound: fewer workers leave cores idle, more of them share cores",
         ),
     ] = 0
     seed: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)] | None,
+        NonNegative | None,
         about(
             "64 bits that decide every game; random: drawn at each start and recorded",
-            why="two recorders, or two starts, must not play the same games",
+            why="two recorders, or two starts, must not repeat the same games",
             none="random",
             le=2**64 - 1,
         ),
@@ -119,126 +117,123 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Count,
         about(
             "rows in a session before it is published and the next one starts",
-            why="280 MB: written and checked in seconds, and a few hundred of them hold a corpus",
+            why="280 MB: written and checked in seconds, and a corpus is a few hundred sessions",
         ),
     ] = 10_000_000
     rotate_s: Annotated[
-        Seconds | None,
+        Positive | None,
         about(
             "the longest a session stays open",
-            why="rows, not minutes, decide how much there is to load",
+            why="rows, not minutes, determine the amount of data",
             none="off",
         ),
     ] = None
     max_games: Annotated[
         Count | None,
-        about(
-            "end after this many recorded games", why="a recorder runs until it is told to stop", none="off"
-        ),
+        about("end after this many recorded games", why="a recorder runs until it is stopped", none="off"),
     ] = None
     max_steps: Annotated[
         Count | None,
         about("end after this many recorded rows", why="as `max_games`", none="off"),
     ] = None
     max_wall_s: Annotated[
-        Seconds | None,
+        Positive | None,
         about("end after this long", why="as `max_games`", none="off"),
     ] = None
     max_ram_mb: Annotated[
-        Megabytes | None,
+        Count | None,
         about(
             "end when all processes together hold more than this",
-            why="memory is flat; a service has the cgroup's limit besides",
+            why="memory use is constant; a service also has its cgroup's limit",
             none="off",
         ),
     ] = None
     max_disk_mb: Annotated[
-        Megabytes | None,
+        Count | None,
         about(
             "end when the sessions in `out_dir` take more than this (`prune` makes room)",
-            why="what the sessions are worth is the operator's to say; `min_free_mb` guards the rest",
+            why="the operator decides what to keep; `min_free_mb` protects the file system",
             none="off",
         ),
     ] = None
     min_free_mb: Annotated[
-        Annotated[int, msgspec.Meta(ge=0)],
+        NonNegative,
         about(
-            "space to leave free on `out_dir`'s file system; below it the recorder pauses and says so",
-            why="room to finish the open session's metadata, and for everybody else's logs",
+            "space to leave free on `out_dir`'s file system; below it the recorder pauses with a warning",
+            why="room for the open session's metadata, and for other programs' logs",
         ),
     ] = 256
     sample_rate: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)],
         about(
             "keep the rows whose `step_idx` is a multiple of this",
-            why="a reader can leave rows out later; nobody can bring them back",
+            why="a reader can drop rows later, but cannot restore them",
         ),
     ] = 1
     record_action: Annotated[
         bool,
         about(
-            "add the chosen move to each row: 29 bytes in place of 28",
-            why="a critic is trained on boards alone",
+            "add the chosen move to each row: 29 bytes instead of 28",
+            why="a critic needs the boards only",
         ),
     ] = False
     block_rows: Annotated[
         Annotated[int, msgspec.Meta(ge=1024, le=2**26)],
         about(
-            "rows that a worker buffers at most before it writes them",
+            "most rows that a worker buffers before it writes them",
             why="2 MB a worker (rows wait as boards; 7 MB in lanes), and any game fits: "
             "each move adds at least 2 to a sum of at most 16 x 32768",
         ),
     ] = 262_144
     flush_s: Annotated[
-        Seconds,
+        Positive,
         about(
-            "the longest a finished game may stay in memory only, where SIGKILL can take it",
-            why="a minute of play at most is at risk, and a write each minute costs nothing that shows",
+            "the longest a finished game stays in memory only, where SIGKILL loses it",
+            why="at most a minute of play is at risk, and a write each minute has no measurable cost",
         ),
     ] = 60.0
     drain_timeout_s: Annotated[
         Annotated[float, msgspec.Meta(ge=0)],
         about(
-            "the longest that games in play may go on after SIGTERM",
-            why="longer than a game of most players, shorter than the 90 s that systemd waits",
+            "the longest that games in play may continue after SIGTERM",
+            why="longer than a game of most players, shorter than systemd's 90 s",
         ),
     ] = 60.0
     log_interval_s: Annotated[
-        Seconds,
+        Positive,
         about(
             "without a terminal: seconds from one progress line to the next",
-            why="2,880 lines a day can be read",
+            why="2,880 lines a day are still readable",
         ),
     ] = 30.0
-
     log_level: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(info|warning|error)$")],
+        str,
         about(
-            "the least important lines of the log that are written",
-            why="a line each `log_interval_s` and one a session can be read",
-            form="info, warning or error",
+            "the lowest level of log lines to write",
+            why="one line each `log_interval_s` and one a session are readable",
+            choices=("info", "warning", "error"),
         ),
     ] = "info"
     log_format: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^(text|json)$")],
+        str,
         about(
-            "the form of log lines; under systemd, lines of text carry their priority for the journal",
-            why="people read it more often than programs",
-            form="text or json",
+            "the form of log lines; under systemd, text lines carry their priority for the journal",
+            why="people read logs more often than programs do",
+            choices=("text", "json"),
         ),
     ] = "text"
     worker_silence_s: Annotated[
-        Seconds,
+        Positive,
         about(
-            "how long a worker or the inference process may make no progress; then it is ended and replaced",
-            why="a thousand times the slice of play after which a worker reports",
+            "longest time without progress of a worker or the inference process before it is replaced",
+            why="over a thousand times a worker's reporting interval",
         ),
     ] = 60.0
     metrics_listen: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")] | None,
         about(
-            "where Prometheus asks for metrics over HTTP; needs the extra `metrics`",
-            why="nothing listens unasked",
+            "address that serves Prometheus metrics over HTTP; needs the extra `metrics`",
+            why="no port is opened by default",
             none="off",
             form="HOST:PORT, an IPv6 address in brackets",
         ),
@@ -247,20 +242,20 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[str, msgspec.Meta(pattern=r"^[^~].*\.prom$")] | None,
         about(
             "a file for node_exporter's textfile collector, written every 15 s; needs the extra `metrics`",
-            why="whoever has a collector knows its directory",
+            why="the collector's directory is known to its operator only",
             none="off",
-            form="a path that ends in .prom (nobody expands ~ here)",
+            form="a path that ends in .prom (~ is not expanded)",
         ),
     ] = None
 
     @property
     def tag(self) -> str:
-        """``model_tag``, or the one derived from the player's name."""
+        """Return ``model_tag``, or the tag derived from the player's name."""
         if self.model_tag is not None:
             return self.model_tag
         return re.sub(r"[^A-Za-z0-9._+-]+", "-", self.player)[:100]
 
     @property
     def worker_count(self) -> int:
-        """``workers``, with 0 replaced by the cores that this process may use now."""
+        """Return ``workers``; for 0, the cores that this process may use now."""
         return self.workers or available_cores()

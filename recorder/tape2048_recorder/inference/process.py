@@ -14,12 +14,12 @@ from tape2048.errors import InferenceError
 from tape2048_recorder.inference.remote import capacity_of
 from tape2048_recorder.inference.server import ServerSpec
 from tape2048_recorder.inference.slots import LOADING, MOVES, SLOTS_PER_WORKER, Slots
+from tape2048_recorder.ipc.process import START_S, Silence
 from tape2048_recorder.ipc.protocol import LOADERS_MAX
-from tape2048_recorder.ipc.silence import START_S, Silence
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.ipc.spec import WorkerSpec
+    from tape2048_recorder.ipc.protocol import WorkerSpec
     from tape2048_recorder.status.report import Reporter
 
 #: Module of the inference process.

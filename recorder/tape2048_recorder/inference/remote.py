@@ -16,8 +16,7 @@ from tape2048_recorder.ipc.shared import ASKS, HURRY
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tape2048_recorder.ipc.protocol import Weights
-    from tape2048_recorder.ipc.spec import WorkerSpec
+    from tape2048_recorder.ipc.protocol import Weights, WorkerSpec
 
 #: Interval at which a waiting worker looks for the daemon's command; a new server answers pending requests.
 _WAIT_MS = 200

@@ -1,1 +1,1 @@
-"""Communication between daemon and workers: messages, shared words, process set-up."""
+"""Communication between the daemon and its child processes, their set-up, and the detection of hung ones."""

@@ -1,7 +1,7 @@
-"""What daemon and workers say to each other, over one socket for each worker.
+"""Messages of daemon and workers, over one socket for each worker.
 
-A worker waits for its ranges, and plays on once a block is written. That it was confirmed, and the games that
-it asked for in the same breath (either may come first), it hears before it says the next thing::
+A worker waits for its ranges, and plays on once a block is written. It receives the block's confirmation, and
+the games that it requested in the same send (in either order), before it sends its next message::
 
     worker                                   daemon
     Ready(player_sha256)      ->
@@ -14,9 +14,9 @@ it asked for in the same breath (either may come first), it hears before it says
     WriteFailed(range, errno) ->             (nothing; the worker reserves again)
     Bye | Crashed(error)      ->
 
-The daemon answers ``Reserve`` when there is room, which may be much later: that is how it pauses
-workers. A frame is a ``u32`` length and a MessagePack object; no rows travel here, only the summaries
-of runs (``RUN_DTYPE`` bytes).
+The daemon answers ``Reserve`` when there is room, which may be much later: this is how it pauses workers. A
+frame is a ``u32`` length and a MessagePack object; no rows travel here, only the summaries of runs
+(``RUN_DTYPE`` bytes). A worker's argument is the JSON of its :class:`WorkerSpec`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: The module that a worker process runs.
+WORKER_MODULE = "tape2048_recorder.workers"
+
 _LENGTH = struct.Struct("<I")
-#: Below what malloc takes from the kernel anew each time.
+#: Below the size from which malloc maps each allocation separately.
 _RECEIVE_BYTES = 1 << 16
 FRAME_BYTES_MAX = 1 << 28
 
-#: So many processes may end while they load a checkpoint; then it is one that cannot be loaded.
+#: Processes that may end while they load a checkpoint; after that many, it counts as unusable.
 LOADERS_MAX = 3
+
+
+# From the worker.
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -48,20 +54,20 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Ask(msgspec.Struct, tag=True):
-    """Give me this many games (fewer will do)."""
+    """Request for up to ``want`` games."""
 
     want: int
 
 
 class Reserve(msgspec.Struct, tag=True):
-    """I hold this many rows of finished games, which this generation of weights played."""
+    """Request for the rows of a block of finished games, which ``generation`` of the weights played."""
 
     rows: int
     generation: int = 0
 
 
 class Written(msgspec.Struct, tag=True):
-    """The rows stand in the file; ``runs`` is ``RUN_DTYPE`` with ``first_row`` counted from the block."""
+    """The rows are in the file; ``runs`` is ``RUN_DTYPE`` with ``first_row`` counted from the block."""
 
     session: int
     first_row: int
@@ -71,7 +77,7 @@ class Written(msgspec.Struct, tag=True):
 
 
 class WriteFailed(msgspec.Struct, tag=True):
-    """The rows could not be written, and I still hold them."""
+    """The rows could not be written; the worker still holds them."""
 
     session: int
     first_row: int
@@ -79,14 +85,14 @@ class WriteFailed(msgspec.Struct, tag=True):
 
 
 class Bye(msgspec.Struct, tag=True):
-    """I am done. ``games_dropped`` counts games given up before their end, or that found no room."""
+    """The worker ends. ``games_dropped`` counts games given up before their end, or without room."""
 
     games_dropped: int
     finished_dropped: int
 
 
 class Crashed(msgspec.Struct, tag=True):
-    """I cannot go on; ``starting``: I never could. ``kind`` is the error's class where it is one of ours."""
+    """The worker failed, while it started if ``starting``. ``kind`` is the class of an error of ours."""
 
     error: str
     starting: bool
@@ -95,36 +101,39 @@ class Crashed(msgspec.Struct, tag=True):
 
 
 class WantWeights(msgspec.Struct, tag=True):
-    """Which weights are to play?"""
+    """Request for the weights to play."""
 
 
 class WeightsTaken(msgspec.Struct, tag=True):
-    """They are loaded; games that I begin from now on are theirs."""
+    """The weights are loaded; they play the games that begin from now on."""
 
     generation: int
     player_sha256: str
 
 
 class WeightsRefused(msgspec.Struct, tag=True):
-    """They cannot be used, and I go on with those that I have."""
+    """The weights cannot be used; the worker continues with its present ones."""
 
     generation: int
     error: str
 
 
+# From the daemon.
+
+
 class Games(msgspec.Struct, tag=True):
-    """Play the games with these ids."""
+    """The ids of the games to play."""
 
     first_id: int
     count: int
 
 
 class NoMoreGames(msgspec.Struct, tag=True):
-    """Write what is finished, and stop."""
+    """Write the finished games, and stop."""
 
 
 class Range(msgspec.Struct, tag=True):
-    """Write your block into this session at this row."""
+    """The session and row to write the block to."""
 
     session: int
     path: str
@@ -136,7 +145,7 @@ class NoRoom(msgspec.Struct, tag=True):
 
 
 class Weights(msgspec.Struct, tag=True):
-    """These are to play: a file that nobody changes, and what its bytes sum up to."""
+    """The weights to play: a file that nobody changes, and its hash."""
 
     generation: int
     path: str
@@ -144,7 +153,29 @@ class Weights(msgspec.Struct, tag=True):
 
 
 class Confirmed(msgspec.Struct, tag=True):
-    """The block is in the journal; forget it."""
+    """The block is in the journal; the worker may drop it."""
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """The argument of a worker process: its index, its player, and the descriptors that it inherits."""
+
+    index: int
+    workers: int
+    daemon_pid: int
+    socket_fd: int
+    shared_fd: int
+    player: str
+    player_args: dict[str, int | float | str | bool]
+    seed: int
+    sample_rate: int
+    record_action: bool
+    # The rest is for batched players (`tape2048_recorder.workers.batch_loop`).
+    lanes: int = 1
+    sampling: dict[str, int | float | str | bool] = {}
+    inference: str = "worker"
+    weights: Weights | None = None
+    server_memory_fd: int = -1
+    server_wake_fds: list[int] = []
 
 
 FromWorker: TypeAlias = (
@@ -174,7 +205,7 @@ class Channel:
         self._received = bytearray()
 
     def fileno(self) -> int:
-        """The socket's file descriptor."""
+        """Return the socket's file descriptor."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -182,7 +213,7 @@ class Channel:
         self._socket.close()
 
     def send(self, *messages: FromWorker | FromDaemon) -> None:
-        """Send messages, together: the other side wakes once.
+        """Send messages in one write: the other side wakes once.
 
         Raises:
             OSError: the other side is gone.
@@ -191,7 +222,7 @@ class Channel:
         self._socket.sendall(b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads))
 
     def receive_ready(self) -> tuple[list[FromWorker], bool]:
-        """Everything that has arrived from a worker, and whether its side is still open."""
+        """Return the messages that have arrived from a worker, and whether its side is still open."""
         is_open = True
         try:
             while True:
@@ -204,10 +235,8 @@ class Channel:
             pass
         except OSError:
             is_open = False
-        messages = []
-        while (frame := self._take_frame()) is not None:
-            messages.append(_decode_from_worker(frame))
-        return messages, is_open
+        frames = iter(self._take_frame, None)
+        return [_decode_from_worker(frame) for frame in frames], is_open
 
     def receive(self) -> FromDaemon:
         """Wait for one message from the daemon.
@@ -218,8 +247,7 @@ class Channel:
         while (frame := self._take_frame()) is None:
             data = self._socket.recv(_RECEIVE_BYTES)
             if not data:
-                message = "the daemon closed the connection"
-                raise EOFError(message)
+                raise EOFError("the daemon closed the connection")
             self._received += data
         return _decode_from_daemon(frame)
 
@@ -233,8 +261,9 @@ class Channel:
             return None
         (length,) = _LENGTH.unpack_from(self._received)
         if length > FRAME_BYTES_MAX:
-            message = f"a frame of {length} bytes; at most {FRAME_BYTES_MAX} are expected"
-            raise msgspec.ValidationError(message)
+            raise msgspec.ValidationError(
+                f"found a frame of {length} bytes, expected at most {FRAME_BYTES_MAX}"
+            )
         end = _LENGTH.size + length
         if len(self._received) < end:
             return None

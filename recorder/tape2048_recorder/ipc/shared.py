@@ -1,8 +1,8 @@
-"""The few words that daemon and workers share: commands one way, progress the other.
+"""Shared memory of daemon and workers: commands one way, progress the other.
 
-An anonymous memory file, handed down by its descriptor. Each word has one writer and nobody waits on
-any of them, so a process that dies, wherever it is, leaves nothing locked; and the memory goes with
-the last process that maps it, so nothing is left in ``/dev/shm``.
+It is an anonymous memory file, inherited by descriptor. Each word has one writer and nobody waits on any of
+them, so a process that dies at any point leaves nothing locked; the kernel frees the memory with the last
+process that maps it, so nothing stays in ``/dev/shm``.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import os
 
 import numpy as np
 
-__all__ = ["ASKS", "DRAIN", "HURRY", "LOADS", "PLAY", "Shared"]
-
 # Commands, in the order in which they can follow each other.
 PLAY = 0
 DRAIN = 1  # finish the game in play, write, stop
 HURRY = 2  # give up the game in play, write, stop
 
-# What a worker is busy with.
-LOADS = 1  # it loads a model
-ASKS = 2  # it waits for the inference process, which is looked after for itself
+# Values of ``busy``.
+LOADS = 1  # loading a model
+ASKS = 2  # waiting for the inference process, which has a silence limit of its own
 
 _SLOT = np.dtype(
     {
@@ -30,19 +28,19 @@ _SLOT = np.dtype(
             "heartbeat_ns",
             "steps",
             "games",
-            "weights",  # the daemon's: the generation of weights that are to play
-            "oldest",  # the worker's: the oldest generation that it holds games of
-            "model_ns",  # the worker's: time in its batched player
-            "played_ns",  # ... and in all of its play
-            "flush",  # the daemon's: number of the last request to write what is finished
-            "flushed",  # the worker's: the last one that it has met
-            "busy",  # the worker's: what may take longer than a slice of play
-            "block_rows",  # the daemon's: finished games are written when they fill so many rows
-            "flush_s",  # the daemon's: ... and after this long at the latest
+            "weights",  # daemon: the generation of weights to play
+            "oldest",  # worker: the oldest generation that it holds games of
+            "model_ns",  # worker: time in its batched player
+            "played_ns",  # worker: time in all of its play
+            "flush",  # daemon: number of the last request to write finished games
+            "flushed",  # worker: number of the last such request that it has met
+            "busy",  # worker: the activity that may take longer than a slice of play
+            "block_rows",  # daemon: rows of finished games at which a block is written
+            "flush_s",  # daemon: seconds after which finished games are written at the latest
         ],
         "formats": ["<u8"] * 12 + ["<f8"],
         "offsets": list(range(0, 13 * 8, 8)),
-        "itemsize": 128,  # cache lines of their own, so that writers do not slow each other
+        "itemsize": 128,  # whole cache lines, so that writers do not slow each other
     }
 )
 
@@ -57,13 +55,13 @@ class Shared:
 
     @classmethod
     def create(cls, workers: int) -> Shared:
-        """New shared memory; the descriptor is closed on exec unless passed on by name."""
+        """Allocate shared memory; exec closes the descriptor unless it is passed on by name."""
         fd = os.memfd_create("tape2048")
         os.ftruncate(fd, workers * _SLOT.itemsize)
         return cls(fd, workers)
 
     def close(self) -> None:
-        """Let go of the memory; ``slots`` stays as it is now."""
+        """Unmap the memory; ``slots`` keeps its last values."""
         self.slots = self.slots.copy()
         self._map.close()
         os.close(self.fd)

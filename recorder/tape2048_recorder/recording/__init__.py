@@ -1,1 +1,1 @@
-"""Sessions being written: journal, drafts, publishing, recovery."""
+"""Recorded sessions from the first block on: journal, partial directories, publishing, recovery."""

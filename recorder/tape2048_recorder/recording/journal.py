@@ -1,10 +1,9 @@
-"""The journal of a session that is being written: which blocks are confirmed, and their runs.
+"""The journal of a partial session: its confirmed blocks, and their runs.
 
-A block is **confirmed** when its record stands here. The record is appended with one ``write``
-after the block's rows were written, and carries all that the session's metadata will say of them; so
-a killed daemon loses no confirmed block, and ``metadata.db`` is built once, at rotation. Nothing is
-flushed to stable storage before rotation: after a power failure, a record counts if its own checksum
-holds and its block's does.
+A block is **confirmed** when its record is in the journal. The record is appended with one ``write`` after
+the block's rows, and carries all of their metadata; so a killed daemon loses no confirmed block, and
+``metadata.db`` is built once, at rotation. Nothing is flushed to stable storage before rotation: after a
+power failure, a record counts if its own checksum and its block's checksum hold.
 
 ========  ===============================================================
 bytes     header
@@ -46,16 +45,15 @@ from tape2048.io.durable import write_all
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["JOURNAL", "Block", "Journal", "read_journal"]
-
 JOURNAL = "journal"
+JOURNAL_HEADER_BYTES = 16
 
 _HEADER = struct.Struct("<8sQ")
 _RECORD = struct.Struct("<4sIQII")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"T2KJRNL1"
 _RECORD_MAGIC = b"BLCK"
-assert _HEADER.size == 16
+assert _HEADER.size == JOURNAL_HEADER_BYTES
 assert _RECORD.size == 24
 
 
@@ -69,7 +67,7 @@ class Block(NamedTuple):
 
 
 class Journal:
-    """The writing side. A failed append leaves the journal as it was before."""
+    """The writer. A failed append leaves the journal unchanged."""
 
     def __init__(self, path: Path, row_bytes: int) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -90,8 +88,8 @@ class Journal:
         body = head + block.runs.tobytes()
         record = body + _CHECK.pack(crc32c(body))
         try:
-            # At the end of the last whole record, wherever a failed write has left the file: a torn record
-            # in the middle would hide all that come after it.
+            # At the end of the last whole record, also after a failed write: a torn record in the middle
+            # would hide all later ones.
             write_all(self._fd, record, self._bytes)
         except OSError:
             with contextlib.suppress(OSError):
@@ -105,9 +103,9 @@ class Journal:
 
 
 def read_journal(path: Path, row_bytes: int) -> list[Block]:
-    """The confirmed blocks of a session that its daemon left behind.
+    """Read the confirmed blocks of a session that its daemon left behind.
 
-    A record that was cut off by the daemon's death, and what follows it, is not there.
+    Reading stops at a record that the daemon's death truncated.
 
     Raises:
         FormatError: the file is not a journal of rows of this size.

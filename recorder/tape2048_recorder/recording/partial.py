@@ -1,27 +1,28 @@
-"""A session while it is being written.
+"""Partial sessions: sessions during writing.
 
 ::
 
     <out_dir>/.<TS>_model=<tag>.<instance>.partial/
-        facts.json           what is known from the start: player, seed, configuration
+        facts.json           facts known from the start: player, seed, configuration
         journal              the confirmed blocks and their runs
-        session/steps.npy    blocks at the rows they were given; the header is written at the end
+        session/steps.npy    blocks at their reserved rows; the header is written at the end
         compacted-<n>/       another journal and session/, where blocks had to be moved
         fsync-failed         in a stage whose rows could not be flushed: its blocks have to be moved
 
-The daemon gives out row ranges, and workers write into them. A range that was given out and never
-confirmed (its worker died, or its disk was full) is a hole, unless it was the last one. Publishing
-takes ``session/`` out of this directory by one rename: a directory without it is a published
-session's empty shell. Blocks are moved over holes by writing a ``compacted-<n>/`` beside the first pair
-and renaming that into place, so that at each moment one journal and one file belong together: those of
-the highest ``n``.
+The daemon reserves row ranges, and workers write into them. A reserved range that was never confirmed (its
+worker died, or its disk was full) is a hole, unless it was the last one. Publishing takes ``session/`` out of
+this directory by one rename: a directory without it is a published session's empty shell. Compaction writes
+the blocks without holes to a ``compacted-<n>/`` beside the first pair and renames that into place, so that at
+each moment one journal and one file belong together: those of the highest ``n``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,24 +39,18 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.ipc.protocol import Written
 
-__all__ = [
-    "FACTS",
-    "PARTIAL_SUFFIX",
-    "STAGED",
-    "Facts",
-    "PartialSession",
-    "compactions",
-    "read_facts",
-    "stage_of",
-]
-
 FACTS = "facts.json"
 STAGED = "session"
 PARTIAL_SUFFIX = ".partial"
 
 
+def utc_text(moment: datetime | None = None) -> str:
+    """Format a moment (default: now) as UTC, RFC 3339, in whole seconds."""
+    return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a session when it begins; each becomes a row of its ``session`` table."""
+    """The facts of a session at its start; each becomes a row of its ``session`` table."""
 
     format_version: int
     engine: str
@@ -74,17 +69,16 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The session's name, before a counter is added where it is taken."""
-        compact = self.started_at.replace("-", "").replace(":", "")
-        return f"{compact}_model={self.model_tag}"
+        """The session's name, without the counter that is added where the name is taken."""
+        return f"{self.started_at.replace('-', '').replace(':', '')}_model={self.model_tag}"
 
 
 def read_facts(partial: Path) -> Facts:
-    """The facts of a partial session.
+    """Read the facts of a partial session.
 
     Raises:
-        FormatError: they are not there or not whole.
-        OSError: the device would not say.
+        FormatError: they are missing or incomplete.
+        OSError: as the operating system gave it.
     """
     path = partial / FACTS
     try:
@@ -94,31 +88,31 @@ def read_facts(partial: Path) -> Facts:
 
 
 def compactions(partial: Path) -> list[Path]:
-    """The directories that blocks were moved into, in the order in which that happened.
+    """List the directories of compactions, from the first to the last.
 
     Raises:
-        OSError: the device would not say.
+        OSError: as the operating system gave it.
     """
-    # Not Path.glob, which takes what cannot be listed for empty (since Python 3.13).
+    # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
     moved = [path for path in partial.iterdir() if path.name.startswith("compacted-")]
     return sorted(moved, key=lambda path: int(path.name.partition("-")[2]))
 
 
 def stage_of(partial: Path) -> Path:
-    """The directory whose journal and ``session/`` belong together.
+    """Return the directory whose journal and ``session/`` are current.
 
     Raises:
-        OSError: the device would not say.
+        OSError: as the operating system gave it.
     """
     return [partial, *compactions(partial)][-1]
 
 
 class PartialSession:
-    """The session that blocks are being written into.
+    """A session that takes blocks.
 
     Args:
-        out_dir: where it will be published.
-        facts: what is known of it.
+        out_dir: the directory to publish it in.
+        facts: its facts.
         serial: its number in this recorder's life, by which messages name it.
 
     Raises:
@@ -141,19 +135,16 @@ class PartialSession:
             self.journal = self._begin(out_dir)
 
     def _make_directory(self, out_dir: Path) -> Path:
-        taken = 0
-        while True:
-            count = f"-{taken + 1}" if taken else ""
+        for number in itertools.count(1):
+            count = f"-{number}" if number > 1 else ""
             path = out_dir / f".{self.facts.name}{count}.{self.facts.instance}{PARTIAL_SUFFIX}"
-            try:
+            with contextlib.suppress(FileExistsError):
                 path.mkdir()
-            except FileExistsError:
-                taken += 1
-                continue
-            return path
+                return path
+        raise AssertionError
 
     def _begin(self, out_dir: Path) -> Journal:
-        """Fill the directory, or leave none: while the disk is full, this is tried again each second."""
+        """Fill the directory, or remove it: while the disk is full, this is tried again each second."""
         journal = None
         try:
             (self.path / STAGED).mkdir()
@@ -178,41 +169,39 @@ class PartialSession:
 
     @property
     def rows_reserved(self) -> int:
-        """Rows given out, confirmed or not."""
+        """Reserved rows, confirmed or not."""
         return self._end
 
     @property
     def writing(self) -> int:
-        """Row ranges that are given out and neither confirmed nor released."""
+        """Row ranges that are reserved and neither confirmed nor released."""
         return len(self._outstanding)
 
     @property
     def blocks(self) -> list[Block]:
-        """The confirmed blocks, in the order in which they were confirmed."""
+        """The confirmed blocks, in order of confirmation."""
         return self._blocks
 
     def reserve(self, rows: int) -> int:
-        """Give out a range of this many rows; returns its first row."""
+        """Reserve a range of this many rows; return its first row."""
         first_row = self._end
         self._outstanding[first_row] = rows
         self._end += rows
         return first_row
 
     def confirm(self, written: Written) -> Block:
-        """Put a written block into the journal.
+        """Append a written block to the journal.
 
         Raises:
             OSError: the journal could not be written; the block may be confirmed later.
-            FormatError: the worker's message does not fit what it was given.
+            FormatError: the worker's message does not match its reserved range.
         """
         runs = np.frombuffer(written.runs, dtype=RUN_DTYPE).copy()
-        if (
-            self._outstanding.get(written.first_row) != written.rows
-            or int(runs["rows"].sum()) != written.rows
-        ):
+        reserved = self._outstanding.get(written.first_row)
+        if reserved != written.rows or int(runs["rows"].sum()) != written.rows:
             raise FormatError(
                 f"a block of {written.rows} rows at row {written.first_row} was written; "
-                f"{self._outstanding.get(written.first_row)} rows were given out there",
+                f"{reserved} rows were given out there",
                 path=self.path,
             )
         runs["first_row"] += np.uint64(written.first_row)
@@ -225,16 +214,16 @@ class PartialSession:
         return block
 
     def release(self, first_row: int) -> None:
-        """Take back a range that will not be written."""
+        """Release a range that will not be written."""
         rows = self._outstanding.pop(first_row)
         if first_row + rows == self._end:
             self._end = first_row
 
     def flush(self) -> bool:
-        """Flush the rows, once; False where some that were written may not be on the disk.
+        """Flush the rows, once; False if some written rows may not be on the disk.
 
-        The kernel says so once to each descriptor, and never to one that is opened after another was told (a
-        worker's, when it closed the file). The one here is older than the rows.
+        The kernel reports a write error once to each open descriptor, and never to one opened after another
+        has reported it (a worker's, when it closed the file). This descriptor is older than the rows.
         """
         if self._steps_fd >= 0:
             try:
@@ -245,13 +234,13 @@ class PartialSession:
         return self._flushed
 
     def close(self) -> None:
-        """Let go of the rows' file. A file that is open cannot be removed from every file system."""
+        """Close the rows' file: not every file system can remove an open one."""
         if self._steps_fd >= 0:
             fd, self._steps_fd = self._steps_fd, -1
-            with contextlib.suppress(OSError):  # nothing was written through it
+            with contextlib.suppress(OSError):  # nothing was written through this descriptor
                 os.close(fd)
 
     @property
     def size_bytes(self) -> int:
-        """What the rows given out take on disk."""
+        """Bytes of the file with all reserved rows."""
         return STEPS_HEADER_BYTES + self._end * self.dtype.itemsize

@@ -1,4 +1,4 @@
-"""The thread that publishes closed sessions, so that their fsyncs hold up nobody.
+"""The thread that publishes closed sessions, so that fsync does not block the daemon's loop.
 
 It is the only one that publishes, so sessions appear in the order in which they were closed.
 """
@@ -11,10 +11,10 @@ import queue
 import threading
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.errors import DiskFullError, TapeError
+from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.recording.publish import Published, publish
 
 if TYPE_CHECKING:
@@ -22,22 +22,12 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.recording.partial import PartialSession
 
-__all__ = ["Outcome", "Publisher", "utc_text"]
-
-#: Between two tries while the disk is full.
+#: Delay between two tries while the disk is full.
 RETRY_S = 1.0
 
 
-def utc_text(moment: datetime | None = None) -> str:
-    """A moment (now) in UTC, RFC 3339, in whole seconds."""
-    return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Outcome(NamedTuple):
-    """What became of a closed session; ``final`` is False for a try that will be repeated.
-
-    ``seconds`` is what the try took.
-    """
+    """The outcome of a try to publish, which took ``seconds``; without ``final``, another try follows."""
 
     session: PartialSession
     published: Published | None
@@ -47,11 +37,7 @@ class Outcome(NamedTuple):
 
 
 class Publisher:
-    """Publishes in a thread of its own; outcomes are collected by the daemon's loop.
-
-    Args:
-        out_dir: where sessions are published.
-    """
+    """Publishes into ``out_dir`` in a thread of its own; the daemon's loop collects the outcomes."""
 
     def __init__(self, out_dir: Path) -> None:
         self._out_dir = out_dir
@@ -64,16 +50,16 @@ class Publisher:
         self._thread.start()
 
     def submit(self, session: PartialSession) -> None:
-        """Publish this session, of which nothing is being written any more."""
-        # Some network file systems say only now what became of a write. The journal is for a recorder that is
-        # killed: this one has the blocks in memory.
+        """Publish this session, to which nothing is being written any more."""
+        # Some network file systems report a failed write only on close. The journal is for recovery: this
+        # recorder has the blocks in memory.
         with contextlib.suppress(OSError):
             session.journal.close()
         self.pending += 1
         self._queue.put(session)
 
     def outcomes(self) -> list[Outcome]:
-        """What has happened since the last call."""
+        """Return the outcomes since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.wake_fd)
         done = []
@@ -84,11 +70,11 @@ class Publisher:
         return done
 
     def give_up(self) -> None:
-        """Stop repeating tries; what is not published stays for the next start."""
+        """Stop retrying; unpublished sessions stay for the next start."""
         self._give_up.set()
 
     def close(self) -> None:
-        """Wait for the thread; called when nothing is pending."""
+        """End the thread; nothing may be pending."""
         self._give_up.set()
         self._queue.put(None)
         self._thread.join()
@@ -102,6 +88,9 @@ class Publisher:
     def _publish(self, session: PartialSession) -> None:
         while True:
             begin = time.monotonic()
+            published: Published | None = None
+            error: TapeError | None = None
+            final = True
             try:
                 published = publish(
                     self._out_dir,
@@ -111,23 +100,15 @@ class Publisher:
                     ended_at=utc_text(),
                     flush=session.flush,
                 )
-            except DiskFullError as error:
-                final = self._give_up.is_set()
-                self._post(Outcome(session, None, error, final))
-                if final:
-                    return
-                self._give_up.wait(RETRY_S)
-            except TapeError as error:
-                self._post(Outcome(session, None, error, final=True))
+            except DiskFullError as full:
+                final, error = self._give_up.is_set(), full
+            except TapeError as refused:
+                error = refused
+            except Exception as other:  # noqa: BLE001 - the thread's edge: the daemon must be told
+                error = TapeError(f"publishing failed: {other!r}", path=session.path)
+            seconds = 0.0 if published is None else time.monotonic() - begin
+            self._outcomes.append(Outcome(session, published, error, final, seconds))
+            os.eventfd_write(self.wake_fd, 1)
+            if final:
                 return
-            except Exception as error:  # noqa: BLE001 - the thread's edge: the daemon must hear of it
-                wrapped = TapeError(f"publishing failed: {error!r}", path=session.path)
-                self._post(Outcome(session, None, wrapped, final=True))
-                return
-            else:
-                self._post(Outcome(session, published, None, final=True, seconds=time.monotonic() - begin))
-                return
-
-    def _post(self, outcome: Outcome) -> None:
-        self._outcomes.append(outcome)
-        os.eventfd_write(self.wake_fd, 1)
+            self._give_up.wait(RETRY_S)

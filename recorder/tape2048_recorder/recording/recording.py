@@ -1,7 +1,7 @@
-"""The sessions that a recorder writes: the open one, the closing ones, and when to pause.
+"""The sessions that a recorder writes: open and closing ones, and when to pause.
 
-Blocks go into the open session. Once it is full (or old) it is closed: it takes no more blocks, waits
-for those that are still being written, and is then handed to the publisher.
+Blocks go into the open session. A full (or old) session is closed: it takes no more blocks, waits for those
+that are still being written, and then goes to the publisher.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tape2048.errors import FormatError, StorageError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY, step_dtype
 from tape2048.io.durable import storage_error
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
-from tape2048_recorder.recording.partial import Facts, PartialSession
-from tape2048_recorder.recording.publisher import Outcome, Publisher, utc_text
+from tape2048_recorder.recording.partial import Facts, PartialSession, utc_text
+from tape2048_recorder.recording.publisher import Outcome, Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,33 +26,31 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.recording.journal import Block
 
-__all__ = ["DISK_FULL", "DISK_SLOW", "Recording"]
-
-#: Closed sessions that wait to be published, beyond which the disk is too slow and workers pause.
+#: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
 BACKLOG_MAX = 3
 
-#: How long to wait after a failed write before a worker may try again.
+#: Delay after a failed write before a worker may try again.
 RETRY_S = 1.0
 
 MEGABYTE = 10**6
 
-#: Between two looks at what the sessions of ``out_dir`` take, where there is a limit on it.
+#: Interval of measuring the sessions of ``out_dir``, where their size is limited.
 RECOUNT_S = 60.0
 
-#: How the reasons for a pause begin.
+#: Prefixes of the reasons for a pause.
 DISK_FULL = "the disk is full"
 DISK_SLOW = "the disk is slow"
 
 
 class Recording:
-    """Hands out row ranges, confirms blocks, rotates.
+    """Reserves row ranges, confirms blocks, rotates.
 
     Args:
-        out_dir: where sessions are published.
+        out_dir: the directory to publish in.
         config: the recorder's.
-        make_facts: facts of a session that starts at a moment (UTC, RFC 3339).
-        for_weights: what a session's facts are where a generation of weights played it. Each generation has
-            sessions of its own; there is one generation where weights do not change.
+        make_facts: makes the facts of a session from its start (UTC, RFC 3339).
+        for_weights: adds a generation of weights to a session's facts. Each generation has sessions of its
+            own; there is one generation where weights do not change.
     """
 
     def __init__(
@@ -69,31 +67,31 @@ class Recording:
         self._make_facts = make_facts
         self.row_bytes = step_dtype(record_action=config.record_action).itemsize
         self._bytes_published = 0
-        self._counted: set[str] = set()  # names of the sessions that were there when that was counted last
+        self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
         self._serial = 0
         self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
         #: When the open (or next) session of each began: monotonic, UTC.
         self._began: dict[int, tuple[float, str]] = {}
         self._closing: list[PartialSession] = []
-        self._publishing: list[PartialSession] = []  # given to the publisher, which is not through with them
+        self._publishing: list[PartialSession] = []  # at the publisher
         self._retry_at = 0.0
         self._failure: str | None = None
         self.publisher = Publisher(out_dir)
 
     def begin(self, generation: int = 0) -> None:
-        """Play has begun that the next session will hold (if it has not before)."""
+        """Note the start of the play that the next session will hold, unless it is noted already."""
         if generation not in self._began:
             self._began[generation] = (time.monotonic(), utc_text())
 
     def reconfigure(self, config: RecorderConfig) -> None:
-        """Go on with these settings (rotation, and the space to leave free)."""
+        """Apply these settings (rotation, and the space to leave free)."""
         self._config = config
 
-    # Where blocks go.
+    # Blocks.
 
     def why_not(self, rows: int) -> str | None:
-        """Why a block of this many rows cannot be placed now, or None if it can."""
+        """Return why a block of this many rows cannot be placed now, or None if it can."""
         if self._failure is not None and time.monotonic() < self._retry_at:
             return self._failure
         if self.sessions_pending >= BACKLOG_MAX:
@@ -111,10 +109,10 @@ class Recording:
         return None
 
     def place(self, rows: int, generation: int = 0) -> Range:
-        """A range for a block, in the open session of the weights that played it.
+        """Reserve a range for a block in the open session of the weights that played it.
 
         Raises:
-            StorageError: no session could be begun.
+            StorageError: no session could be opened.
         """
         session = self._open.get(generation)
         if session is None:
@@ -132,10 +130,10 @@ class Recording:
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
 
     def confirm(self, written: Written) -> Block | None:
-        """Confirm a block; None where the journal could not be written and it has to be tried again.
+        """Confirm a block; None if the journal could not be written, and it has to be tried again.
 
         Raises:
-            FormatError: the message does not fit what was given out.
+            FormatError: the message does not match a reserved range.
         """
         session = self._session(written.session)
         if session is None:
@@ -150,20 +148,20 @@ class Recording:
         return block
 
     def write_failed(self, failed: WriteFailed) -> None:
-        """Take back the range of a block that could not be written."""
+        """Release the range of a block that could not be written."""
         session = self._session(failed.session)
         if session is None:
             return
         session.release(failed.first_row)
         error = OSError(failed.errno, os.strerror(failed.errno))
         self._fail(str(storage_error(error, session.path, "writing rows")))
-        for generation in [key for key, value in self._open.items() if value is session]:
-            if failed.errno == errno.ENOENT:
-                self._close(generation)  # its directory is gone; the next block begins another
+        if failed.errno == errno.ENOENT:  # its directory is gone; the next block opens another session
+            for generation in [key for key, value in self._open.items() if value is session]:
+                self._close(generation)
         self._submit_closing()
 
     def release(self, place: Range) -> None:
-        """Take back the range of a worker that died."""
+        """Release the range of a worker that died."""
         session = self._session(place.session)
         if session is not None:
             session.release(place.first_row)
@@ -177,10 +175,10 @@ class Recording:
         candidates = [*self._closing, *self._open.values()]
         return next((session for session in candidates if session.serial == serial), None)
 
-    # When sessions end.
+    # Rotation.
 
     def rotate_if_due(self) -> None:
-        """Close the open session if it is full, or old and not empty; publish what is closed and written."""
+        """Close the open session if it is full, or old and not empty; publish closed ones without writers."""
         for generation, session in list(self._open.items()):
             if self._is_due(session, self._began[generation][0]):
                 self._close(generation)
@@ -192,7 +190,7 @@ class Recording:
         return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
     def close_open(self) -> int | None:
-        """Close every open session, whatever its size; returns the serial of the last one, or None."""
+        """Close every open session, of any size; return the serial of the last one, or None."""
         serial = None
         for generation, session in list(self._open.items()):
             serial = session.serial
@@ -201,7 +199,7 @@ class Recording:
         return serial
 
     def retire(self, oldest: int) -> None:
-        """Close the sessions of weights before this generation: no worker plays them any more."""
+        """Close the sessions of weights older than this generation: no worker plays them any more."""
         for generation in [generation for generation in self._began if generation < oldest]:
             if generation in self._open:
                 self._close(generation)
@@ -219,7 +217,7 @@ class Recording:
             self.publisher.submit(session)
 
     def outcomes(self) -> list[Outcome]:
-        """What the publisher has done since the last call."""
+        """Return the publisher's outcomes since the last call."""
         outcomes = self.publisher.outcomes()
         for outcome in outcomes:
             if outcome.final:
@@ -229,11 +227,11 @@ class Recording:
                 self._bytes_published += 0 if seen else outcome.published.bytes
         return outcomes
 
-    # How much there is.
+    # Sizes.
 
     @property
     def idle(self) -> bool:
-        """Whether every session that was begun is published (or given up)."""
+        """Whether every session is published (or given up)."""
         return not self._open and not self._closing and not self.publisher.pending
 
     @property
@@ -247,17 +245,17 @@ class Recording:
         return sum(session.rows_confirmed for session in self._open.values())
 
     def size_bytes(self, now: float) -> int:
-        """Bytes of the sessions in ``out_dir`` and of those on their way; 0 where ``max_disk_mb`` is off.
+        """Return the bytes of published and unpublished sessions; 0 where ``max_disk_mb`` is off.
 
-        The directory is looked at once in :data:`RECOUNT_S`, and before a limit is said to be met: others
-        remove sessions (``tape2048 prune``), or publish there too.
+        The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met: other processes
+        remove sessions (``tape2048 prune``) or publish there too.
         """
         if self._config.max_disk_mb is None:
             return 0
         if now < self._recount_at and self._size_bytes < self._config.max_disk_mb * MEGABYTE:
             return self._size_bytes
         self._recount_at = now + RECOUNT_S
-        with contextlib.suppress(OSError):  # it is gone: whoever writes there will say so
+        with contextlib.suppress(OSError):  # the directory is gone: the next write reports it
             found = [path for path in self._out_dir.iterdir() if SESSION_NAME.match(path.name)]
             self._counted = {path.name for path in found}
             self._bytes_published = sum(map(_bytes_of, found))
@@ -265,7 +263,7 @@ class Recording:
 
     @property
     def _size_bytes(self) -> int:
-        # One that has its name counts with the others. Not Path.exists, which raises where a device fails.
+        # A renamed session counts as published. Not Path.exists, which raises on a device error.
         publishing = [each for each in self._publishing if os.path.exists(each.steps_path)]  # noqa: PTH110
         coming = [*publishing, *self._closing, *self._open.values()]
         return self._bytes_published + sum(session.size_bytes for session in coming)
@@ -276,7 +274,7 @@ class Recording:
         return sum(session.rows_reserved - session.rows_confirmed for session in sessions if session.writing)
 
     def free_bytes(self) -> int:
-        """Bytes that this user may still write to the file system of ``out_dir``.
+        """Return the bytes that this user may still write to the file system of ``out_dir``.
 
         Raises:
             OSError: the directory is gone.
@@ -289,4 +287,4 @@ def _bytes_of(session: Path) -> int:
     try:
         return sum((session / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
     except OSError:
-        return 0  # just being removed
+        return 0  # being removed

@@ -1,1 +1,1 @@
-"""What a recorder reports and hears: status file, metrics, notifications, signals, control."""
+"""Status reports: signals, status file, metrics, notifications, control of a running recorder."""

@@ -1,8 +1,8 @@
-"""Telling a recorder that runs what to do, from another process: by signals, and by what it then says.
+"""Control of a running recorder from another process: by signals, with the answer in its status file.
 
-A request is a signal to the process that the status file names; the answer is in that file. There is no
-socket and no file of requests: nothing to be left behind, to be too long for a socket's name, or to be read
-by the next recorder. Who may send the signal is for the kernel to say.
+A request is a signal to the process that the status file names. There is no socket and no request file:
+nothing is left behind, is too long for a socket's name, or is read by the next recorder. The kernel decides
+who may send the signal.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from tape2048_recorder.status.status_file import Process, Snapshot, judge, read_
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Running"]
-
-#: Between two looks at the status; the recorder writes it as soon as a request is done.
+#: Polling interval of the status; the recorder writes it as soon as a request is done.
 LOOK_S = 0.1
 
 #: poll(2) takes milliseconds in an int: 24 days.
@@ -33,15 +31,15 @@ _PATIENCE_S_MAX = 2e6
 
 
 class Running:
-    """A recorder at work, held by a descriptor of its process, so that no signal can reach another one.
+    """A running recorder, held by a pidfd, so that no signal can reach another process.
 
     Args:
         out_dir: where it records.
-        instance: its name there; None: the one that is at work.
+        instance: its name there; None: the only one that runs.
 
     Raises:
-        NotRunningError: nobody is at work there.
-        ControlError: there are several, or the system cannot hold on to a process.
+        NotRunningError: no recorder runs there.
+        ControlError: several do, or the system has no pidfd for it.
     """
 
     def __init__(self, out_dir: Path, instance: str | None) -> None:
@@ -62,7 +60,7 @@ class Running:
                 path=out_dir,
                 hint=f"kill -TERM {self.process.pid} drains it",
             ) from error
-        # What stood in the file may be another one's pid by now; after this look it cannot become that.
+        # The file's pid may belong to another process by now; from here on it cannot be reused.
         if Process.of(self.process.pid) != self.process:
             self.close()
             raise self._not_running(verdict.text)
@@ -83,11 +81,11 @@ class Running:
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         os.close(self._pidfd)
 
     def snapshot(self) -> Snapshot:
-        """What it wrote last.
+        """Read its last status.
 
         Raises:
             TapeError: see :func:`~tape2048_recorder.status.status_file.read_snapshot`.
@@ -95,16 +93,13 @@ class Running:
         return read_snapshot(self._out_dir, self._instance)
 
     def rotate(self, patience_s: float) -> str | None:
-        """Have it publish the open session now, and wait until it has.
-
-        Args:
-            patience_s: how long to wait.
+        """Have it publish the open session now, and wait for that up to ``patience_s``.
 
         Returns:
             The session's path; None where no block was written since the last one.
 
         Raises:
-            ControlError: it may not be told, or has not answered in time.
+            ControlError: the signal is not permitted, or there was no answer in time.
             RecorderError: it could not publish, or ended before.
         """
         before = self.snapshot().status
@@ -138,18 +133,15 @@ class Running:
         return rotation.path
 
     def stop(self, *, drain: bool) -> None:
-        """Have it end, and publish.
-
-        Args:
-            drain: whether games in play are finished before.
+        """Have it publish and end; with ``drain``, after the games in play.
 
         Raises:
-            ControlError: it may not be told.
+            ControlError: the signal is not permitted.
         """
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
     def wait(self, patience_s: float | None) -> bool:
-        """Wait for its end; returns whether it has ended. None, or above three weeks: as long as it takes."""
+        """Wait for its end; return whether it has ended. None, or above three weeks: without a limit."""
         ms = patience_s * 1000 if patience_s is not None and patience_s <= _PATIENCE_S_MAX else None
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
@@ -170,17 +162,17 @@ class Running:
 
 
 def _only_one(out_dir: Path) -> str:
-    """The instance that is meant where none is named."""
-    names = [snapshot.instance for snapshot in snapshots(out_dir)]
-    if len(names) == 1:
-        return names[0]
-    alive = [snapshot.instance for snapshot in snapshots(out_dir) if snapshot.process.is_there]
-    if len(alive) == 1:
-        return alive[0]
+    """Return the instance to use where none is named."""
+    found = snapshots(out_dir)
+    names = [snapshot.instance for snapshot in found]
+    alive = [snapshot.instance for snapshot in found if snapshot.process.is_there]
+    for candidates in (names, alive):
+        if len(candidates) == 1:
+            return candidates[0]
     raise ControlError(
         f"found {len(alive)} recorders at work, expected one: {', '.join(alive or names)}",
         path=out_dir,
-        hint="say which with --instance",
+        hint="name one with --instance",
     )
 
 

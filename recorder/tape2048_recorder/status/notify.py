@@ -1,14 +1,13 @@
-"""What the recorder tells the service manager: systemd's notification protocol, spoken directly.
+"""Notifications to the service manager, in systemd's protocol.
 
 The protocol is one datagram of ``NAME=value`` lines to the socket that ``NOTIFY_SOCKET`` names, a path or
-(with ``@``) an abstract name: sd_notify(3). What is said follows from the recorder's status, which comes
-twice a second:
+(with ``@``) an abstract name: sd_notify(3). The lines follow from the recorder's status, twice a second:
 
 * ``READY=1`` once every worker is ready and a block could be written;
 * ``STATUS=`` with the rate and the open session, ``STOPPING=1`` when draining begins;
-* ``EXTEND_TIMEOUT_USEC=`` each time while starting, draining or publishing goes on;
-* ``WATCHDOG=1`` unless a worker is overdue (:mod:`.watch`): a service of which a part has stopped for good is
-  started again.
+* ``EXTEND_TIMEOUT_USEC=`` each time during starting, draining and publishing;
+* ``WATCHDOG=1`` unless a worker is overdue (:class:`~tape2048_recorder.daemon.supervisor.Watch`): systemd
+  restarts a service of which a part hangs for good.
 """
 
 from __future__ import annotations
@@ -27,24 +26,19 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.status.report import Status
 
-__all__ = ["EXTEND_S", "Manager", "Notifier", "status_line", "watchdog_is_on"]
-
-#: ``sun_path`` has 108 bytes, one of them the zero that ends a path: unix(7). An abstract name may take all;
-#: nobody has one as long.
+#: ``sun_path`` has 108 bytes, one of them the zero that ends a path: unix(7). An abstract name may use all of
+#: them, which does not occur.
 ADDRESS_BYTES_MAX = 107
 
-#: How much longer starting or stopping may take, counted from each time that it is asked for.
+#: The extension of starting or stopping, counted from each request.
 EXTEND_S = 30.0
 
 
 class Notifier:
-    """Sends to the socket of ``NOTIFY_SOCKET``; without one, nothing.
-
-    Args:
-        env: the environment.
+    """Sends to the socket that ``NOTIFY_SOCKET`` names in the environment, if it is set.
 
     Raises:
-        ConfigError: no socket can have this name; the manager would wait for a recorder that says nothing.
+        ConfigError: no socket can have this name; the manager would wait for messages in vain.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -63,7 +57,7 @@ class Notifier:
         self._address = "\0" + address[1:] if address[0] == "@" else address
 
     def send(self, **fields: object) -> None:
-        """Send these fields; a manager that is gone is no reason to stop recording."""
+        """Send these fields; recording continues without a manager."""
         if self._socket is None:
             return
         with contextlib.suppress(OSError):
@@ -78,31 +72,21 @@ class Notifier:
 
 
 def watchdog_is_on(env: Mapping[str, str], pid: int) -> bool:
-    """Whether the manager waits for ``WATCHDOG=1`` from this process.
-
-    Args:
-        env: the environment; ``WATCHDOG_PID`` names whom it means, everybody where it is not set.
-        pid: of this process.
-    """
+    """Whether the manager expects ``WATCHDOG=1`` from this process; without ``WATCHDOG_PID``, from any."""
     period = env.get("WATCHDOG_USEC", "")
     return period.isdecimal() and int(period) > 0 and env.get("WATCHDOG_PID", str(pid)) == str(pid)
 
 
 def status_line(status: Status) -> str:
-    """How things stand, in the line that ``systemctl status`` shows."""
-    facts = [status.state if status.why is None else f"{status.state} ({' '.join(status.why.split())})"]
-    facts.append(f"{status.steps_per_s:,.0f} steps/s")
-    facts.append(f"session {status.session_rows / status.rotate_steps:.0%} of {status.rotate_steps:,} rows")
-    facts.append(f"{status.workers_ready} of {counted(status.workers, 'worker')}")
-    return ", ".join(facts)
+    """Return the line that ``systemctl status`` shows."""
+    why = "" if status.why is None else f" ({' '.join(status.why.split())})"
+    session = f"session {status.session_rows / status.rotate_steps:.0%} of {status.rotate_steps:,} rows"
+    workers = f"{status.workers_ready} of {counted(status.workers, 'worker')}"
+    return f"{status.state}{why}, {status.steps_per_s:,.0f} steps/s, {session}, {workers}"
 
 
 class Manager:
-    """Keeps the service manager informed.
-
-    Args:
-        env: the environment.
-    """
+    """Notifies the service manager, if the environment names one."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._notifier = Notifier(env)
@@ -111,20 +95,19 @@ class Manager:
         self._is_stopping = False
 
     def starting(self, doing: str) -> None:
-        """Something before the first status takes its time."""
+        """Report a long operation before the first status."""
         self._notifier.send(STATUS=doing, EXTEND_TIMEOUT_USEC=_microseconds(10 * EXTEND_S))
 
     def status(self, status: Status) -> None:
-        """Tell what follows from a status."""
+        """Send the notifications that follow from a status."""
         fields: dict[str, object] = {}
-        stopping = status.ending
-        if stopping and not self._is_stopping:
+        if status.ending and not self._is_stopping:
             self._is_stopping = True
             fields["STOPPING"] = 1
-        if status.can_record and not stopping and not self._is_ready:
+        if status.can_record and not status.ending and not self._is_ready:
             self._is_ready = True
             fields["READY"] = 1
-        if stopping or not (self._is_ready or status.workers_overdue):
+        if status.ending or not (self._is_ready or status.workers_overdue):
             fields["EXTEND_TIMEOUT_USEC"] = _microseconds(EXTEND_S)
         if self._watchdog and not status.workers_overdue:
             fields["WATCHDOG"] = 1
@@ -132,7 +115,7 @@ class Manager:
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """While the settings are read again; before it is ready, a manager does not want to hear of that."""
+        """Report that the settings are read again; a manager expects that only after ``READY=1``."""
         if self._is_ready:
             self._notifier.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:
@@ -142,7 +125,7 @@ class Manager:
                 self._notifier.send(READY=1)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._notifier.close()
 
 

@@ -1,4 +1,4 @@
-"""What a recorder says while it runs and when it ends; how that is shown is its caller's business."""
+"""Reports of a recorder: events, status, and the summary at its end; the caller decides how to show them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,15 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "REACH_TILES",
-    "Counts",
-    "Level",
-    "Reporter",
-    "Rotation",
-    "State",
-    "Status",
-    "Summary",
-    "Tally",
-]
-
 Level = Literal["info", "warning", "error"]
 State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]
-
 
 #: The tiles whose reach rates are reported.
 REACH_TILES = (2048, 4096, 8192, 16384, 32768)
 
 
 class Tally:
-    """Sums over recorded runs, from which means and reach rates follow."""
+    """Sums over recorded runs, with their means and reach rates."""
 
     def __init__(self) -> None:
         self.games = 0
@@ -59,40 +46,36 @@ class Tally:
         """Mean score of a game; None before the first."""
         return self.score_sum / self.games if self.games else None
 
-    def reach(self, tile: int) -> float | None:
-        """The share of games whose highest tile is at least ``tile``; None before the first."""
-        if not self.games:
-            return None
-        return int(self._by_exponent[tile.bit_length() - 1 :].sum()) / self.games
+    @property
+    def reach(self) -> dict[int, float]:
+        """The share of games that reached each of ``REACH_TILES``; 0 before the first game."""
+        from_top = self._by_exponent[::-1].cumsum()[::-1]
+        return {tile: int(from_top[tile.bit_length() - 1]) / max(self.games, 1) for tile in REACH_TILES}
 
     @property
     def by_highest_tile(self) -> dict[int, int]:
-        """How many games had each highest tile, of those that occurred."""
-        return {
-            1 << int(exponent): int(self._by_exponent[exponent])
-            for exponent in np.flatnonzero(self._by_exponent)
-        }
+        """The number of games by highest tile, of those that occurred, ascending."""
+        return {1 << int(exp): int(self._by_exponent[exp]) for exp in np.flatnonzero(self._by_exponent)}
 
     @property
     def highest_tile(self) -> int | None:
         """The highest tile of all; None before the first game."""
-        reached = np.flatnonzero(self._by_exponent)
-        return 1 << int(reached[-1]) if len(reached) else None
+        return max(self.by_highest_tile, default=None)
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """What has happened since the recorder began, beside games.
+class Counts(msgspec.Struct):
+    """Counts since the recorder began, other than of games.
 
     Attributes:
         blocks: confirmed ones.
         sessions: published ones.
-        session_bytes: what those hold.
-        publish_s: what publishing them took, all together.
-        publish_last_s: what the last one took; None before the first.
-        pauses: how often workers had to wait, by kind of reason.
-        paused_s: how long they did.
-        worker_restarts: processes that were started in the place of others.
-        workers_silent: processes that were ended because nothing was heard of them.
+        session_bytes: their size.
+        publish_s: total time of publishing.
+        publish_last_s: time of the last one; None before the first.
+        pauses: times that workers had to wait, by kind of reason.
+        paused_s: total time that they waited.
+        worker_restarts: processes that were started to replace others.
+        workers_silent: processes that were ended because they made no progress.
         reloads: times that the configuration was read again.
     """
 
@@ -109,11 +92,11 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """What has become of the requests to rotate now.
+    """The state of the requests to rotate now.
 
     Attributes:
         asked: how many there were.
-        done: how many of them are over, the first ones.
+        done: how many of them are finished; they finish in order.
         path: the session that the last of these published; None where there was nothing to publish.
         error: why it could not.
     """
@@ -127,14 +110,17 @@ class Rotation(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """A recorder at one moment. Steps are moves made; rows are steps kept.
 
-    ``ending``: no game is begun any more, also while it is paused. ``can_record``: every worker is ready,
-    and there is room for a block. ``workers_overdue``: workers of which nothing was heard for too long, and
-    that are not replaced yet; the inference process counts as one. ``rows_waiting`` and
-    ``sessions_pending`` are what the disk is behind. ``disk_full_s``: when ``min_free_mb`` is reached at the
-    rate of now. ``model_share``: of the workers' time, the share in a batched player; None for the others.
-    ``games``: finished ones, of which ``by_highest_tile`` counts the recorded ones. ``games_dropped``: those
-    that workers had when it ended, not begun, in play, or finished and not yet written.
-    ``error``: what it ended with, in words; None while it runs, and where nothing went wrong.
+    Attributes:
+        games: finished ones, of which ``by_highest_tile`` counts the recorded ones.
+        ending: no game begins any more, also during a pause.
+        can_record: every worker is ready, and there is room for a block.
+        workers_overdue: workers without progress for too long that are not replaced yet, or the inference
+            process.
+        rows_waiting: rows that wait for the disk, as do the ``sessions_pending``.
+        disk_full_s: time until ``min_free_mb`` is reached at the present rate.
+        model_share: share of the workers' time in a batched player; None for other players.
+        games_dropped: games that workers had at its end: not begun, in play, or finished and not yet written.
+        error: the error that ended it; None while it runs and after a normal end.
     """
 
     state: State
@@ -159,7 +145,7 @@ class Status(msgspec.Struct, frozen=True):
     sessions_pending: int = 0
     disk_full_s: float | None = None
     by_highest_tile: dict[int, int] = {}
-    counts: Counts = Counts()
+    counts: Counts = msgspec.field(default_factory=Counts)
     rotation: Rotation = Rotation()
     model_share: float | None = None
     games_dropped: int = 0
@@ -167,12 +153,12 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def recorded_games(self) -> int:
-        """Games that stand in confirmed blocks."""
+        """Games in confirmed blocks."""
         return sum(self.by_highest_tile.values())
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a recorder leaves when it ends. ``sessions`` are the paths of what it published."""
+    """The result of a recorder's life. ``sessions`` are the paths of those that it published."""
 
     reason: str
     out_dir: str
@@ -193,10 +179,10 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Reporter(Protocol):
-    """Where a recorder's words go."""
+    """Receives a recorder's events and statuses."""
 
     def event(self, level: Level, message: str) -> None:
-        """Something happened once that a person should know."""
+        """Report something that happened once and that a person should know."""
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """About twice a second: call ``make_status`` if there is something to show."""
+        """Show a status, about twice a second; call ``make_status`` only to show it."""

@@ -1,4 +1,4 @@
-"""Signals as data: handlers note that one came, and the loop reads them when it gets to it."""
+"""Signals as data: handlers note a signal, and the daemon's loop reads it later."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["ROTATE", "STOP_NOW", "Signals"]
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-#: What ``tape2048 rotate`` and ``tape2048 stop --now`` send.
+#: Sent by ``tape2048 rotate`` and ``tape2048 stop --now``.
 ROTATE = signal.SIGUSR1
 STOP_NOW = signal.SIGUSR2
 
-#: A request to end that follows another one within this many seconds is that one. timeout(1) signals its
-#: child, then the whole group; a session's end is SIGTERM, then SIGHUP. Nobody is that quick who wants more.
+#: A request to end within this many seconds after another one counts as the same. timeout(1) signals its
+#: child, then the whole group; a session's end is SIGTERM, then SIGHUP. A person's second request is slower.
 SAME_S = 0.25
 
-#: All that the pipe can hold: a storm of one signal must not keep another from being noted.
+#: The whole capacity of the pipe: a storm of one signal must not hide another one.
 _PIPE_BYTES = 1 << 16
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:
-    """The interpreter has written the signal's number to the wake-up descriptor already."""
+    """Do nothing: the interpreter has written the signal's number to the wake-up descriptor already."""
 
 
 class Signals:
     """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only.
 
     Args:
-        reloads: SIGHUP has the settings read again. Where it would be an end, whoever had it ignored when
-            this process began (``nohup``) wanted none.
+        reloads: whether SIGHUP reloads the settings. Otherwise it requests the end, unless it was ignored
+            when this process began (``nohup``).
     """
 
     def __init__(self, *, reloads: bool = False) -> None:
@@ -46,11 +44,11 @@ class Signals:
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
         ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and not reloads else ()
         self._before: dict[int, Handler] = {
-            number: signal.signal(number, _note) for number in _HEARD if number not in ignored
+            number: signal.signal(number, _note) for number in _HANDLED if number not in ignored
         }
 
     def take(self) -> list[str]:
-        """The names of the signals that came since the last call; an end that is asked for twice is one."""
+        """Return the names of the signals since the last call; a repeated request to end counts once."""
         try:
             numbers = os.read(self.fd, _PIPE_BYTES)
         except BlockingIOError:
@@ -58,21 +56,21 @@ class Signals:
         return [
             signal.Signals(number).name
             for number in numbers
-            if number in _HEARD and not (number in self._ends and self._is_same(time.monotonic()))
+            if number in _HANDLED and not (number in self._ends and self._is_same(time.monotonic()))
         ]
 
     def _is_same(self, now: float) -> bool:
-        """Whether a request to end is the last one, heard once more."""
+        """Whether a request to end repeats the last one."""
         same = now - self._ended_at < SAME_S
         if not same:
             self._ended_at = now
         return same
 
     def close(self) -> None:
-        """Put the handlers back that were there before.
+        """Restore the previous handlers.
 
-        A request that comes after the end must not kill a process that ends well: where the default was to
-        die, it is ignored from now on.
+        A request after the end must not kill a process that ends well: a signal whose default action kills is
+        ignored from now on.
         """
         for number, handler in self._before.items():
             is_request = number in {ROTATE, STOP_NOW} and handler == signal.SIG_DFL

@@ -1,12 +1,12 @@
-"""The status file of a recorder: ``<out_dir>/.recorder/<instance>.status.json``, new each second.
+"""The status file of a recorder: ``<out_dir>/.recorder/<instance>.status.json``, written each second.
 
-Whoever reads it needs nothing of the recorder, which may hang or be dead: the file names the process and the
-moment it was written, and :func:`judge` says what that means now. It is not flushed: what it says is of no
-use after a power failure.
+Reading it needs no answer of the recorder, which may hang or be dead: the file names the process and the
+moment it was written, and :func:`judge` derives the present state. It is not flushed: it is of no use after a
+power failure.
 
-Two files take turns. The one that nobody reads is written in place, padded to whole blocks, and exchanged
-with the other in one step. So a reader sees one whole or the other, and a full disk, which is when one wants
-to know, does not keep the recorder from saying so: no byte is allocated after the first two.
+Two files alternate. The spare one is written in place, padded to whole blocks, and exchanged with the other
+atomically. So a reader sees a whole file, and a full disk, when the status matters most, does not stop the
+updates: no byte is allocated after the first two writes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,13 @@ from tape2048_recorder.status.report import Status
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Process",
-    "Snapshot",
-    "StatusFile",
-    "Verdict",
-    "instances",
-    "judge",
-    "read_snapshot",
-    "snapshots",
-    "status_path",
-]
-
 FORMAT_VERSION = 1
 
-#: A recorder that lives writes each second; a disk that is very busy may take some.
+#: A running recorder writes each second; a very busy disk may take several.
 STALE_S = 10.0
 
-#: A file that is read while it is exchanged twice shows a half of each; the next look is whole.
-_LOOKS = 5
+#: A read during two exchanges returns parts of two files; the next attempt succeeds.
+_ATTEMPTS = 5
 _FILE_BYTES_MAX = 1 << 20
 _NAMES_SHOWN = 16
 _BLOCK_BYTES = 4096
@@ -54,14 +41,14 @@ _DIRECTORY = ".recorder"
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process by its pid and when it started (clock ticks since the machine did): never another one."""
+    """A process by its pid and start time (clock ticks since boot), which together are unique."""
 
     pid: int
     start_ticks: int
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this pid now; None where there is none (a zombie is none)."""
+        """Return the process that has this pid now; None without one. A zombie does not count."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -70,14 +57,14 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
-        """Whether it lives."""
+        """Whether it is alive."""
         return Process.of(self.pid) == self
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says: a status, of whom, and when.
+    """The file's content: a status with its recorder and time.
 
-    ``written_at`` is Unix time, ``monotonic_s`` the machine's monotonic clock at that moment.
+    ``written_at`` is Unix time, ``monotonic_s`` the machine's monotonic clock at the same moment.
     """
 
     format_version: int = FORMAT_VERSION
@@ -94,13 +81,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a snapshot means now.
+    """The present meaning of a snapshot.
 
     Attributes:
-        state: the recorder's state, or ``stale`` (nobody writes it any more, and nobody has said goodbye).
+        state: the recorder's state, or ``stale`` (no longer written, without a normal end).
         running: whether a recorder is at work.
         age_s: seconds since the file was written.
-        text: all that in words.
+        text: a description of it all.
     """
 
     state: str
@@ -110,26 +97,22 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def status_path(out_dir: Path, instance: str) -> Path:
-    """Where the status of an instance stands."""
+    """Return the path of an instance's status file."""
     return out_dir / _DIRECTORY / f"{instance}{_SUFFIX}"
 
 
 class StatusFile:
-    """Writes one.
-
-    Args:
-        path: where.
-    """
+    """Writes a status file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._draft = path.with_name(f".{path.name}.next")
 
     def write(self, snapshot: Snapshot) -> None:
-        """Put this snapshot in the place of the one before.
+        """Replace the previous snapshot.
 
         Raises:
-            OSError: as the operating system gave it; the one before still stands.
+            OSError: as the operating system gave it; the previous snapshot remains.
         """
         data = msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
         data += b" " * (-(len(data) + 1) % _BLOCK_BYTES) + b"\n"
@@ -145,20 +128,20 @@ class StatusFile:
             self._draft.replace(self._path)
 
     def close(self) -> None:
-        """Leave the last one, and nothing beside it."""
+        """Remove the spare file; the last snapshot stays."""
         with contextlib.suppress(OSError):
             self._draft.unlink(missing_ok=True)
 
 
 def instances(out_dir: Path) -> list[str]:
-    """The instances that have a status in a directory.
+    """List the instances that have a status in a directory.
 
     Raises:
-        StorageError: it cannot be looked into.
+        StorageError: it cannot be listed.
     """
     directory = out_dir / _DIRECTORY
     try:
-        names = os.listdir(directory)  # noqa: PTH208 - a glob says "none" where it may not look
+        names = os.listdir(directory)  # noqa: PTH208 - a glob hides a refused listing
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -167,16 +150,16 @@ def instances(out_dir: Path) -> list[str]:
 
 
 def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
-    """The last status that a recorder wrote.
+    """Read the last status that a recorder wrote.
 
     Raises:
-        NotRunningError: none has ever written one here.
-        OutDirError: it is a file, no directory.
-        FieldError: the file is none of ours.
-        StorageError: it cannot be read.
+        NotRunningError: no recorder has written one here.
+        OutDirError: ``out_dir`` is a file.
+        FieldError: the file is invalid.
+        StorageError: the file cannot be read.
     """
     path = status_path(out_dir, instance)
-    for look in range(_LOOKS):
+    for attempt in range(_ATTEMPTS):
         try:
             with path.open("rb") as file:
                 data = file.read(_FILE_BYTES_MAX)
@@ -190,7 +173,7 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
             raise NotRunningError(
                 f"no recorder has written its status here as instance {instance!r}",
                 path=out_dir,
-                hint=_who_else(out_dir)
+                hint=_other_instances(out_dir)
                 or "name the directory that `tape2048 record` writes to (out_dir), and its --instance",
             ) from None
         except OSError as error:
@@ -198,31 +181,31 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
         try:
             return msgspec.json.decode(data, type=Snapshot)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if look == _LOOKS - 1:
+            if attempt == _ATTEMPTS - 1:
                 raise FieldError(
                     f"not the status of a recorder of this version: {error}",
                     path=path,
-                    hint="a recorder that runs replaces it within a second; else remove the file",
+                    hint="a running recorder replaces it within a second; else remove the file",
                 ) from error
         time.sleep(0.05)
-    raise AssertionError  # the last look returns or raises
+    raise AssertionError  # the last attempt returns or raises
 
 
-def _who_else(out_dir: Path) -> str | None:
-    """The instances that did write one here, as a hint; None where there are none."""
+def _other_instances(out_dir: Path) -> str | None:
+    """Return a hint with the instances that have a status here; None without any."""
     try:
         names = instances(out_dir)
     except StorageError:
         return None
     more = ", ..." if len(names) > _NAMES_SHOWN else ""
-    return f"who wrote here: {', '.join(names[:_NAMES_SHOWN])}{more} (--instance)" if names else None
+    return f"known instances: {', '.join(names[:_NAMES_SHOWN])}{more} (--instance)" if names else None
 
 
 def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
-    """What the recorders of a directory wrote last; of one instance, or of all.
+    """Read the last status of one instance in a directory, or of all.
 
     Raises:
-        NotRunningError: there is none.
+        NotRunningError: there is no status.
         TapeError: as :func:`read_snapshot`.
     """
     names = instances(out_dir) if instance is None else [instance]
@@ -230,18 +213,17 @@ def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
 
 
 def judge(snapshot: Snapshot) -> Verdict:
-    """What a snapshot means now."""
+    """Derive the present state from a snapshot."""
     process, status = snapshot.process, snapshot.status
     is_there = process.is_there
-    # While the process lives, its clock is ours, and nobody sets that one.
+    # While the process lives, its monotonic clock is ours too, and nobody sets that clock.
     age_s = time.monotonic() - snapshot.monotonic_s if is_there else time.time() - snapshot.written_at
     age_s = max(age_s, 0.0)
+    why = f" ({status.why})" if status.why else ""
     if status.state == "stopped":
-        why = f" ({status.why})" if status.why else ""
         return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {age_s:,.0f} s ago{why}")
     if is_there and age_s < STALE_S:
         state = "draining" if status.ending else status.state
-        why = f" ({status.why})" if status.why else ""
         return Verdict(state, running=not status.ending, age_s=age_s, text=f"{state}{why}")
     fate = "is there and does not answer" if is_there else "is gone"
     text = f"stale (last written {age_s:,.0f} s ago; pid {process.pid} {fate})"

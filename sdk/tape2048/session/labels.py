@@ -35,7 +35,7 @@ def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the share of rows with a true label, ``f64[T]``, from the runs' labels ``bool[R, T]`` and rows."""
+    """Compute the share of rows with a true label, ``f64[T]``, from labels ``bool[R, T]`` of runs."""
     shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
     return shares
 

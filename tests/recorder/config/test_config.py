@@ -17,9 +17,9 @@ from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
 from tape2048.settings.fields import Origin, settings_of
 from tape2048.settings.toml import CONFIG_BYTES_MAX, read_toml
-from tape2048_recorder.config import checks
-from tape2048_recorder.config.checks import STOP_TIMEOUT_ENV
+from tape2048_recorder.config import loading
 from tape2048_recorder.config.loading import (
+    STOP_TIMEOUT_ENV,
     check_loaded_player,
     config_sha256,
     effective,
@@ -492,7 +492,7 @@ def test_checkpoints_for_a_player_that_takes_none_are_refused() -> None:
 
 
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:
-    assert ACTION_STEP_DTYPE.itemsize == checks.ROW_BYTES_MAX
+    assert ACTION_STEP_DTYPE.itemsize == loading.ROW_BYTES_MAX
     for tag in ("a", "9", "x" * 100, "a.b_c+d-e"):
         loaded = load_config({"model_tag": tag}, {})
         assert SESSION_NAME.fullmatch(f"20260101T000000Z_model={loaded.config.tag}")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048_recorder.daemon import watch as module
-from tape2048_recorder.daemon.watch import WRITING_FACTOR, Watch
+from tape2048_recorder.daemon import supervisor as module
+from tape2048_recorder.daemon.supervisor import WRITING_FACTOR, Watch
+from tape2048_recorder.ipc.process import ABORT_S, START_S, whereabouts
 from tape2048_recorder.ipc.protocol import Range
 from tape2048_recorder.ipc.shared import ASKS, LOADS
-from tape2048_recorder.ipc.silence import ABORT_S, START_S, whereabouts
 
 from ..checks import assert_sessions_valid
 from ..processes import kill, wait_until

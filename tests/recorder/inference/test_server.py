@@ -22,8 +22,8 @@ from tape2048_recorder.inference.process import DEATHS_MAX, RETRY_S, InferencePr
 from tape2048_recorder.inference.remote import RemotePlayer
 from tape2048_recorder.inference.server import Server, ServerSpec
 from tape2048_recorder.inference.slots import LOADING, SCORES, Slots
+from tape2048_recorder.ipc.process import START_S
 from tape2048_recorder.ipc.protocol import Weights
-from tape2048_recorder.ipc.silence import START_S
 from tape2048_recorder.players.batch import declared_sha256
 
 from ..checks import Listener, descriptors

@@ -16,9 +16,8 @@ from tape2048.errors import PlayerImportError, PlayerRaisedError, ReplayError
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.inference.process import SERVER_MODULE
-from tape2048_recorder.ipc.protocol import Confirmed
+from tape2048_recorder.ipc.protocol import Confirmed, WorkerSpec
 from tape2048_recorder.ipc.shared import HURRY, Shared
-from tape2048_recorder.ipc.spec import WorkerSpec
 from tape2048_recorder.lanes.arrays import new_lanes
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.replay.replay import replay_session
@@ -283,7 +282,7 @@ def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.Monkey
     shared.close()
     slots["flush"] = 3
     worker = BatchWorker.__new__(BatchWorker)  # a loop without tables
-    worker._slot, worker._tables, worker._asked_for, worker._finished_dropped = slots, [], 0, 0
+    worker._slot, worker._tables, worker._requested, worker._finished_dropped = slots, [], 0, 0
     worker._block_rows = 0
     worker._channel = SimpleNamespace(send=lambda _: None)
     seen: list[tuple[str, int]] = []

@@ -108,7 +108,7 @@ def test_a_model_whose_scores_depend_on_the_place_is_reported(
 @pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="there may be a GPU here"
 )
-def test_a_gpu_that_is_asked_for_and_not_there_is_missed(tmp_path: Path) -> None:
+def test_a_gpu_that_is_requested_and_not_there_is_missed(tmp_path: Path) -> None:
     path = save(tmp_path / "p.onnx")
     with pytest.raises(ConfigError, match="computes by CPUExecutionProvider"):
         make(model=path, device="cuda")

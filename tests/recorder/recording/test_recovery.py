@@ -168,9 +168,9 @@ def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: list[P
 
 
 CARELESS = {
-    "blocks are not checked": ("publish:_publish", "if recovered:", "if False:"),
+    "blocks are not checked": ("publish:publish", "if recovered:", "if False:"),
     "checksums are not compared": ("publish:_read_block", "if crc32c(data) == block.crc32c else None", ""),
-    "losses are not counted": ("publish:_publish", "claimed - rows", "0"),
+    "losses are not counted": ("publish:publish", "claimed - rows", "0"),
 }
 
 
@@ -296,7 +296,7 @@ def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: list[
     assert_put_away(root, session, "it would be no whole session")
 
 
-def test_facts_that_the_device_does_not_give_are_asked_for_again(
+def test_facts_that_the_device_does_not_give_are_requested_again(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = leave(root, blocks, range(2))
@@ -339,7 +339,7 @@ def test_what_the_device_does_not_say_is_not_taken_for_a_no(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_the_device_did_not_give_for_the_last_check_is_asked_for_again(
+def test_what_the_device_did_not_give_for_the_last_check_is_requested_again(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     session = leave(root, blocks, range(2))

@@ -83,7 +83,7 @@ def test_what_takes_its_time_before_the_first_status_gets_it(listener: Listener,
     assert listener.heard() == {"STATUS": "recovering", "EXTEND_TIMEOUT_USEC": "300000000"}
 
 
-def test_stopping_is_said_once_and_more_time_is_asked_for_until_the_end(
+def test_stopping_is_said_once_and_more_time_is_requested_until_the_end(
     listener: Listener, manager: Manager
 ) -> None:
     manager.status(status())

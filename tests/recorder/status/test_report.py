@@ -11,7 +11,7 @@ from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.recording.publish import Published
 from tape2048_recorder.status.report import REACH_TILES, Tally
 
-RUNS = st.lists(st.tuples(st.integers(0, 2**22), st.integers(1, 15), st.integers(1, 1000)), max_size=40)
+RUNS = st.lists(st.tuples(st.integers(0, 2**22), st.integers(1, 16), st.integers(1, 1000)), max_size=40)
 
 
 @given(st.lists(RUNS, max_size=5))
@@ -31,15 +31,15 @@ def test_a_tally_is_what_counting_all_at_once_gives(batches: list[list[tuple[int
     assert tally.games == len(everything)
     assert tally.steps == tally.rows == sum(steps for _, _, steps in everything)
     if not everything:
-        assert (tally.mean_score, tally.highest_tile, tally.reach(2048)) == (None, None, None)
+        assert (tally.mean_score, tally.highest_tile) == (None, None)
+        assert set(tally.reach.values()) == {0}
         return
     assert tally.mean_score == sum(score for score, _, _ in everything) / len(everything)
     assert tally.score_max == max(score for score, _, _ in everything)
     assert tally.highest_tile == 1 << max(exponent for _, exponent, _ in everything)
-    for tile in (2, *REACH_TILES):
-        assert tally.reach(tile) == sum(1 << exponent >= tile for _, exponent, _ in everything) / len(
-            everything
-        )
+    for tile in REACH_TILES:
+        reached = sum(1 << exponent >= tile for _, exponent, _ in everything)
+        assert tally.reach[tile] == reached / len(everything)
 
 
 def test_one_is_not_said_in_the_plural() -> None:

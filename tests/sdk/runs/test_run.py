@@ -118,7 +118,7 @@ class TestRows:
         assert not rows["ev_legal"].any()
         assert not rows["ev_values"].any()
 
-    def test_batches_come_in_the_order_asked_for(self) -> None:
+    def test_batches_come_in_the_order_requested(self) -> None:
         run = run_of(5)
         assert run.get_batch([4, 0, 0])["board"].tolist() == [104, 100, 100]
         assert run[[True, False, False, True, False]]["board"].tolist() == [100, 103]

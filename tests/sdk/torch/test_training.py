@@ -452,7 +452,7 @@ def test_the_learning_rate_rises_and_falls(tmp_path: Path) -> None:
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
 
-def test_trackers_are_asked_for(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers_are_requested(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
     board = SimpleNamespace(
         add_scalar=lambda name, value, step: seen.append((name, value, step)),

@@ -153,7 +153,7 @@ def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> No
     ("width", "left_out"),
     [(120, []), (89, ["2048"]), (79, ["2048", "4096", "best"]), (50, ["2048", "4096", "best", "size"])],
 )
-def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_asked_for(
+def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_requested(
     session: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

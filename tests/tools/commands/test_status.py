@@ -125,7 +125,7 @@ def test_an_instance_that_is_not_there_is_told_which_are(tape: Tape, tmp_path: P
     done = tape(command, str(tmp_path), "--instance", "gpu2")
     assert done.code == errors.NotRunningError.exit_code
     assert "as instance 'gpu2'" in done.err
-    assert "who wrote here: gpu0, gpu1 (--instance)" in done.err
+    assert "known instances: gpu0, gpu1 (--instance)" in done.err
     for number in range(30):
         write(tmp_path, f"many{number}")
     assert tape(command, str(tmp_path), "--instance", "gpu2").err.count("many") == 14

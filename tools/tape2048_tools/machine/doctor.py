@@ -21,8 +21,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.config.checks import buffer_mb
-from tape2048_recorder.config.loading import load_config
+from tape2048_recorder.config.loading import buffer_mb, load_config
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
 from tape2048_tools.machine.probe import MEGABYTE, Machine

@@ -57,7 +57,7 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     from tape2048.base.text import counted
     from tape2048_recorder.config.loading import load_config
     from tape2048_recorder.daemon.instance import Instance
-    from tape2048_recorder.recording.recovery import recover_all
+    from tape2048_recorder.recording.publish import recover_all
 
     directory = (root or Path(load_config({}, os.environ).config.out_dir)).absolute()
     known = _locked_ever(directory)
