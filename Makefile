@@ -62,7 +62,6 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 
 docs: $(VENV)/.installed-dev ## Write the README's tables of settings and exit codes and the files of systemd/ anew.
 	$(BIN)/python -m tape2048_tools.options
-	$(BIN)/python -m tape2048_tools.options.errors
 	$(BIN)/python -m tape2048_tools.machine.units
 
 clean: ## Remove the virtual environment and all caches; recordings stay.

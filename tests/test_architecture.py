@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tape2048 import errors
-from tape2048_tools.options.errors import error_tree
+from tape2048_tools.options.reference import error_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

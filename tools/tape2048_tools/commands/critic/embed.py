@@ -1,4 +1,4 @@
-"""``tape2048 embed``: a tower's vectors of every row; what it does is in :mod:`tape2048.torch.embedding`."""
+"""``tape2048 embed``: the command around :mod:`tape2048.torch.embedding`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Share(click.ParamType[tuple[int, int]]):
-    """``i/n``, with 0 <= i < n."""
+    """The parameter type of ``i/n``, with 0 <= i < n."""
 
     name = "I/N"
 
@@ -51,27 +51,31 @@ class _Share(click.ParamType[tuple[int, int]]):
 @click.option(
     "--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory."
 )
-@click.option("--checkpoint", type=PATH, help="What a factory is given; its SHA-256 names it.")
+@click.option("--checkpoint", type=PATH, help="Argument of the factory; its SHA-256 identifies the tower.")
 @click.option(
-    "--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D]."
+    "--pooling",
+    type=click.Choice(["mean", "cls"]),
+    default="mean",
+    show_default=True,
+    help="How a tower's [B, n, D] becomes [B, D].",
 )
 @DEVICE
-@click.option("--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows at once.")
+@click.option(
+    "--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows of a batch."
+)
 @click.option(
     "--chunk-rows",
     type=click.IntRange(1),
     default=65_536,
     show_default=True,
-    help="Rows that a kill costs at most.",
+    help="Rows between two writes: a kill loses no more.",
 )
 @click.option(
-    "--threads", type=click.IntRange(0), default=0, help="Threads of PyTorch on a CPU; 0: its own choice."
+    "--threads", type=click.IntRange(0), default=0, help="Threads of PyTorch on a CPU; 0: PyTorch's default."
 )
-@click.option("--shard", "share", type=_Share(), help="This process's share; otherwise $RANK of $WORLD_SIZE.")
-@click.option("--force", is_flag=True, help="Make them anew where a session has embeddings.")
-@click.option(
-    "--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take."
-)
+@click.option("--shard", "share", type=_Share(), help="Share of this process.  [default: $RANK/$WORLD_SIZE]")
+@click.option("--force", is_flag=True, help="Replace embeddings that exist.")
+@click.option("--dry-run", is_flag=True, help="Print the number, size and duration, and write nothing.")
 @json_option()
 def command(
     *,
@@ -88,10 +92,10 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
+    """Compute embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
 
-    A session's file appears when all of it is made. Killed at any moment, the same command goes on. Sessions
-    that have embeddings of this tower are left alone; those of another tower are refused.
+    A session's file appears when it is complete. After a kill the same command resumes. Sessions with
+    embeddings of this tower are skipped; those with embeddings of another tower are refused.
     """
     from tape2048_tools.options.critic import require_torch
 
@@ -104,26 +108,30 @@ def command(
     share = share or _share_of_rank()
     if threads:
         torch.set_num_threads(threads)
-    sys.path.append(str(Path.cwd()))  # where module:factory may stand
+    sys.path.append(str(Path.cwd()))  # for the module of module:factory
     opened = open_tower(tower, checkpoint=checkpoint, pooling=pooling)
     chosen = local_device(device)
     found = _sessions(sources)
     if dry_run:
-        _say_plan(found, opened, chosen, batch_rows, share, as_json=as_json)
+        _print_plan(found, opened, chosen, batch_rows, share, as_json=as_json)
         return
-    how = {
-        "device": chosen,
-        "batch_rows": batch_rows,
-        "chunk_rows": chunk_rows,
-        "share": share,
-        "force": force,
-    }
-    report = [_embed(session, opened, how) for session in found]
+    report = [
+        _embed(
+            session,
+            opened,
+            device=chosen,
+            batch_rows=batch_rows,
+            chunk_rows=chunk_rows,
+            share=share,
+            force=force,
+        )
+        for session in found
+    ]
     if as_json:
         print_json({"model_sha": opened.sha256, "pooling": opened.pooling, "sessions": report})
         return
-    made = table("session", ">rows", ">made now", ">D", "")
-    words = {"made": "made", "there": "was there", "waiting": "this share is done, others are not"}
+    made = table("session", ">rows", ">computed", ">D", "")
+    words = {"made": "complete", "there": "was complete", "waiting": "other shares are missing"}
     for line in report:
         made.add_row(
             printable(line["session"]),
@@ -159,12 +167,12 @@ def _sessions(sources: tuple[Path, ...]) -> list[Session]:
         found += [Session.open(path) for path in ([source] if is_one else sessions(source))]
     if not found:
         raise EmptyCorpusError(
-            f"no sessions in {', '.join(map(str, sources))}", hint="tape2048 record makes some"
+            f"no sessions in {', '.join(map(str, sources))}", hint="tape2048 record writes some"
         )
     return found
 
 
-def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str, Any]:
+def _embed(session: Session, tower: OpenTower, **how: Any) -> dict[str, Any]:
     from tape2048.torch.embedding import embed_session
 
     begin = time.monotonic()
@@ -183,7 +191,7 @@ def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str,
     }
 
 
-def _say_plan(
+def _print_plan(
     found: list[Session],
     tower: OpenTower,
     device: torch.device,
@@ -214,8 +222,7 @@ def _say_plan(
         return
     print_human(
         f"{counted(rows, 'row')} of {counted(len(found), 'session')}, D = {width}: "
-        f"{size(facts['bytes'])}; "
-        f"at {number(rate)} rows/s on {device}, "
+        f"{size(facts['bytes'])}; at {number(rate)} rows/s on {device}, "
         + (f"each of {share[1]} shares takes " if share[1] > 1 else "")
         + f"about {duration(facts['seconds'])}. Nothing was written."
     )

@@ -1,4 +1,4 @@
-"""``tape2048 critic eval``: how good a critic is, stage by stage and tile by tile, beside baselines."""
+"""``tape2048 critic eval``: measure a critic by stage and tile, beside baselines."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tape2048_tools.terminal.click_extras import (
     DEVICE,
     PATH,
     Command,
+    force_option,
     json_option,
     quiet_option,
 )
@@ -37,59 +38,55 @@ if TYPE_CHECKING:
     "--split",
     "part",
     metavar="PART",
-    help="Which games: val (or validation), test, train or all.  [default: test, or val where there is none]",
+    help="Part of the games: val (or validation), test, train or all.  [default: test if the split has it]",
 )
 @click.option(
     "--where",
     metavar="SQL",
-    help="Only runs for which this holds, such as id >= 3000; beside the condition of the training, if any.",
+    help="Condition on runs, such as id >= 3000; that of the training holds as well.",
 )
 @click.option(
     "--by",
     type=click.Choice(["moves", "tile", "progress"]),
     default="moves",
     show_default=True,
-    help="What makes stages: the move number, the highest tile now, or the share of the game played.",
+    help="What defines stages: move number, highest tile on the board, or share of the game played.",
 )
 @click.option(
     "--per-run",
     type=click.IntRange(0),
     metavar="N",
-    help="Rows of each game at most; 0: all.  [default: as in its training]",
+    help="Maximum of rows of each game; 0: all.  [default: as in its training]",
 )
 @click.option(
     "--rows-max",
     type=click.IntRange(0),
     default=1_000_000,
     show_default=True,
-    help="Rows of all games at most, by fewer of each; 0: no bound.",
+    help="Maximum of rows of all games, by fewer of each; 0: no bound.",
 )
 @click.option(
     "--bootstrap",
     type=click.IntRange(0, 100_000),
     default=1000,
     show_default=True,
-    help="Replicates behind the intervals.",
+    help="Number of bootstrap replicates.",
 )
 @click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63),
-    default=0,
-    show_default=True,
-    help="Of the rows and the replicates.",
+    "--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Seed of rows and replicates."
 )
 @click.option(
     "--player",
     default="ntuple",
     show_default=True,
-    help="N-tuple player whose expected score is a baseline, parameters included; none: leave it out.",
+    help="N-tuple player whose expected score is a baseline, or none.",
 )
 @CRITIC_TOWER
 @DEVICE
-@click.option("--html", type=PATH, metavar="FILE", help="Also write a report.")
-@click.option("--force", is_flag=True, help="Replace the report if it exists.")
+@click.option("--html", type=PATH, metavar="FILE", help="Write a report, too.")
+@force_option("the report")
 @json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="One line for each stage, tile and predictor.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
 @quiet_option()
 def command(
     *, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **options: Any
@@ -101,7 +98,7 @@ def command(
     the score that the n-tuple player expects.
     """
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv both go to standard output: give one of them")
+        raise click.UsageError("--json and --csv both write to standard output: give one of them")
     from tape2048_tools.critic_report.tables import csv_text, document, summary
     from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import print_human, print_json, print_text
@@ -113,7 +110,7 @@ def command(
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
-        from tape2048_tools.critic_report.curves import read_curves
+        from tape2048_tools.critic_report.figures import read_curves
         from tape2048_tools.critic_report.html import report
 
         page = report(evaluation, about, read_curves(critic), found).encode("utf-8", "backslashreplace")
@@ -128,13 +125,13 @@ def command(
 
 
 def _check_report(html: Path, *, force: bool) -> None:
-    """Say at once, not after minutes, what would stop the report."""
+    """Check at once, not after minutes, that the report can be written."""
     from tape2048.errors import NameTakenError, OutDirError
     from tape2048_tools.critic_report.figures import require_matplotlib
 
     require_matplotlib()
     if html.exists() and not force:
-        raise NameTakenError("a report stands here", path=html, hint="--force replaces it")
+        raise NameTakenError("the report exists; nothing was replaced", path=html, hint="--force replaces it")
     if not html.absolute().parent.is_dir():
         raise OutDirError("no such directory", path=html.absolute().parent)
 

@@ -1,4 +1,4 @@
-"""``tape2048 player``: what a network is, how strong and how fast a player is, and smaller networks."""
+"""``tape2048 player``: evaluate players; show and quantise networks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048.errors import ConfigError
-from tape2048_tools.terminal.click_extras import PATH, Command, Group, json_option
+from tape2048_tools.terminal.click_extras import PATH, Command, Group, force_option, json_option
 from tape2048_tools.terminal.display import duration, number, share, size
 from tape2048_tools.terminal.output import columns, print_human, print_json, table
 from tape2048_tools.views.opening import progress_bar
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     ],
 )
 def command() -> None:
-    """Look at players: their networks, strength and speed."""
+    """Evaluate players; show and quantise their networks."""
 
 
 @command.command(
@@ -36,7 +35,7 @@ def command() -> None:
 @click.argument("weights")
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
-    """Show what a network file holds. WEIGHTS is a file, or a network that ships (default, fast)."""
+    """Show the contents of a network file. WEIGHTS is a file, or a shipped network (default, fast)."""
     from tape2048.ntuple.files import file_facts, load_network
     from tape2048.ntuple.layout import tuple_text
 
@@ -76,10 +75,11 @@ def info(*, weights: str, as_json: bool) -> None:
 
 
 def _trained(facts: dict[str, Any]) -> str:
-    """How long it learned; ``-`` for what the file does not say, or says in another way."""
-    found = [facts.get(name) for name in ("moves", "games", "elapsed_s")]
-    plain = [fact for fact in found if isinstance(fact, int | float)]
-    if len(plain) < len(found):
+    """Return the extent of a training; ``-`` if the file does not state it."""
+    plain = [
+        facts[name] for name in ("moves", "games", "elapsed_s") if isinstance(facts.get(name), int | float)
+    ]
+    if len(plain) < 3:
         return "-"
     moves, games, seconds = plain
     return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
@@ -87,7 +87,7 @@ def _trained(facts: dict[str, Any]) -> str:
 
 @command.command(
     "eval",
-    short_help="Play seeded games with each player: scores, reach rates, speed.",
+    short_help="Measure scores, reach rates and speed over seeded games.",
     cls=Command,
     examples=[
         "tape2048 player eval ntuple",
@@ -100,10 +100,14 @@ def _trained(facts: dict[str, Any]) -> str:
     "--games", type=click.IntRange(1), default=1000, show_default=True, help="Games of each player."
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True, help="Same seed, same games."
+    "--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True, help="Seed of the games."
 )
 @click.option(
-    "--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="0: one for each core."
+    "--threads",
+    type=click.IntRange(0, 1024),
+    default=0,
+    show_default=True,
+    help="Number of threads; 0: one for each core.",
 )
 @json_option()
 def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
@@ -112,20 +116,15 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
     A player is written as for `record`: NAME or NAME:key=value,key=value.
     """
     from tape2048.base.resources import available_cores
-    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.players.evaluation import evaluate
     from tape2048_recorder.players.registry import check_player, make_player
+    from tape2048_tools.options.recorder import parse_player
 
-    chosen = []
-    for text in dict.fromkeys(players):  # one that is named twice plays once: its games would be the same
-        try:
-            name, args = split_player(text)
-        except ValueError as error:
-            raise ConfigError(f"found the player {text!r}, expected NAME:key=value,... ({error})") from error
-        check_player(name, args or {})
-        chosen.append((text, name, args or {}))
-    # All are made before any plays: a network that is damaged would cost the games of those before it.
-    made = [(text, make_player(name, args)) for text, name, args in chosen]
+    chosen = {text: parse_player(text) for text in players}
+    for name, args in chosen.values():
+        check_player(name, args)
+    # Make all players first: a damaged network would waste the games of the players before it.
+    made = [(text, make_player(name, args)) for text, (name, args) in chosen.items()]
     found: dict[str, Evaluation] = {}
     for text, player in made:
         with progress_bar(text) as progress:
@@ -176,12 +175,12 @@ def _table(found: dict[str, Evaluation]) -> Any:
 @click.argument("source")
 @click.argument("target", type=PATH)
 @click.option(
-    "--step", type=float, default=16.0, show_default=True, help="Points of score that a step of int16 counts."
+    "--step", type=float, default=16.0, show_default=True, help="Points of score for one step of int16."
 )
-@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@force_option("TARGET")
 @json_option()
 def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
-    """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
+    """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
     import numpy as np
 
     from tape2048.errors import NameTakenError
@@ -189,8 +188,8 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     from tape2048.ntuple.files import load_network, save_network
 
     with reading(target):
-        there = target.exists()
-    if there and not force:
+        exists = target.exists()
+    if exists and not force:
         raise NameTakenError(
             "the target exists; nothing was replaced", path=target, hint="--force replaces it"
         )
@@ -200,7 +199,5 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     if as_json:
         print_json({"path": str(target), "bytes": written, "step": step, "step_max": largest})
         return
-    coarser = (
-        f" (up to {largest:.3g} where a table's range asks for it)" if largest > np.float32(step) else ""
-    )
+    coarser = f" (up to {largest:.3g} for tables with a wide range)" if largest > np.float32(step) else ""
     print_human(f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}")

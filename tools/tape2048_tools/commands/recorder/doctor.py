@@ -1,4 +1,4 @@
-"""``tape2048 doctor``: what a recorder will need on this machine, a line each."""
+"""``tape2048 doctor``: check this machine for a recorder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option
 from tape2048_tools.terminal.output import cell, print_human, print_json, table
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-EXIT_FAILED = 1
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -26,13 +24,13 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
         "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
     ],
 )
-@click.option("--config", "config_path", type=PATH, help="The recorder's file, as for `record`.")
-@json_option("One JSON document: each check.")
+@click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
+@json_option("Print one JSON document: each check.")
 def command(*, config_path: Path | None, as_json: bool) -> None:
-    """Look at what a recorder will need on this machine: ok, warn or fail, and what to do.
+    """Check whether this machine suits a recorder: ok, warn or fail, and what to do.
 
-    Run it as the user, and with the environment, that the recorder will have. The exit code is 1 where
-    something will not work; a warning is what will work worse than it could.
+    Run it as the user and in the environment of the recorder. The exit code is 1 if a check fails: the
+    recorder will not work. After a warning it works, with a drawback.
     """
     from tape2048_tools.machine.doctor import examine
 
@@ -50,5 +48,4 @@ def command(*, config_path: Path | None, as_json: bool) -> None:
                 cell(check.hint or ""),
             )
         print_human(shown)
-    if failed:
-        raise click.exceptions.Exit(EXIT_FAILED)
+    exit_on_findings(failed)

@@ -1,4 +1,4 @@
-"""``tape2048 service``: the recorder as a systemd service: its units, shown, written, removed."""
+"""``tape2048 service``: print, install and remove the systemd units of the recorder."""
 
 from __future__ import annotations
 
@@ -9,22 +9,38 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Group, json_option
+from tape2048_tools.terminal.click_extras import Group, json_option, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tape2048_tools.machine.units import Layout, Unit
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
-#: What systemd-escape would leave as it is, and the recorder takes for a name.
+#: Names that the recorder accepts and systemd-escape leaves unchanged.
 _INSTANCE = r"[A-Za-z0-9_-]{1,64}"
+
+
+_common = options(
+    click.option("--user", is_flag=True, help="Use the units of your own user manager; no root needed."),
+    click.option(
+        "--instance",
+        "instances",
+        metavar="TEXT",
+        multiple=True,
+        help="Include the additional units that this instance's configuration needs (repeatable).",
+    ),
+    click.option(
+        "--root",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("/"),
+        help="Directory to use as /, such as an image being built.",
+    ),
+)
 
 
 @click.group(
@@ -44,28 +60,6 @@ def command() -> None:
     """
 
 
-def _common(command: F) -> F:
-    options = [
-        click.option("--user", is_flag=True, help="Units of your own user manager; no root needed."),
-        click.option(
-            "--instance",
-            "instances",
-            metavar="TEXT",
-            multiple=True,
-            help="Also what this instance needs because of its configuration (may be given again).",
-        ),
-        click.option(
-            "--root",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path("/"),
-            help="A directory to take for /, as an image that is being built.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @command.command(
     "print",
     short_help="Print the units, each with its path.",
@@ -76,9 +70,9 @@ def _common(command: F) -> F:
     ],
 )
 @_common
-@json_option("One JSON document: each file with path and text.")
+@json_option("Print one JSON document: each file with path and text.")
 def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Print the units, each with the path that it would be written to."""
+    """Print the units, each with its path."""
     files = _files(_layout(user=user), instances, root)
     if as_json:
         print_json({"files": [{"path": str(unit.path), "text": unit.text} for unit in files]})
@@ -97,12 +91,12 @@ def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool)
     ],
 )
 @_common
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="List the files, and write nothing.")
 def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
-    """Write the units, and for each --instance a sample configuration where there is none.
+    """Write the units, and for each --instance a sample configuration if it has none.
 
-    Files of ours that stand there are replaced, others are not. Nothing is started: the commands for that are
-    printed.
+    Files that this command wrote are replaced; other files are refused. Nothing is started: the command
+    prints the commands that start it.
     """
     from tape2048_tools.machine.units import Unit
     from tape2048_tools.options.reference import sample_toml
@@ -113,19 +107,18 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
         path = layout.config_dir / f"{name}.toml"
         if not _at(root, path).exists():
             files.append(Unit(path, sample_toml()))
-    for unit in files:
-        _refuse_foreign(unit, root)
+    _refuse_foreign(_at(root, unit.path) for unit in files)
     for unit in files:
         if not dry_run:
             _write(unit, root)
         print_human(cell(f"{'would write' if dry_run else 'wrote'} {_at(root, unit.path)}"))
     if not files:
-        print_human("everything is there as it should be")
+        print_human("everything is up to date")
     if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(layout.program)):
         print_human(
-            f"note: the user tape2048 has to be able to run {layout.program}; in a home it often is not"
+            f"note: the user tape2048 must be able to run {layout.program}, which homes often prevent"
         )
-    _say_next(instances, user=user)
+    _print_next(instances, user=user)
 
 
 @command.command(
@@ -134,9 +127,9 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     examples=["sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user"],
 )
 @_common
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="List the files, and remove nothing.")
 def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
-    """Remove the units, or with --instance only what that instance needed beside them.
+    """Remove the units, or with --instance only the additional units of that instance.
 
     Configurations and recordings stay. Stop the recorders first.
     """
@@ -153,16 +146,15 @@ def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bo
         )
     ]
     found = [path for path in [*common, *drop_ins] if path.exists()]
-    for path in found:
-        _refuse_foreign_file(path)
+    _refuse_foreign(found)
     for path in found:
         if not dry_run:
             _remove(path)
         print_human(cell(f"{'would remove' if dry_run else 'removed'} {path}"))
     if not found:
-        print_human("nothing of ours is there")
+        print_human("no units are installed")
     elif not dry_run:
-        print_human("", f"Next:\n  {_systemctl(user=user)} daemon-reload")
+        print_human("", f"Next:\n  systemctl{' --user' if user else ''} daemon-reload")
 
 
 def _layout(*, user: bool) -> Layout:
@@ -173,7 +165,7 @@ def _layout(*, user: bool) -> Layout:
 
 
 def _program() -> str:
-    """How the service is to call us: as we were called."""
+    """Return the command line of the service: the one of this process."""
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "tape2048" else None
     if called is not None:
         return shlex.quote(str(Path(called).absolute()))
@@ -181,7 +173,7 @@ def _program() -> str:
 
 
 def _systemd_version() -> int:
-    """The version of systemd here; the oldest that our units are for where it cannot be asked."""
+    """Return the version of systemd; if unknown, the oldest one that the units support."""
     try:
         done = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -217,27 +209,18 @@ def _differs(unit: Unit, root: Path) -> bool:
     return not path.exists() or path.read_text(errors="replace") != unit.text
 
 
-def _refuse_foreign(unit: Unit, root: Path) -> None:
-    path = _at(root, unit.path)
-    if path.exists():
-        _refuse_foreign_file(path)
-
-
-def _refuse_foreign_file(path: Path) -> None:
-    """Refuse to touch a file that somebody else has written.
-
-    Raises:
-        UnitsError: it lacks our first line.
-    """
+def _refuse_foreign(paths: Iterable[Path]) -> None:
+    """Raise UnitsError if a file exists that ``service install`` has not written."""
     from tape2048.errors import UnitsError
     from tape2048_tools.machine.units import MARKER
 
-    if not path.read_text(errors="replace").startswith(MARKER):
-        raise UnitsError(
-            "found a file that is not ours; nothing was changed",
-            path=path,
-            hint="move it away, or keep it and leave ours out",
-        )
+    for path in paths:
+        if path.exists() and not path.read_text(errors="replace").startswith(MARKER):
+            raise UnitsError(
+                "found a foreign file; nothing was changed",
+                path=path,
+                hint="move it away, or keep it and do without the unit",
+            )
 
 
 def _write(unit: Unit, root: Path) -> None:
@@ -252,7 +235,7 @@ def _write(unit: Unit, root: Path) -> None:
         raise UnitsError(
             f"the file cannot be written ({error.strerror})",
             path=path,
-            hint="run it as root (sudo), or with --user for units of your own",
+            hint="run as root (sudo), or with --user for units of your own",
         ) from error
 
 
@@ -265,16 +248,12 @@ def _remove(path: Path) -> None:
             path.parent.rmdir()
     except OSError as error:
         raise UnitsError(
-            f"the file cannot be removed ({error.strerror})", path=path, hint="run it as root (sudo)"
+            f"the file cannot be removed ({error.strerror})", path=path, hint="run as root (sudo)"
         ) from error
 
 
-def _systemctl(*, user: bool) -> str:
-    return "systemctl --user" if user else "systemctl"
-
-
-def _say_next(instances: Sequence[str], *, user: bool) -> None:
-    systemctl = _systemctl(user=user)
+def _print_next(instances: Sequence[str], *, user: bool) -> None:
+    systemctl = "systemctl --user" if user else "systemctl"
     lines = [] if user else ["systemd-sysusers"]
     lines.append(f"{systemctl} daemon-reload")
     names = [printable(name) for name in instances] or ["NAME"]

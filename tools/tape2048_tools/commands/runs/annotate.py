@@ -1,4 +1,4 @@
-"""``tape2048 annotate``: a player's values of all four moves, for runs that have none."""
+"""``tape2048 annotate``: add a player's values of all four moves to runs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     "--player",
     default="ntuple",
     metavar="PLAYER",
-    help="Whose values, parameters included.  [default: ntuple]",
+    help="Player with its parameters.  [default: ntuple]",
 )
-@click.option("--replace", is_flag=True, help="Compute anew what runs have already.")
+@click.option("--replace", is_flag=True, help="Replace values that exist.")
 @conversion_options
 def command(*, source: Path, target: Path, player: str, replace: bool, **how: Any) -> None:
     """Write the runs in SOURCE to TARGET with a player's values of the four moves of every step.
 
-    Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Steps
-    that have values keep them, but for --replace. SOURCE and TARGET are as for `tape2048 convert`.
+    Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Without
+    --replace, steps keep the values that they have. SOURCE and TARGET are as for `tape2048 convert`.
     """
     from tape2048.conversion.sources import Endings, open_source
-    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.replay.annotate import Annotator
     from tape2048_recorder.replay.final_boards import final_boards
+    from tape2048_tools.options.recorder import parse_player
 
-    name, args = split_player(player)
-    annotator = Annotator(name, args or {}, replace=replace)
+    name, args = parse_player(player)
+    annotator = Annotator(name, args, replace=replace)
     annotated = open_source(source, Endings(final_boards)).changed(annotator)
     write_converted("annotating", annotated, target, **how)

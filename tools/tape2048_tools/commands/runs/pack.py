@@ -1,4 +1,4 @@
-"""``a2pack`` (also ``tape2048 pack``): make, check, describe, convert and unpack a2pack files."""
+"""``a2pack`` (also ``tape2048 pack``): write, check, describe, convert and unpack a2pack files."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from tape2048_tools.terminal.click_extras import (
     ROOT_SETTINGS,
     WORKERS,
     Group,
+    exit_on_findings,
     json_option,
     quiet_option,
 )
 from tape2048_tools.terminal.output import complain, print_human, print_json, printable
+from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.packs.reader import PackReader, PackStats
 
-EXIT_FINDINGS = 1
 EXIT_INVALID = 2
 
 _PACKFILE = click.option("--packfile", type=PATH, required=True, metavar="FILE", help="The pack.")
 _ENGINES_SHOWN = 3
-#: More digits than any number of runs has; Python refuses to read some thousand.
+#: More digits than any number of runs has; Python refuses to parse thousands of them.
 _DIGITS_MAX = 100
 
 
 @click.group(
     cls=Group,
-    # As those of tape2048, since a2pack is a root of its own.
+    # a2pack is a root command, too.
     context_settings=ROOT_SETTINGS,
     examples=[
         "tape2048 pack pack --input runs/ --output runs.a2pack",
@@ -44,7 +45,7 @@ _DIGITS_MAX = 100
 def command() -> None:
     """Pack many runs into one read-only file, and read such files.
 
-    The command a2pack is the same under a name of its own: a2pack stats is tape2048 pack stats.
+    The command a2pack has the same subcommands: a2pack stats is tape2048 pack stats.
     """
 
 
@@ -54,19 +55,21 @@ def command() -> None:
         "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
     ]
 )
-@click.option("--input", "source", type=PATH, required=True, metavar="DIR", help="Runs.")
+@click.option("--input", "source", type=PATH, required=True, metavar="DIR", help="Directory of run files.")
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.")
 @click.option(
     "--align",
     type=int,
     default=4096,
     metavar="BYTES",
-    help="Where entries start: 1 to 1 MiB.  [default: 4096]",
+    help="Alignment of entries: 1 to 1 MiB.  [default: 4096]",
 )
 @click.option(
-    "--compress", type=click.Choice(["none", "zstd"]), default="none", help="How entries are stored."
+    "--compress", type=click.Choice(["none", "zstd"]), default="none", help="Compression of entries."
 )
-@click.option("--entry-crc/--no-entry-crc", default=True, help="A checksum for each entry.  [default: yes]")
+@click.option(
+    "--entry-crc/--no-entry-crc", default=True, help="Store a checksum for each entry.  [default: yes]"
+)
 @WORKERS
 @json_option()
 @quiet_option()
@@ -83,12 +86,11 @@ def pack(
 ) -> None:
     """Pack every run file below a directory, in path order.
 
-    Files that are not whole runs are left out and named on standard error; the exit code is then 1.
+    Invalid files are left out and named on standard error; the exit code is then 1.
     """
     from tape2048.base.text import counted
     from tape2048.errors import NoRunsError
     from tape2048.packs.reader import pack_directory
-    from tape2048_tools.views.opening import progress_bar
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
@@ -105,7 +107,7 @@ def pack(
             )
         except NoRunsError as error:
             error.hint = (
-                error.hint or "`tape2048 convert` packs what is in sessions, data sets and other packs"
+                error.hint or "`tape2048 convert` packs the runs of sessions, data sets and other packs"
             )
             raise
     for skipped in packed.skipped:
@@ -115,25 +117,18 @@ def pack(
             {"path": str(skipped.path), "error": type(skipped.error).__name__, "message": str(skipped.error)}
             for skipped in packed.skipped
         ]
-        print_json(
-            {
-                "path": str(output),
-                "bytes": packed.bytes,
-                "stats": _document(packed.stats),
-                "left_out": left_out,
-            }
-        )
+        stats = _document(packed.stats)
+        print_json({"path": str(output), "bytes": packed.bytes, "stats": stats, "left_out": left_out})
     else:
         print_human(
             f"{printable(output)}: {counted(packed.stats.count, 'run')}, "
             f"{counted(packed.stats.total_steps, 'step')}, {packed.bytes:,} bytes"
         )
-    if packed.skipped:
-        raise click.exceptions.Exit(EXIT_FINDINGS)
+    exit_on_findings(packed.skipped)
 
 
 @command.command(
-    short_help="Read a pack completely, and check all of it.",
+    short_help="Check a pack completely.",
     examples=[
         "tape2048 pack validate --packfile runs.a2pack && echo sound",
         "tape2048 pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
@@ -143,13 +138,12 @@ def pack(
 @json_option()
 @quiet_option()
 def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
-    """Read a pack completely: every checksum, every run, padding and statistics.
+    """Check a pack completely: every checksum, every run, padding and statistics.
 
-    A pack that is not sound is named on standard error, with the reason; the exit code is then 2.
+    An invalid pack is named on standard error, with the reason; the exit code is then 2.
     """
     from tape2048.base.text import counted
     from tape2048.errors import FormatError
-    from tape2048_tools.views.opening import progress_bar
 
     try:
         reader = _open(packfile)
@@ -170,13 +164,13 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 
 
 @command.command(
-    short_help="Say how many runs a pack holds, and what they are like.",
+    short_help="Show the statistics of a pack.",
     examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"],
 )
 @_PACKFILE
 @json_option()
 def stats(*, packfile: Path, as_json: bool) -> None:
-    """Say how many runs a pack holds, how long they are, how far they came, and what played."""
+    """Show the statistics of a pack: number and lengths of runs, highest tiles, engines."""
     found = _document(_open(packfile).stats)
     if as_json:
         print_json(found)
@@ -184,7 +178,7 @@ def stats(*, packfile: Path, as_json: bool) -> None:
     from tape2048_tools.terminal.output import columns
 
     tiles = ", ".join(f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
-    # Recorded games have their seed in the engine's name: a name for each game.
+    # The engine's name of a recorded game has its seed: there may be as many names as games.
     most = list(found["engine_counts"].items())
     if len(most) > _ENGINES_SHOWN:
         most.sort(key=lambda item: -item[1])
@@ -205,10 +199,10 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 )
 @_PACKFILE
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new file.")
-@click.option("--parallel/--no-parallel", default=True, help="On several threads.  [default: yes]")
+@click.option("--parallel/--no-parallel", default=True, help="Use several threads.  [default: yes]")
 @WORKERS
 @click.option(
-    "--steps/--runs-only", "by_step", default=False, help="One line a step, or (default) one a run."
+    "--steps/--runs-only", "by_step", default=False, help="Write one line a step, or (default) one a run."
 )
 @json_option()
 @quiet_option()
@@ -224,7 +218,6 @@ def to_jsonl(
 ) -> None:
     """Write every run as JSON lines."""
     from tape2048.base.text import counted
-    from tape2048_tools.views.opening import progress_bar
 
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}", quiet=quiet) as progress:
@@ -236,15 +229,15 @@ def to_jsonl(
 
 
 @command.command(
-    short_help="Write runs to files of their own, byte for byte.",
+    short_help="Write runs to separate files, byte for byte.",
     examples=["tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"],
 )
 @_PACKFILE
 @click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
-@click.option("--output", type=PATH, required=True, metavar="DIR", help="Where the files go.")
+@click.option("--output", type=PATH, required=True, metavar="DIR", help="Directory of the files.")
 @json_option()
 def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> None:
-    """Write runs to files of their own, byte for byte as they were packed; nothing is replaced."""
+    """Write runs to separate files, byte for byte as they were packed; nothing is replaced."""
     reader = _open(packfile)
     numbers = _numbers(indices, len(reader))
     written = reader.extract(numbers, output)
@@ -261,7 +254,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
 @json_option()
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
-    """Say what one run of a pack is, and show its final board."""
+    """Show one run of a pack: its facts and its final board."""
     from tape2048.base.text import counted
     from tape2048_tools.views.run import run_document, run_parts
 

@@ -1,4 +1,4 @@
-"""``tape2048 prune``: remove the sessions that retention lets go."""
+"""``tape2048 prune``: remove sessions past the retention limits."""
 
 from __future__ import annotations
 
@@ -11,31 +11,21 @@ import click
 
 from tape2048.base.text import counted
 from tape2048.errors import OutDirError
-from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import CONFIG_ENV, load_config
+from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
-from tape2048_tools.options.recorder import setting_option
-from tape2048_tools.sessions.roots import refuse_session
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
+from tape2048_tools.options.recorder import flags_of
+from tape2048_tools.sessions.roots import default_root, refuse_session
+from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option, quiet_option
 from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tape2048.maintenance.removal import Removed
     from tape2048.session.locks import LockProbe, Upkeep
-    from tape2048_tools.sessions.pruning import Candidate, Going, Plan
-
-EXIT_FAILED = 1
-
-
-def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One flag for each limit; values are text, read as those of the recorder's settings are."""
-    for setting in reversed(settings_of(RetentionLimits).values()):
-        command = setting_option(setting)(command)
-    return command
+    from tape2048_tools.sessions.pruning import Candidate, Plan
 
 
 @click.command(
@@ -52,14 +42,14 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--config",
     "config_path",
     type=PATH,
-    help=f"The recorder's file: its [retention] table, and its out_dir; otherwise what {CONFIG_ENV} names.",
+    help=f"TOML file with [retention] and out_dir.  [default: the file named by {CONFIG_ENV}]",
 )
-@click.option("--tag", "tags", multiple=True, help="Look at sessions of this model tag only (repeatable).")
-@_limit_options
-@click.option("--dry-run", is_flag=True, help="Remove nothing; say what would go and why.")
-@click.option("--yes-really", is_flag=True, help="Go on where no session at all would be left.")
-@json_option("One JSON document: what goes and why, what stays.")
-@quiet_option("No table and no progress bar.")
+@click.option("--tag", "tags", multiple=True, help="Consider sessions of this model tag only (repeatable).")
+@flags_of(RetentionLimits)
+@click.option("--dry-run", is_flag=True, help="List what would be removed and why, and remove nothing.")
+@click.option("--yes-really", is_flag=True, help="Allow that no session is left.")
+@json_option("Print one JSON document: what is removed and why, what stays.")
+@quiet_option("Show no table and no progress bar.")
 def command(
     *,
     root: Path | None,
@@ -71,17 +61,17 @@ def command(
     quiet: bool,
     **limits: Any,
 ) -> None:
-    """Remove the sessions in ROOT that retention lets go, the oldest first.
+    """Remove the sessions in ROOT that exceed the retention limits, the oldest first.
 
-    The limits are those of the [retention] table of the recorder's file; a flag counts before it. ROOT is
-    where `tape2048 record` would write where not given. Only sessions that the recorder or `merge` published
-    go, and none that a process reads; sessions that are read stay, and for limits of size and number the
-    next ones go. Without any limit nothing does. The exit code is 1 where one could not be removed.
+    A flag counts before the [retention] table of the file. ROOT is by default the out_dir of
+    `tape2048 record`. Only sessions that the recorder or `merge` published are removed. Sessions that a
+    process reads stay; limits of size and number then remove the next ones. Without a limit nothing is
+    removed. The exit code is 1 if a session could not be removed.
     """
     path = config_path or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     retention = load_retention(limits, path)
-    directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
-    refuse_session(directory, "name the directory that holds it")
+    directory = root or default_root(config_path)
+    refuse_session(directory, "name its parent directory")
     from tape2048.maintenance.removal import clear_leftovers
     from tape2048.session.locks import LockProbe, Upkeep
     from tape2048_tools.sessions.pruning import candidates, free_bytes, make_plan
@@ -92,9 +82,7 @@ def command(
         error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
         raise
     for tag in sorted(set(tags) - {session.tag for session in found}):
-        complain(
-            f"no session that may go has the tag {printable(repr(tag))}: `tape2048 list` shows the names"
-        )
+        complain(f"no removable session has the tag {printable(repr(tag))}: `tape2048 list` shows the names")
     with LockProbe(directory) if dry_run else Upkeep(directory) as upkeep:
         leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, Upkeep) else []
         plan = make_plan(
@@ -115,15 +103,14 @@ def command(
     else:
         limited = retention.limited
         _print(directory, plan, outcomes, passed, dry_run=dry_run, quiet=quiet, has_limit=limited)
-    if any(outcome.error is not None for outcome in outcomes):
-        raise click.exceptions.Exit(EXIT_FAILED)
+    exit_on_findings(any(outcome.error is not None for outcome in outcomes))
 
 
 def _is_read(upkeep: LockProbe | Upkeep, root: Path, session: Candidate) -> bool:
     try:
         return upkeep.is_read(root / session.name)
     except OSError:
-        return False  # gone, or not ours to open: removing it says which
+        return False  # missing or not accessible: the removal reports it
 
 
 def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes_really: bool) -> None:
@@ -133,7 +120,7 @@ def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes
         raise RemoveAllError(
             f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
             path=root,
-            hint="see what goes with --dry-run; raise the limits or keep_last, or say --yes-really",
+            hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
         )
 
 
@@ -146,7 +133,7 @@ def _remove(
     rules = {root / going.session.name: going.rule for going in plan.going}
 
     def still_needed(path: Path) -> bool:
-        # What other removals have freed may be more than the files' sizes said.
+        # Other removals may have freed more than the sizes of the files.
         if rules[path] != FREE_SPACE or keep_free_mb is None:
             return True
         return free_bytes(root) < keep_free_mb * MEGABYTE
@@ -173,7 +160,17 @@ def _document(
     return {
         "root": str(root),
         "dry_run": dry_run,
-        "sessions": [_entry(going) | {"removed": going.session.name in gone} for going in plan.going],
+        "sessions": [
+            {
+                "name": session.name,
+                "model_tag": session.tag,
+                "bytes": session.bytes,
+                "rule": rule,
+                "why": why,
+                "removed": session.name in gone,
+            }
+            for session, rule, why in plan.going
+        ],
         "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
         "staying": plan.staying,
         "staying_bytes": plan.staying_bytes,
@@ -192,17 +189,6 @@ def _document(
     }
 
 
-def _entry(going: Going) -> dict[str, Any]:
-    session = going.session
-    return {
-        "name": session.name,
-        "model_tag": session.tag,
-        "bytes": session.bytes,
-        "rule": going.rule,
-        "why": going.why,
-    }
-
-
 def _print(
     root: Path,
     plan: Plan,
@@ -218,23 +204,23 @@ def _print(
     if plan.going and not quiet:
         rows = [
             (
-                going.session.name,
+                name := going.session.name,
                 size(going.session.bytes),
                 going.why,
-                _note(outcomes.get(going.session.name), dry_run),
+                _note(outcomes.get(name), dry_run),
             )
             for going in plan.going
         ]
         print_lines(("session", ">size", "why", "note"), rows)
-    parts += [cell(f"left since it is read: {name}") for name in plan.held]
-    parts += [cell(f"passed over: {path.name}: {why}") for path, why in passed]
+    parts += [cell(f"kept, as it is being read: {name}") for name in plan.held]
+    parts += [cell(f"skipped: {path.name}: {why}") for path, why in passed]
     parts += [cell(f"not met: {text}") for text in plan.unmet]
     parts += [cell(f"failed: {outcome.error}") for outcome in done if outcome.error is not None]
     if not has_limit:
-        parts.append(cell("no limit is set: nothing goes (flags, or [retention] in the recorder's file)"))
+        parts.append(cell("no limit is set: use flags, or [retention] in the recorder's file"))
     gone = {name for name, outcome in outcomes.items() if outcome.gone}
     chosen = [going.session for going in plan.going if dry_run or going.session.name in gone]
-    verb = "would go" if dry_run else "removed"
+    verb = "would be removed" if dry_run else "removed"
     freed = size(sum(session.bytes for session in chosen))
     kept = len(plan.going) - len(chosen) + plan.staying
     parts.append(
@@ -248,9 +234,9 @@ def _print(
 
 def _note(outcome: Removed | None, dry_run: bool) -> str:  # noqa: FBT001 - as the command has it
     if dry_run:
-        return "would go"
+        return "would be removed"
     if outcome is None:
         return "stays: there is room now"
     if outcome.error is not None:
         return "failed"
-    return "removed" if outcome.gone else "stays: it is read"
+    return "removed" if outcome.gone else "stays: it is being read"

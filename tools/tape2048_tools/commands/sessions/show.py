@@ -1,4 +1,4 @@
-"""``tape2048 show``: one session in full."""
+"""``tape2048 show``: show one session in full."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BAR_WIDTH = 40
 @click.argument("session", type=PATH)
 @json_option()
 def command(*, session: Path, as_json: bool) -> None:
-    """Show what a session holds: its facts and settings, scores, tiles, labels, its best game."""
+    """Show a session: its facts and settings, scores, tiles, labels, its best game."""
     from tape2048.session.session import Session
 
     document = _document(Session.open(session))
@@ -62,7 +62,7 @@ def _document(session: Session) -> dict[str, Any]:
 
 
 def _best(session: Session) -> dict[str, Any] | None:
-    """The game with the highest score and the last board of it that was recorded (its end has no row)."""
+    """Return the game with the highest score, and its last recorded board (the final one has no row)."""
     if not len(session.runs):
         return None
     ordinal = int(session.runs["max_score"].argmax())
@@ -93,32 +93,21 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
         columns({"path": document["path"], **head, **{key: _plain(value) for key, value in facts.items()}}),
     ]
     if isinstance(config, dict):
-        parts += [
-            "",
-            cell("settings", style="bold"),
-            columns({key: _setting(key, value) for key, value in config.items()}),
-        ]
+        settings = {key: _setting(key, value) for key, value in config.items()}
+        parts += ["", cell("settings", style="bold"), columns(settings)]
     if document["games"]:
-        parts += [
-            "",
-            _quantiles(document),
-            "",
-            _tiles(document),
-            "",
-            _labels(document),
-            "",
-            *_best_parts(document["best"]),
-        ]
+        parts += ["", _quantiles(document), "", _tiles(document), "", _labels(document), ""]
+        parts += _best_parts(document["best"])
     return parts
 
 
 def _plain(value: object) -> str:
-    """A fact as text: what is not text is shown as JSON."""
+    """Return a fact as text; as JSON if it is not text."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _setting(name: str, value: object) -> str:
-    """A setting's value as a person would write it; one of another version as :func:`_plain` shows it."""
+    """Return a setting's value as text; an unknown setting as :func:`_plain` does."""
     from tape2048.settings.fields import settings_of
     from tape2048_recorder.config.schema import RecorderConfig
 
@@ -163,5 +152,5 @@ def _labels(document: dict[str, Any]) -> RenderableType:
 def _best_parts(best: dict[str, Any]) -> list[RenderableType]:
     facts = f"best game: run {best['run_id']}, score {number(best['score'])}, {number(best['steps'])} moves"
     if best["exps"] is None:
-        return [cell(f"{facts}; none of its boards was kept")]
+        return [cell(f"{facts}; none of its boards was recorded")]
     return [cell(f"{facts}; its board before move {best['step_idx']}", "bold"), board(best["exps"])]

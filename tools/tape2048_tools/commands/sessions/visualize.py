@@ -1,4 +1,4 @@
-"""``tape2048 visualize``: one run, its facts and its boards, in the terminal."""
+"""``tape2048 visualize``: show one run, its facts and its boards, in the terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.argument("run", type=PATH)
 @click.option("--index", type=click.IntRange(0), metavar="I", help="The run's number, from 0.")
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the final board.")
-@click.option("--play", is_flag=True, help="Play through the game.")
+@click.option("--play", is_flag=True, help="Show every board in turn.")
 @click.option(
     "--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second of --play."
 )
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: float, as_json: bool) -> None:
     """Show a run: its facts and final board, any one of its boards, or the whole game.
 
-    RUN is a file of one run (A2T1 or a2run2), or, together with --index, whatever holds several: a pack, a
-    session, pack.dat, a data set, JSON lines. Of a session the boards that it kept are shown (it has none
-    after the last move); moves and spawns that no file stores are recovered from the boards.
+    RUN is a file of one run (A2T1 or a2run2), or, with --index, a file or directory of several: a pack, a
+    session, pack.dat, a data set, JSON lines. A session shows the boards that it recorded, without the final
+    one. Moves and spawns that are not stored are recovered from the boards.
     """
     from tape2048_tools.views.run import run_document, run_parts, step_document
 
@@ -80,10 +80,10 @@ def _read(path: Path, index: int | None) -> Run:
             raise click.BadParameter(
                 f"say which of its {counted(count, 'run')}, from 0", param_hint="--index"
             )
-        return read_run_file(path)  # by its content, whatever it is named
+        return read_run_file(path)  # which recognises the content, not the name
     kind = kind_of(path)
     if kind == "run":
-        raise click.BadParameter("a file of one run has no others", param_hint="--index")
+        raise click.BadParameter("the file has a single run: leave --index out", param_hint="--index")
     if kind == "pack":
         from tape2048.packs.reader import PackReader
 
@@ -101,7 +101,7 @@ def _read(path: Path, index: int | None) -> Run:
 
 
 def _of_session(path: Path, index: int) -> Run:
-    """The boards that a session kept of a game; its moves, where they were not recorded, recovered."""
+    """Return the recorded boards of a game; recover its moves if they were not recorded."""
     import numpy as np
 
     from tape2048.conversion.session_runs import boards_of
@@ -113,7 +113,7 @@ def _of_session(path: Path, index: int) -> Run:
     row = session.runs[_checked(index, len(session.runs))]
     rows = session.steps[session.rows_of(index)]
     if not len(rows):
-        raise click.BadParameter(f"the session kept no board of run {index}", param_hint="--index")
+        raise click.BadParameter(f"the session has no board of run {index}", param_hint="--index")
     boards = boards_of(rows, f"run {row['id']}", path)
     names = rows.dtype.names or ()
     moves = np.ascontiguousarray(rows["action"][:-1]) if "action" in names else recover(boards).moves
@@ -144,7 +144,7 @@ def _step_parts(document: dict[str, Any], steps: int) -> list[RenderableType]:
     spawn = document["spawn"]
     if document["move"] is None:
         last = document["step"] == steps
-        parts.append("the final board" if last else "the boards do not tell which move was made")
+        parts.append("the final board" if last else "the move cannot be recovered from the boards")
     elif spawn is None:
         parts.append(f"{document['move']}, which does not lead to the next board")
     else:
@@ -161,7 +161,7 @@ def _step_parts(document: dict[str, Any], steps: int) -> list[RenderableType]:
 
 
 def _play(run: Run, fps: float) -> None:
-    """Show every board in turn: in one place on a terminal, below each other elsewhere."""
+    """Show every board in turn: in one place on a terminal, one below the other elsewhere."""
     from rich.console import Group as Parts
 
     from tape2048_tools.terminal.display import board
