@@ -322,7 +322,7 @@ def test_lines_that_somebody_has_spoilt_cost_no_curve(
     with (path / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff{\n\n")
     assert draw_curve(path) == tmp_path / "curve.svg"
-    assert "leaves out 4 lines" in capsys.readouterr().err
+    assert "omits 4 damaged lines" in capsys.readouterr().err
     (tmp_path / "curve.svg").unlink()
     (tmp_path / "curve.svg").mkdir()
     with pytest.raises(errors.StorageError, match="curve"):

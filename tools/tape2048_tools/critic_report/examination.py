@@ -68,9 +68,7 @@ def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
-        notes.append(
-            "Other sessions than those of the training; a game's part follows from its seed and player."
-        )
+        notes.append("Not the sessions of the training; a game's part follows from its seed and player.")
     if wanted in {ALL, "train"}:
         notes.append("The critic may have learned from some of these games: the figures may flatter it.")
     train = _part(corpus, info, "train")

@@ -24,9 +24,6 @@ DEVICE = click.option("--device", default="auto", show_default=True, help="auto,
 CRITIC_TOWER = click.option(
     "--tower", help="Tower of a critic of embeddings, which then takes boards: DIR or module:factory."
 )
-WORKERS = click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Number of threads.  [default: one for each core]"
-)
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -40,9 +37,20 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+def int_option(
+    name: str, text: str, *, default: int | None = None, least: int = 0, most: int | None = None
+) -> Callable[[Any], Any]:
+    """Return an option for a whole number from ``least`` to ``most``; the help shows its default."""
+    shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
+
+
 def json_option(text: str = "Print one JSON document.") -> Callable[[Any], Any]:
     """Return the flag that has a command print JSON."""
     return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+WORKERS = int_option("--workers", "Number of threads.  [default: one for each core]", least=1)
 
 
 def quiet_option(text: str = "Show no progress bar.") -> Callable[[Any], Any]:
@@ -99,6 +107,11 @@ class Group(Command, click.Group):
             if not near or "Did you mean" in error.message:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
+
+
+def new_command(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a function a command whose help ends with examples."""
+    return click.command(cls=Command, examples=examples)
 
 
 class LazyGroup(Group):

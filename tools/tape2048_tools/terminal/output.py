@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -63,6 +63,14 @@ def print_json(document: Any) -> None:
     from tape2048.base.text import json_bytes
 
     print_text(msgspec.json.format(json_bytes(document), indent=2).decode() + "\n")
+
+
+def print_result(document: Any, make_parts: Callable[[], Iterable[RenderableType]], *, as_json: bool) -> None:
+    """Print a command's result as JSON, or as the text and tables that ``make_parts`` returns."""
+    if as_json:
+        print_json(document)
+    else:
+        print_human(*make_parts())
 
 
 def print_human(*parts: RenderableType) -> None:
@@ -240,9 +248,7 @@ def unwritten(error: OSError) -> Exception:
     from tape2048.errors import DiskFullError, StorageError
 
     kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-    return kind(
-        f"writing to standard output failed ({error.strerror})", hint="check the target of the output"
-    )
+    return kind(f"writing to standard output failed ({error.strerror})", hint="check where the output goes")
 
 
 def print_text(text: str) -> None:

@@ -10,9 +10,10 @@ from tape2048_tools.terminal.click_extras import (
     CRITIC_TOWER,
     DEVICE,
     PATH,
-    Command,
     force_option,
+    int_option,
     json_option,
+    new_command,
     quiet_option,
 )
 
@@ -22,15 +23,11 @@ if TYPE_CHECKING:
     from tape2048.critic.evaluation import Evaluation
 
 
-@click.command(
-    "eval",
-    cls=Command,
-    examples=[
-        "tape2048 critic eval critic/best selfplay",
-        "tape2048 critic eval critic/best selfplay --split val --html report.html",
-        'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
-        "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
-    ],
+@new_command(
+    "tape2048 critic eval critic/best selfplay",
+    "tape2048 critic eval critic/best selfplay --split val --html report.html",
+    'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
+    "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
 @click.argument("critic", type=PATH)
 @click.argument("root", type=PATH)
@@ -38,12 +35,12 @@ if TYPE_CHECKING:
     "--split",
     "part",
     metavar="PART",
-    help="Part of the games: val (or validation), test, train or all.  [default: test if the split has it]",
+    help="Part of the games: val (or validation), test, train or all.  [default: test, or val]",
 )
 @click.option(
     "--where",
     metavar="SQL",
-    help="Condition on runs, such as id >= 3000; that of the training holds as well.",
+    help="Condition on runs, such as id >= 3000.",
 )
 @click.option(
     "--by",
@@ -52,29 +49,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="What defines stages: move number, highest tile on the board, or share of the game played.",
 )
-@click.option(
-    "--per-run",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Maximum of rows of each game; 0: all.  [default: as in its training]",
-)
-@click.option(
-    "--rows-max",
-    type=click.IntRange(0),
-    default=1_000_000,
-    show_default=True,
-    help="Maximum of rows of all games, by fewer of each; 0: no bound.",
-)
-@click.option(
-    "--bootstrap",
-    type=click.IntRange(0, 100_000),
-    default=1000,
-    show_default=True,
-    help="Number of bootstrap replicates.",
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Seed of rows and replicates."
-)
+@int_option("--per-run", "Maximum of rows of each game; 0: all.  [default: as in its training]")
+@int_option("--rows-max", "Maximum of rows of all games, by fewer of each; 0: no bound.", default=1_000_000)
+@int_option("--bootstrap", "Number of bootstrap replicates.", default=1000, most=100_000)
+@int_option("--seed", "Seed of rows and replicates.", default=0, most=2**63)
 @click.option(
     "--player",
     default="ntuple",
@@ -88,14 +66,12 @@ if TYPE_CHECKING:
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
 @quiet_option()
-def command(
-    *, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **options: Any
-) -> None:
+def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **how: Any) -> None:
     """Examine CRITIC on games in ROOT that it did not learn from.
 
     For each stage of the game and each tile: AUROC, average precision, Brier score and calibration error,
     with 95% intervals by a bootstrap over games, beside the prevalence, the highest tile on the board and
-    the score that the n-tuple player expects.
+    the score that the n-tuple player expects. Games have to meet the condition of the training, too.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
@@ -104,9 +80,9 @@ def command(
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     if html is not None:
-        _check_report(html, force=options["force"])
+        _check_report(html, force=how["force"])
     require_torch()
-    evaluation, about = _examine(critic, root, **options)
+    evaluation, about = _examine(critic, root, **how)
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
@@ -114,7 +90,7 @@ def command(
         from tape2048_tools.critic_report.html import report
 
         page = report(evaluation, about, read_curves(critic), found).encode("utf-8", "backslashreplace")
-        with publishing_file(html, replace=options["force"]) as file:
+        with publishing_file(html, replace=how["force"]) as file:
             file.write(page)
     if as_json:
         print_json(found)

@@ -10,10 +10,10 @@ from tape2048_tools.terminal.click_extras import (
     CRITIC_TOWER,
     DEVICE,
     PATH,
-    Command,
     exit_on_findings,
     force_option,
     json_option,
+    new_command,
     quiet_option,
 )
 
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    "score",
-    cls=Command,
-    examples=[
-        "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
-        "tape2048 critic score critic/best selfplay --out scores.npy --json",
-        "tape2048 critic score critic/best games.a2pack --out games.npy",
-    ],
+@new_command(
+    "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
+    "tape2048 critic score critic/best selfplay --out scores.npy --json",
+    "tape2048 critic score critic/best games.a2pack --out games.npy",
 )
 @click.argument("critic", type=PATH)
 @click.argument("source", type=PATH)
@@ -59,7 +55,7 @@ def command(
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.options.critic import require_torch
-    from tape2048_tools.terminal.output import complain, print_human, print_json, printable
+    from tape2048_tools.terminal.output import complain, print_result, printable
     from tape2048_tools.views.opening import progress_bar
 
     require_torch()
@@ -84,10 +80,8 @@ def command(
     failed = [run for run in info.runs or () if run.error is not None]
     for run in failed:
         complain(f"left out: {printable(run.name)}: {printable(run.error)}")
-    if as_json:
-        print_json(msgspec.to_builtins(info))
-    else:
-        tiles = ", ".join(map(str, info.thresholds))
-        left_out = f"; {counted(len(failed), 'run')} left out" if failed else ""
-        print_human(f"{printable(out)}: {counted(info.rows, 'row')}, P(>= {tiles}){left_out}")
+    tiles = ", ".join(map(str, info.thresholds))
+    left_out = f"; {counted(len(failed), 'run')} left out" if failed else ""
+    text = f"{printable(out)}: {counted(info.rows, 'row')}, P(>= {tiles}){left_out}"
+    print_result(msgspec.to_builtins(info), lambda: [text], as_json=as_json)
     exit_on_findings(failed)

@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.options.critic import critic_options, example_toml, load_critic_config, require_torch
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@click.command(
-    "train",
-    cls=Command,
-    examples=[
-        "tape2048 critic train --data selfplay --out critic",
-        "tape2048 critic train --config critic.toml",
-        "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
-        "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
-        "tape2048 critic train --print-config > critic.toml",
-    ],
+@new_command(
+    "tape2048 critic train --data selfplay --out critic",
+    "tape2048 critic train --config critic.toml",
+    "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
+    "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
+    "tape2048 critic train --print-config > critic.toml",
 )
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @critic_options
@@ -56,12 +52,8 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     first = os.environ.get("RANK", "0") == "0"
     with _stopped_by_signals() as stop, critic_view(config, quiet=not first) as view:
         trained = train_critic(config, view, stop.is_set)
-    if not first:
-        return
-    if as_json:
-        print_json(trained_facts(trained))
-    else:
-        print_human(*trained_summary(config, trained))
+    if first:
+        print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
 
 
 @contextlib.contextmanager

@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Command, json_option
+from tape2048_tools.terminal.click_extras import json_option, new_command
+from tape2048_tools.terminal.output import print_result, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.table import Table
+
+    from tape2048_recorder.lanes.measuring import Measurement
 
 #: A worker runs one thread, so the model is measured with one.
 _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 bench-player null",
-        "tape2048 bench-player python:my.players:make:model=policy.pt --lanes 512,4096,16384",
-        "tape2048 bench-player python:players.py:make --method softmax --json",
-    ],
+@new_command(
+    "tape2048 bench-player null",
+    "tape2048 bench-player python:my.players:make:model=policy.pt --lanes 512,4096,16384",
+    "tape2048 bench-player python:players.py:make --method softmax --json",
 )
 @click.argument("player")
-@click.option(
-    "--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes, separated by commas."
-)
+@click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes, with commas.")
 @click.option("--seconds", default=2.0, show_default=True, help="Seconds of measurement for each.")
 @click.option(
     "--method",
     default="argmax",
     show_default=True,
-    help="How scores become moves: argmax, softmax, top_k, top_p.",
+    help="Sampling: argmax, softmax, top_k or top_p.",
 )
 @json_option()
 def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
@@ -53,9 +53,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     sampling = read_sampling({"method": method})
     words = lanes.split(",")
     if not all(word.strip().isdecimal() for word in words):
-        raise click.UsageError(
-            f"--lanes: found {lanes!r}, expected whole numbers separated by commas, as 64,1024"
-        )
+        raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers with commas, as 64,1024")
     sizes = [int(word) for word in words]
     try:
         name, args = split_player(player)
@@ -65,11 +63,8 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     if min(sizes) < 1 or not 0 < seconds < math.inf:
         raise click.UsageError("expected at least one lane, and --seconds above 0")
     if max(sizes) > lanes_max:
-        raise click.UsageError(
-            f"--lanes: found {max(sizes)}, expected at most {lanes_max}, the limit of a recorder"
-        )
+        raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as in a recorder")
     from tape2048_recorder.lanes.measuring import measure
-    from tape2048_tools.terminal.output import print_human, print_json, table
     from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(f"measuring {name}") as bar:
@@ -84,22 +79,19 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
             )
             for number, size in enumerate(sizes)
         ]
-    if as_json:
-        print_json({"player": player, "method": method, "measurements": found})
-        return
+    document = {"player": player, "method": method, "measurements": found}
+    print_result(document, lambda: [_table(player, found)], as_json=as_json)
+
+
+def _table(player: str, found: list[Measurement]) -> Table:
     made = table(
         ">lanes", ">moves/s", ">moves/cpu s", ">calls/s", ">model", ">rules", ">record", ">rest", title=player
     )
     for one in found:
-        shares = (f"{share:.0%}" for share in (one.model, one.rules, one.record, one.rest))
-        made.add_row(
-            f"{one.lanes:,}",
-            f"{one.moves_per_s:,.0f}",
-            f"{one.moves_per_cpu_s:,.0f}",
-            f"{one.calls_per_s:,.0f}",
-            *shares,
-        )
-    print_human(made)
+        counts = (one.lanes, one.moves_per_s, one.moves_per_cpu_s, one.calls_per_s)
+        shares = (one.model, one.rules, one.record, one.rest)
+        made.add_row(*(f"{count:,.0f}" for count in counts), *(f"{share:.0%}" for share in shares))
+    return made
 
 
 def _part(bar: Callable[[int, int], None] | None, number: int, count: int) -> Callable[[float], None] | None:

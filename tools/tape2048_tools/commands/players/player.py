@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, Group, force_option, json_option
+from tape2048_tools.terminal.click_extras import PATH, Group, force_option, int_option, json_option
 from tape2048_tools.terminal.display import duration, number, share, size
-from tape2048_tools.terminal.output import columns, print_human, print_json, table
+from tape2048_tools.terminal.output import columns, print_result, table
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.table import Table
 
     from tape2048_recorder.players.evaluation import Evaluation
 
@@ -29,9 +32,7 @@ def command() -> None:
     """Evaluate players; show and quantise their networks."""
 
 
-@command.command(
-    cls=Command, examples=["tape2048 player info default", "tape2048 player info mine.ntuple --json"]
-)
+@command.command(examples=["tape2048 player info default", "tape2048 player info mine.ntuple --json"])
 @click.argument("weights")
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
@@ -53,25 +54,19 @@ def info(*, weights: str, as_json: bool) -> None:
         "scales": network.scales.tolist(),
         "facts": network.facts,
     }
-    if as_json:
-        print_json(facts)
-        return
     training = network.facts.get("training")
     settings = training.items() if isinstance(training, dict) else ()
-    print_human(
-        columns(
-            {
-                "network": weights,
-                "file": f"{size(facts['bytes'])}, SHA-256 {facts['sha256'][:16]}...",
-                "tuples": " ".join(facts["tuples"]),
-                "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
-                "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
-                f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
-                "trained": _trained(network.facts),
-                "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
-            }
-        )
-    )
+    shown = {
+        "network": weights,
+        "file": f"{size(facts['bytes'])}, SHA-256 {facts['sha256'][:16]}...",
+        "tuples": " ".join(facts["tuples"]),
+        "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
+        "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
+        f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
+        "trained": _trained(network.facts),
+        "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
+    }
+    print_result(facts, lambda: [columns(shown)], as_json=as_json)
 
 
 def _trained(facts: dict[str, Any]) -> str:
@@ -88,7 +83,6 @@ def _trained(facts: dict[str, Any]) -> str:
 @command.command(
     "eval",
     short_help="Measure scores, reach rates and speed over seeded games.",
-    cls=Command,
     examples=[
         "tape2048 player eval ntuple",
         "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
@@ -96,19 +90,9 @@ def _trained(facts: dict[str, Any]) -> str:
     ],
 )
 @click.argument("players", nargs=-1, required=True)
-@click.option(
-    "--games", type=click.IntRange(1), default=1000, show_default=True, help="Games of each player."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True, help="Seed of the games."
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(0, 1024),
-    default=0,
-    show_default=True,
-    help="Number of threads; 0: one for each core.",
-)
+@int_option("--games", "Games of each player.", default=1000, least=1)
+@int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
+@int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)
 @json_option()
 def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
     """Play seeded games with each of PLAYERS: mean score, reach rates with 95% intervals, speed.
@@ -135,15 +119,11 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
                 threads=threads or available_cores(),
                 progress=progress,
             )
-    if as_json:
-        import msgspec
-
-        print_json({"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)})
-    else:
-        print_human(_table(found))
+    document = {"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)}
+    print_result(document, lambda: [_table(found)], as_json=as_json)
 
 
-def _table(found: dict[str, Evaluation]) -> Any:
+def _table(found: dict[str, Evaluation]) -> Table:
     from tape2048_recorder.players.evaluation import REACH_TILES
 
     made = table(
@@ -169,14 +149,10 @@ def _table(found: dict[str, Evaluation]) -> Any:
     return made
 
 
-@command.command(
-    cls=Command, examples=["tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16"]
-)
+@command.command(examples=["tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16"])
 @click.argument("source")
 @click.argument("target", type=PATH)
-@click.option(
-    "--step", type=float, default=16.0, show_default=True, help="Points of score for one step of int16."
-)
+@click.option("--step", type=float, default=16.0, show_default=True, help="Points of score per int16 step.")
 @force_option("TARGET")
 @json_option()
 def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
@@ -190,14 +166,13 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     with reading(target):
         exists = target.exists()
     if exists and not force:
-        raise NameTakenError(
-            "the target exists; nothing was replaced", path=target, hint="--force replaces it"
-        )
+        raise NameTakenError("the file exists; nothing was replaced", path=target, hint="--force replaces it")
     network = load_network(source).quantised(step)
     written = save_network(network, target)
     largest = float(network.scales.max())
-    if as_json:
-        print_json({"path": str(target), "bytes": written, "step": step, "step_max": largest})
-        return
     coarser = f" (up to {largest:.3g} for tables with a wide range)" if largest > np.float32(step) else ""
-    print_human(f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}")
+    print_result(
+        {"path": str(target), "bytes": written, "step": step, "step_max": largest},
+        lambda: [f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}"],
+        as_json=as_json,
+    )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,26 +22,21 @@ if TYPE_CHECKING:
 _SECOND_SIGNAL_S = 0.25
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 train-player --preset default --out runs/default",
-        "tape2048 train-player --config player.toml --out runs/mine",
-        "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
-        "tape2048 train-player --preset default --print-config > player.toml",
-    ],
+@new_command(
+    "tape2048 train-player --preset default --out runs/default",
+    "tape2048 train-player --config player.toml --out runs/mine",
+    "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
+    "tape2048 train-player --preset default --print-config > player.toml",
 )
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @click.option("--preset", help="Shipped configuration: default, fast or strong.")
 @click.option(
     "--out",
     type=PATH,
-    help="Directory of checkpoint, metrics and networks; a stopped training in it is resumed.",
+    help="Directory of the training; a stopped one is resumed.",
 )
 @click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
-@click.option(
-    "--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: one for each core."
-)
+@click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")
 @click.option("--seed", metavar="N", help="Seed of the games; reproducible with a single thread.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
@@ -82,11 +77,13 @@ def command(
         trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
-    if as_json:
-        files = {"network": network and str(network), "curve": curve and str(curve)}
-        print_json({**trainer.progress()._asdict(), "done": trainer.done, **files})
-        return
-    print_human(*training_summary(trainer.progress(), done=trainer.done, network=network, curve=curve))
+    progress, done = trainer.progress(), trainer.done
+    files = {"network": network and str(network), "curve": curve and str(curve)}
+    print_result(
+        {**progress._asdict(), "done": done, **files},
+        lambda: training_summary(progress, done=done, network=network, curve=curve),
+        as_json=as_json,
+    )
 
 
 @contextlib.contextmanager

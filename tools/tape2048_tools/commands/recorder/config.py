@@ -36,9 +36,7 @@ def command() -> None:
         "TAPE2048_ROTATE_S=1h tape2048 config show --json",
     ],
 )
-@click.option(
-    "--origin", is_flag=True, help="Show the origin of each value: file and line, variable or flag."
-)
+@click.option("--origin", is_flag=True, help="Show the origin of each value: file, variable or flag.")
 @json_option("Print one JSON document: settings, origins, hash.")
 @click.option("--markdown", is_flag=True, help="Print the reference table of all settings and defaults.")
 @setting_options

@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option
-from tape2048_tools.terminal.output import cell, print_human, print_json, table
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.output import cell, print_result, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.table import Table
+
+    from tape2048_tools.machine.doctor import Check
+
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 doctor",
-        "tape2048 doctor --config /etc/tape2048/recorder.toml",
-        "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
-    ],
+@new_command(
+    "tape2048 doctor",
+    "tape2048 doctor --config /etc/tape2048/recorder.toml",
+    "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
 )
 @click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
 @json_option("Print one JSON document: each check.")
@@ -36,16 +37,14 @@ def command(*, config_path: Path | None, as_json: bool) -> None:
 
     checks = examine(config_path)
     failed = any(check.status == "fail" for check in checks)
-    if as_json:
-        print_json({"ok": not failed, "checks": msgspec.to_builtins(checks)})
-    else:
-        shown = table("", "what", "found", "what to do")
-        for check in checks:
-            shown.add_row(
-                cell(check.status, style=_STYLES[check.status]),
-                cell(check.name),
-                cell(check.found),
-                cell(check.hint or ""),
-            )
-        print_human(shown)
+    document = {"ok": not failed, "checks": msgspec.to_builtins(checks)}
+    print_result(document, lambda: [_table(checks)], as_json=as_json)
     exit_on_findings(failed)
+
+
+def _table(checks: list[Check]) -> Table:
+    shown = table("", "what", "found", "what to do")
+    for check in checks:
+        words = map(cell, (check.name, check.found, check.hint or ""))
+        shown.add_row(cell(check.status, style=_STYLES[check.status]), *words)
+    return shown

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.options.recorder import load_from_command_line, setting_options
-from tape2048_tools.terminal.click_extras import Command, json_option
+from tape2048_tools.terminal.click_extras import json_option, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 record",
-        "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
-        "tape2048 record --config recorder.toml --rotate-s 1h --max-disk-mb 200GB",
-        "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
-        "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
-    ],
+@new_command(
+    "tape2048 record",
+    "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
+    "tape2048 record --config recorder.toml --rotate-s 1h --max-disk-mb 200GB",
+    "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
+    "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
 )
 @setting_options
 @json_option("Print one JSON document at the end: what was recorded.")
@@ -41,7 +38,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 
     from tape2048.errors import StorageError
     from tape2048_recorder.recorder import run
-    from tape2048_tools.terminal.output import complain, print_human, print_json, printable
+    from tape2048_tools.terminal.output import complain, print_result, printable
     from tape2048_tools.views.recording import RecordingView, summary_parts
 
     faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
@@ -50,10 +47,8 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     with RecordingView(loaded.config) as view:
         summary = run(loaded.config, view, load=load, changed=view.changed)
     try:
-        if as_json:
-            print_json(msgspec.to_builtins(summary, str_keys=True))
-        else:
-            print_human(*summary_parts(summary))
+        document = msgspec.to_builtins(summary, str_keys=True)
+        print_result(document, lambda: summary_parts(summary), as_json=as_json)
     except click.exceptions.Exit:
         pass  # its reader has gone; the sessions are published, which the exit code reports
     except StorageError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
@@ -33,13 +33,10 @@ class _Collected:
         """Ignore the status: nothing plays."""
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 recover",
-        "tape2048 recover /data/selfplay",
-        "tape2048 recover selfplay --instance default --json",
-    ],
+@new_command(
+    "tape2048 recover",
+    "tape2048 recover /data/selfplay",
+    "tape2048 recover selfplay --instance default --json",
 )
 @click.argument("root", type=PATH, required=False)
 @click.option("--instance", "instances", multiple=True, help="Recover this instance only (repeatable).")

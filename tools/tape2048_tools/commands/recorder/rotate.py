@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Command, exit_on_findings, json_option, running_recorder
+from tape2048_tools.terminal.click_extras import exit_on_findings, json_option, new_command, running_recorder
 from tape2048_tools.terminal.output import complain, print_human, print_json, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 rotate",
-        "tape2048 rotate /data/selfplay --instance gpu0",
-        'tape2048 show "$(tape2048 rotate selfplay)"',
-    ],
+@new_command(
+    "tape2048 rotate",
+    "tape2048 rotate /data/selfplay --instance gpu0",
+    'tape2048 show "$(tape2048 rotate selfplay)"',
 )
 @running_recorder
 @click.option(

@@ -38,7 +38,7 @@ _common = options(
         "--root",
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("/"),
-        help="Directory to use as /, such as an image being built.",
+        help="Directory to use as /, as of an image.",
     ),
 )
 
@@ -115,9 +115,7 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     if not files:
         print_human("everything is up to date")
     if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(layout.program)):
-        print_human(
-            f"note: the user tape2048 must be able to run {layout.program}, which homes often prevent"
-        )
+        print_human(f"note: the user tape2048 must be able to run {layout.program}, unlike in most homes")
     _print_next(instances, user=user)
 
 

@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import duration, number, share, size
-from tape2048_tools.terminal.output import cell, columns, print_human, print_json, printable
+from tape2048_tools.terminal.output import cell, columns, print_human, print_result, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 WATCH_S = 1.0
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 status",
-        "tape2048 status /var/lib/tape2048/main/selfplay --watch",
-        "tape2048 status selfplay --json | jq '.recorders[].status.steps_per_s'",
-        "tape2048 status selfplay --instance default >/dev/null || echo not recording",
-    ],
+@new_command(
+    "tape2048 status",
+    "tape2048 status /var/lib/tape2048/main/selfplay --watch",
+    "tape2048 status selfplay --json | jq '.recorders[].status.steps_per_s'",
+    "tape2048 status selfplay --instance default >/dev/null || echo not recording",
 )
 @click.argument("directory", type=PATH, default="selfplay")
 @click.option("--instance", metavar="TEXT", help="Name of the recorder.  [default: all of the directory]")
@@ -54,10 +51,8 @@ def command(*, directory: Path, instance: str | None, watch: bool, as_json: bool
         _watch(directory, instance)
         return
     found = _look(directory, instance)
-    if as_json:
-        print_json({"recorders": [_document(*pair) for pair in found]})
-    else:
-        print_human(*_parts(found))
+    document = {"recorders": [_document(*pair) for pair in found]}
+    print_result(document, lambda: _parts(found), as_json=as_json)
     exit_on_findings(not any(verdict.running for _, verdict in found))
 
 

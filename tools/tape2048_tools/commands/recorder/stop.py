@@ -6,20 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Command, json_option, running_recorder
-from tape2048_tools.terminal.output import print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import json_option, new_command, running_recorder
+from tape2048_tools.terminal.output import print_result, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 stop",
-        "tape2048 stop /data/selfplay --instance gpu0 --now",
-        "tape2048 stop selfplay --timeout-s 300",
-    ],
+@new_command(
+    "tape2048 stop",
+    "tape2048 stop /data/selfplay --instance gpu0 --now",
+    "tape2048 stop selfplay --timeout-s 300",
 )
 @running_recorder
 @click.option(
@@ -70,12 +67,10 @@ def command(
             f"the recorder (pid {recorder.process.pid}) ended with an error: {last.status.error}",
             hint="its log has the details; the next start publishes what is confirmed and unpublished",
         )
-    if as_json:
-        print_json(msgspec.to_builtins(last, str_keys=True))
-    else:
-        status = last.status
-        dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""
-        print_human(
-            f"stopped ({printable(status.why)}): {counted(status.sessions, 'session')}, "
-            f"{counted(status.recorded_games, 'game')}, {counted(status.recorded_rows, 'row')}{dropped}"
-        )
+    status = last.status
+    dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""
+    text = (
+        f"stopped ({printable(status.why)}): {counted(status.sessions, 'session')}, "
+        f"{counted(status.recorded_games, 'game')}, {counted(status.recorded_rows, 'row')}{dropped}"
+    )
+    print_result(msgspec.to_builtins(last, str_keys=True), lambda: [text], as_json=as_json)

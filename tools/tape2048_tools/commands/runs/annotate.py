@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.commands.runs.convert import conversion_options, write_converted
-from tape2048_tools.terminal.click_extras import PATH, Command
+from tape2048_tools.terminal.click_extras import PATH, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 annotate runs/ annotated.a2pack --player expectimax:depth=2",
-        "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
-    ],
+@new_command(
+    "tape2048 annotate runs/ annotated.a2pack --player expectimax:depth=2",
+    "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
 )
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)

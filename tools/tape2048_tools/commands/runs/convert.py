@@ -11,13 +11,13 @@ from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
     PATH,
     WORKERS,
-    Command,
     exit_on_findings,
     json_option,
+    new_command,
     options,
     quiet_option,
 )
-from tape2048_tools.terminal.output import complain, complain_left_out, print_human, print_json, printable
+from tape2048_tools.terminal.output import complain, complain_left_out, print_result, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +38,11 @@ conversion_options = options(
 )
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 convert runs/ runs.a2pack",
-        "tape2048 convert selfplay/ --to a2run2 runs2/",
-        "tape2048 convert runs.a2pack pack.dat --lossy",
-        "tape2048 convert ds/ runs.parquet",
-    ],
+@new_command(
+    "tape2048 convert runs/ runs.a2pack",
+    "tape2048 convert selfplay/ --to a2run2 runs2/",
+    "tape2048 convert runs.a2pack pack.dat --lossy",
+    "tape2048 convert ds/ runs.parquet",
 )
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
@@ -89,8 +86,6 @@ def write_converted(
     for what, count in converted.lost.items():
         complain(f"lost: {what}, of {counted(count, 'run')}")
     complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in converted.skipped)
-    if as_json:
-        print_json(msgspec.to_builtins(converted))
-    else:
-        print_human(f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})")
+    text = f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})"
+    print_result(msgspec.to_builtins(converted), lambda: [text], as_json=as_json)
     exit_on_findings(converted.skipped)

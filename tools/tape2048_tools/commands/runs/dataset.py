@@ -15,6 +15,7 @@ from tape2048_tools.terminal.click_extras import (
     WORKERS,
     Group,
     exit_on_findings,
+    int_option,
     json_option,
     options,
     quiet_option,
@@ -27,6 +28,7 @@ from tape2048_tools.terminal.output import (
     finding,
     print_human,
     print_json,
+    print_result,
     printable,
     table,
 )
@@ -43,16 +45,13 @@ if TYPE_CHECKING:
 
 _DATASET = click.argument("dataset", type=PATH)
 _SOURCES = click.argument("sources", type=PATH, nargs=-1, required=True)
-_SHARD_ROWS = click.option(
-    "--shard-rows",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Write files of N rows instead of one steps.npy: appending then copies no rows.",
+_SHARD_ROWS = int_option(
+    "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
 )
 _FINAL_BOARDS = click.option(
     "--final-boards",
     is_flag=True,
-    help="Replay the games of sessions for exact final boards, which runs and packs need.",
+    help="Replay games of sessions for exact final boards.",
 )
 #: The options at the end of ``build`` and ``append``.
 _BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
@@ -141,12 +140,10 @@ def _build(
         progress = None if bar is None else lambda done, total, _steps: bar(done, total)
         built = build(sources=opened, progress=progress)
     complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in built.skipped)
-    if as_json:
-        print_json(msgspec.to_builtins(built))
-    else:
-        text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
-        left_out = f"; {counted(len(built.skipped), 'run')} left out" if built.skipped else ""
-        print_human(f"{text}{left_out}")
+    text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
+    if built.skipped:
+        text += f"; {counted(len(built.skipped), 'run')} left out"
+    print_result(msgspec.to_builtins(built), lambda: [text], as_json=as_json)
     exit_on_findings(built.skipped)
 
 
@@ -164,10 +161,7 @@ def stats(*, dataset: Path, as_json: bool) -> None:
     from tape2048.datasets.dataset import Dataset
 
     document = _stats(Dataset.open(dataset, load="mmap"))
-    if as_json:
-        print_json(document)
-    else:
-        print_human(*_stats_parts(document))
+    print_result(document, lambda: _stats_parts(document), as_json=as_json)
 
 
 @command.command(
@@ -185,9 +179,7 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 @click.option("--max-steps", type=int, metavar="N", help="Runs of at most N steps.")
 @click.option("--min-tile", type=int, metavar="TILE", help="Runs that reached this tile (8192, say).")
 @click.option("--max-tile", type=int, metavar="TILE", help="Runs whose highest tile is at most this one.")
-@click.option(
-    "--engine", "engines", multiple=True, metavar="NAME", help="Runs of this engine; may be repeated."
-)
+@click.option("--engine", "engines", multiple=True, metavar="NAME", help="Runs of this engine (repeatable).")
 @click.option("--since", metavar="TIME", help="Runs that started at TIME or later (ISO 8601; UTC).")
 @click.option("--until", metavar="TIME", help="Runs that started before TIME.")
 @click.option("--output", type=PATH, metavar="DIR", help="Write the runs as a data set.")
@@ -239,14 +231,12 @@ def filter_(
         "of_rows": len(whole),
         "output": None if output is None else str(output),
     }
-    if as_json:
-        print_json(document)
-        return
     where = "" if output is None else f", written to {printable(output)}"
-    print_human(
+    text = (
         f"{number(len(chosen.runs))} of {counted(len(whole.runs), 'run')}, "
         f"{number(len(chosen))} of {counted(len(whole), 'row')}{where}"
     )
+    print_result(document, lambda: [text], as_json=as_json)
 
 
 @command.command(

@@ -15,7 +15,7 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     quiet_option,
 )
-from tape2048_tools.terminal.output import complain, print_human, print_json, printable
+from tape2048_tools.terminal.output import columns, complain, print_json, print_result, printable
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
@@ -64,26 +64,12 @@ def command() -> None:
     metavar="BYTES",
     help="Alignment of entries: 1 to 1 MiB.  [default: 4096]",
 )
-@click.option(
-    "--compress", type=click.Choice(["none", "zstd"]), default="none", help="Compression of entries."
-)
-@click.option(
-    "--entry-crc/--no-entry-crc", default=True, help="Store a checksum for each entry.  [default: yes]"
-)
+@click.option("--compress", type=click.Choice(["none", "zstd"]), default="none", help="How to store entries.")
+@click.option("--entry-crc/--no-entry-crc", default=True, help="Store a checksum per entry.  [default: yes]")
 @WORKERS
 @json_option()
 @quiet_option()
-def pack(
-    *,
-    source: Path,
-    output: Path,
-    align: int,
-    compress: Any,
-    entry_crc: bool,
-    workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def pack(*, source: Path, output: Path, align: int, as_json: bool, quiet: bool, **how: Any) -> None:
     """Pack every run file below a directory, in path order.
 
     Invalid files are left out and named on standard error; the exit code is then 1.
@@ -96,34 +82,21 @@ def pack(
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
     with progress_bar(f"packing {source.name}", quiet=quiet) as progress:
         try:
-            packed = pack_directory(
-                source,
-                output,
-                align=align,
-                compress=compress,
-                entry_crc=entry_crc,
-                workers=workers,
-                progress=progress,
-            )
+            packed = pack_directory(source, output, align=align, progress=progress, **how)
         except NoRunsError as error:
-            error.hint = (
-                error.hint or "`tape2048 convert` packs the runs of sessions, data sets and other packs"
-            )
+            hint = "`tape2048 convert` packs the runs of sessions, data sets and other packs"
+            error.hint = error.hint or hint
             raise
     for skipped in packed.skipped:
         complain(f"left out: {printable(skipped.error)}")
-    if as_json:
-        left_out = [
-            {"path": str(skipped.path), "error": type(skipped.error).__name__, "message": str(skipped.error)}
-            for skipped in packed.skipped
-        ]
-        stats = _document(packed.stats)
-        print_json({"path": str(output), "bytes": packed.bytes, "stats": stats, "left_out": left_out})
-    else:
-        print_human(
-            f"{printable(output)}: {counted(packed.stats.count, 'run')}, "
-            f"{counted(packed.stats.total_steps, 'step')}, {packed.bytes:,} bytes"
-        )
+    left_out = [
+        {"path": str(skipped.path), "error": type(skipped.error).__name__, "message": str(skipped.error)}
+        for skipped in packed.skipped
+    ]
+    stats = packed.stats
+    document = {"path": str(output), "bytes": packed.bytes, "stats": _document(stats), "left_out": left_out}
+    counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {packed.bytes:,} bytes"
+    print_result(document, lambda: [f"{printable(output)}: {counts}"], as_json=as_json)
     exit_on_findings(packed.skipped)
 
 
@@ -157,10 +130,9 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
         at = "" if error.offset is None else f" at byte {error.offset}"
         complain(f"INVALID: {printable(packfile)} ({type(error).__name__}: {printable(error.message)}{at})")
         raise click.exceptions.Exit(EXIT_INVALID) from None
-    if as_json:
-        print_json({"ok": True, "path": str(packfile), "runs": len(reader), "findings": []})
-        return
-    print_human(f"OK: {printable(packfile)} ({counted(len(reader), 'run')})")
+    document = {"ok": True, "path": str(packfile), "runs": len(reader), "findings": []}
+    text = f"OK: {printable(packfile)} ({counted(len(reader), 'run')})"
+    print_result(document, lambda: [text], as_json=as_json)
 
 
 @command.command(
@@ -172,11 +144,10 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 def stats(*, packfile: Path, as_json: bool) -> None:
     """Show the statistics of a pack: number and lengths of runs, highest tiles, engines."""
     found = _document(_open(packfile).stats)
-    if as_json:
-        print_json(found)
-        return
-    from tape2048_tools.terminal.output import columns
+    print_result(found, lambda: [columns(_shown(found))], as_json=as_json)
 
+
+def _shown(found: dict[str, Any]) -> dict[str, str]:
     tiles = ", ".join(f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
     # The engine's name of a recorded game has its seed: there may be as many names as games.
     most = list(found["engine_counts"].items())
@@ -187,7 +158,7 @@ def stats(*, packfile: Path, as_json: bool) -> None:
         engines += f", and {len(most) - _ENGINES_SHOWN:,} more (--json has all)"
     shown = {key: f"{value:,}" for key, value in found.items() if isinstance(value, int)}
     shown |= {"mean_len": f"{found['mean_len']:,.1f}", "highest_tile_hist": tiles, "engine_counts": engines}
-    print_human(columns(shown))
+    return shown
 
 
 @command.command(
@@ -202,30 +173,20 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 @click.option("--parallel/--no-parallel", default=True, help="Use several threads.  [default: yes]")
 @WORKERS
 @click.option(
-    "--steps/--runs-only", "by_step", default=False, help="Write one line a step, or (default) one a run."
+    "--steps/--runs-only", "by_step", default=False, help="Write a line a step, or a run (default)."
 )
 @json_option()
 @quiet_option()
-def to_jsonl(
-    *,
-    packfile: Path,
-    output: Path,
-    parallel: bool,
-    workers: int | None,
-    by_step: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, quiet: bool, **how: Any) -> None:
     """Write every run as JSON lines."""
     from tape2048.base.text import counted
 
     reader = _open(packfile)
     with progress_bar(f"writing {output.name}", quiet=quiet) as progress:
-        written = reader.to_jsonl(output, parallel, workers, by_step=by_step, progress=progress)
-    if as_json:
-        print_json({"path": str(output), "runs": len(reader), "bytes": written})
-    else:
-        print_human(f"{printable(output)}: {counted(len(reader), 'run')}, {written:,} bytes")
+        written = reader.to_jsonl(output, parallel, progress=progress, **how)
+    text = f"{printable(output)}: {counted(len(reader), 'run')}, {written:,} bytes"
+    document = {"path": str(output), "runs": len(reader), "bytes": written}
+    print_result(document, lambda: [text], as_json=as_json)
 
 
 @command.command(
@@ -241,12 +202,8 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
     reader = _open(packfile)
     numbers = _numbers(indices, len(reader))
     written = reader.extract(numbers, output)
-    if as_json:
-        runs = [{"index": i, "path": str(path)} for i, path in zip(numbers, written, strict=True)]
-        print_json({"runs": runs})
-        return
-    for path in written:
-        print_human(printable(path))
+    runs = [{"index": i, "path": str(path)} for i, path in zip(numbers, written, strict=True)]
+    print_result({"runs": runs}, lambda: map(printable, written), as_json=as_json)
 
 
 @command.command(examples=["tape2048 pack inspect --packfile runs.a2pack --index 123"])
@@ -263,10 +220,7 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
         raise click.BadParameter(f"the pack has {counted(len(reader), 'run')}", param_hint="--index")
     run = reader.decode(index)
     document = {"index": index, **reader.info(index)._asdict(), **run_document(run)}
-    if as_json:
-        print_json(document)
-    else:
-        print_human(*run_parts(run, document))
+    print_result(document, lambda: run_parts(run, document), as_json=as_json)
 
 
 def _open(path: Path) -> PackReader:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, Command, force_option, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_command, quiet_option
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_human, print_json, unwritten
 from tape2048_tools.views.opening import progress_bar
@@ -39,13 +39,10 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
         raise click.BadParameter(f"{error}; write them as 8192,16384") from error
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
-        'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
-        "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
-    ],
+@new_command(
+    "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
+    'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
+    "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
 )
 @click.argument("sources", type=PATH, nargs=-1, required=True)
 @click.option(
@@ -53,20 +50,16 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "format_",
     type=click.Choice(["parquet", "arrow", "jsonl"]),
     required=True,
-    help="Parquet and Arrow (an IPC file, Feather version 2) need the extra [arrow]; jsonl: JSON lines.",
+    help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
 )
-@click.option(
-    "--rows/--runs", default=True, help="Write one record for each position (default), or each game."
-)
+@click.option("--rows/--runs", default=True, help="Write one record a position (default), or a game.")
 @click.option(
     "--output",
     "-o",
     type=PATH,
     help="The file to write; - is standard output (jsonl).  [default: <source>.<rows|runs>.<format>]",
 )
-@click.option(
-    "--labels", metavar="TILES", callback=_tiles, help="Add a column reached_<tile> for each, as 8192,16384."
-)
+@click.option("--labels", metavar="TILES", callback=_tiles, help="Add columns reached_<tile>, as 8192,16384.")
 @click.option("--where", metavar="SQL", help="Condition on runs, such as max_score >= 50000.")
 @click.option(
     "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
@@ -121,9 +114,8 @@ def command(
         )
     written = path.stat().st_size
     if as_json:
-        print_json(
-            {"path": str(path), "format": format_, "table": table, "records": records, "bytes": written}
-        )
+        kind = {"format": format_, "table": table}
+        print_json({"path": str(path), **kind, "records": records, "bytes": written})
     elif not quiet:
         print_human(cell(f"{path}: {counted(records, table.removesuffix('s'))}, {size(written)}"))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from tape2048.errors import OutDirError, TapeError
 from tape2048_tools.sessions.roots import default_root, refuse_session
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
@@ -39,14 +39,11 @@ _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
 _RECOVERED = "recovered"
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 list",
-        "tape2048 list /data/selfplay",
-        "tape2048 list --scores",
-        "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
-    ],
+@new_command(
+    "tape2048 list",
+    "tape2048 list /data/selfplay",
+    "tape2048 list --scores",
+    "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
 @click.argument("root", type=PATH, required=False)
 @click.option(

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    exit_on_findings,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_human, print_json
 from tape2048_tools.views.opening import progress_bar
@@ -20,12 +26,9 @@ if TYPE_CHECKING:
     from tape2048.maintenance.removal import Removed
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 merge selfplay/20260101T*_model=greedy --out merged",
-        "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
-    ],
+@new_command(
+    "tape2048 merge selfplay/20260101T*_model=greedy --out merged",
+    "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
 )
 @click.argument("sessions", metavar="SESSION...", type=PATH, nargs=-1, required=True)
 @click.option(

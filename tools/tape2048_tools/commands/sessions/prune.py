@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tape2048.base.text import counted
-from tape2048.errors import OutDirError
+from tape2048.errors import OutDirError, RemoveAllError
 from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
 from tape2048_tools.sessions.roots import default_root, refuse_session
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    exit_on_findings,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
 from tape2048_tools.views.opening import progress_bar
@@ -28,14 +34,11 @@ if TYPE_CHECKING:
     from tape2048_tools.sessions.pruning import Candidate, Plan
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 prune selfplay --max-total-mb 500GB --dry-run",
-        "tape2048 prune selfplay --max-age-s 30d --keep-last 10",
-        "tape2048 prune selfplay --tag greedy --max-sessions 20",
-        "tape2048 prune --config recorder.toml",
-    ],
+@new_command(
+    "tape2048 prune selfplay --max-total-mb 500GB --dry-run",
+    "tape2048 prune selfplay --max-age-s 30d --keep-last 10",
+    "tape2048 prune selfplay --tag greedy --max-sessions 20",
+    "tape2048 prune --config recorder.toml",
 )
 @click.argument("root", type=PATH, required=False)
 @click.option(
@@ -77,7 +80,7 @@ def command(
     from tape2048_tools.sessions.pruning import candidates, free_bytes, make_plan
 
     try:
-        found, passed = candidates(directory, tags)
+        found, skipped = candidates(directory, tags)
     except OutDirError as error:
         error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
         raise
@@ -92,18 +95,21 @@ def command(
             free=free_bytes(directory),
             is_held=lambda session: _is_read(upkeep, directory, session),
         )
-        _refuse_to_remove_all(directory, plan, found, yes_really=yes_really or dry_run)
-        keep_free_mb = retention.general.keep_free_mb
-        done = (
-            _remove(directory, plan, upkeep, keep_free_mb, quiet=quiet) if isinstance(upkeep, Upkeep) else []
-        )
-    outcomes = [*leftovers, *done]
+        if plan.going and not plan.staying and not yes_really and not dry_run:
+            raise RemoveAllError(
+                f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
+                path=directory,
+                hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
+            )
+        done: list[Removed] = []
+        if isinstance(upkeep, Upkeep):
+            done = _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
+    pruned = _Pruned(directory, plan, done, leftovers, skipped, dry_run)
     if as_json:
-        print_json(_document(directory, plan, done, passed, leftovers, dry_run=dry_run))
+        print_json(_document(pruned))
     else:
-        limited = retention.limited
-        _print(directory, plan, outcomes, passed, dry_run=dry_run, quiet=quiet, has_limit=limited)
-    exit_on_findings(any(outcome.error is not None for outcome in outcomes))
+        _print(pruned, quiet=quiet, has_limit=retention.limited)
+    exit_on_findings(pruned.failed)
 
 
 def _is_read(upkeep: LockProbe | Upkeep, root: Path, session: Candidate) -> bool:
@@ -111,17 +117,6 @@ def _is_read(upkeep: LockProbe | Upkeep, root: Path, session: Candidate) -> bool
         return upkeep.is_read(root / session.name)
     except OSError:
         return False  # missing or not accessible: the removal reports it
-
-
-def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes_really: bool) -> None:
-    from tape2048.errors import RemoveAllError
-
-    if plan.going and not plan.staying and not yes_really:
-        raise RemoveAllError(
-            f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
-            path=root,
-            hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
-        )
 
 
 def _remove(
@@ -147,19 +142,31 @@ def _remove(
     return done
 
 
-def _document(
-    root: Path,
-    plan: Plan,
-    done: list[Removed],
-    passed: list[tuple[Path, str]],
-    leftovers: list[Removed],
-    *,
-    dry_run: bool,
-) -> dict[str, Any]:
-    gone = {outcome.path.name for outcome in done if outcome.gone}
+class _Pruned(NamedTuple):
+    """The result of pruning a directory."""
+
+    root: Path
+    plan: Plan
+    done: list[Removed]
+    leftovers: list[Removed]
+    skipped: list[tuple[Path, str]]
+    dry_run: bool
+
+    @property
+    def failed(self) -> list[Removed]:
+        return [outcome for outcome in (*self.leftovers, *self.done) if outcome.error is not None]
+
+    @property
+    def gone(self) -> set[str]:
+        return {outcome.path.name for outcome in self.done if outcome.gone}
+
+
+def _document(pruned: _Pruned) -> dict[str, Any]:
+    plan, gone = pruned.plan, pruned.gone
+    read = [outcome.path.name for outcome in pruned.done if not outcome.gone and not outcome.error]
     return {
-        "root": str(root),
-        "dry_run": dry_run,
+        "root": str(pruned.root),
+        "dry_run": pruned.dry_run,
         "sessions": [
             {
                 "name": session.name,
@@ -174,62 +181,40 @@ def _document(
         "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
         "staying": plan.staying,
         "staying_bytes": plan.staying_bytes,
-        "read": [
-            *plan.held,
-            *(outcome.path.name for outcome in done if not outcome.gone and not outcome.error),
-        ],
-        "passed_over": [{"name": path.name, "why": why} for path, why in passed],
+        "read": [*plan.held, *read],
+        "passed_over": [{"name": path.name, "why": why} for path, why in pruned.skipped],
         "failed": [
             {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
-            for outcome in (*leftovers, *done)
-            if outcome.error is not None
+            for outcome in pruned.failed
         ],
         "unmet": plan.unmet,
-        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
+        "leftovers_removed": [outcome.path.name for outcome in pruned.leftovers if outcome.gone],
     }
 
 
-def _print(
-    root: Path,
-    plan: Plan,
-    done: list[Removed],
-    passed: list[tuple[Path, str]],
-    *,
-    dry_run: bool,
-    quiet: bool,
-    has_limit: bool,
-) -> None:
-    outcomes = {outcome.path.name: outcome for outcome in done}
-    parts: list[Any] = []
+def _print(pruned: _Pruned, *, quiet: bool, has_limit: bool) -> None:
+    plan, dry_run = pruned.plan, pruned.dry_run
     if plan.going and not quiet:
+        outcomes = {outcome.path.name: outcome for outcome in pruned.done}
         rows = [
-            (
-                name := going.session.name,
-                size(going.session.bytes),
-                going.why,
-                _note(outcomes.get(name), dry_run),
-            )
-            for going in plan.going
+            (session.name, size(session.bytes), why, _note(outcomes.get(session.name), dry_run))
+            for session, _, why in plan.going
         ]
         print_lines(("session", ">size", "why", "note"), rows)
-    parts += [cell(f"kept, as it is being read: {name}") for name in plan.held]
-    parts += [cell(f"skipped: {path.name}: {why}") for path, why in passed]
-    parts += [cell(f"not met: {text}") for text in plan.unmet]
-    parts += [cell(f"failed: {outcome.error}") for outcome in done if outcome.error is not None]
+    lines = [f"kept, as it is being read: {name}" for name in plan.held]
+    lines += [f"skipped: {path.name}: {why}" for path, why in pruned.skipped]
+    lines += [f"not met: {text}" for text in plan.unmet]
+    lines += [f"failed: {outcome.error}" for outcome in pruned.failed]
     if not has_limit:
-        parts.append(cell("no limit is set: use flags, or [retention] in the recorder's file"))
-    gone = {name for name, outcome in outcomes.items() if outcome.gone}
+        lines.append("no limit is set: use flags, or [retention] in the recorder's file")
+    gone = pruned.gone
     chosen = [going.session for going in plan.going if dry_run or going.session.name in gone]
     verb = "would be removed" if dry_run else "removed"
     freed = size(sum(session.bytes for session in chosen))
     kept = len(plan.going) - len(chosen) + plan.staying
-    parts.append(
-        cell(
-            f"{root}: {counted(len(chosen), 'session')} {verb} ({freed}), "
-            f"{number(kept)} {'stays' if kept == 1 else 'stay'}"
-        )
-    )
-    print_human(*parts)
+    stay = f"{number(kept)} {'stays' if kept == 1 else 'stay'}"
+    lines.append(f"{pruned.root}: {counted(len(chosen), 'session')} {verb} ({freed}), {stay}")
+    print_human(*map(cell, lines))
 
 
 def _note(outcome: Removed | None, dry_run: bool) -> str:  # noqa: FBT001 - as the command has it

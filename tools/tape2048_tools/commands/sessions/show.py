@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
 from tape2048_tools.terminal.display import board, number, share, size
-from tape2048_tools.terminal.output import cell, columns, print_human, print_json, table
+from tape2048_tools.terminal.output import cell, columns, print_result, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 40
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 show selfplay/20260101T000000Z_model=ntuple",
-        'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
-        "tape2048 show SESSION --json | jq .score.p50",
-    ],
+@new_command(
+    "tape2048 show selfplay/20260101T000000Z_model=ntuple",
+    'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
+    "tape2048 show SESSION --json | jq .score.p50",
 )
 @click.argument("session", type=PATH)
 @json_option()
@@ -36,14 +33,12 @@ def command(*, session: Path, as_json: bool) -> None:
     from tape2048.session.session import Session
 
     document = _document(Session.open(session))
-    if as_json:
-        print_json(document)
-    else:
-        print_human(*_parts(document))
+    print_result(document, lambda: _parts(document), as_json=as_json)
 
 
 def _document(session: Session) -> dict[str, Any]:
-    from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles, tiles
+    from tape2048_tools.sessions.roots import directory_bytes
+    from tape2048_tools.sessions.summary import label_prevalence, quantiles, tiles
 
     runs = session.runs
     return {

@@ -14,7 +14,13 @@ from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayEr
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
-from tape2048_tools.terminal.click_extras import PATH, Command, exit_on_findings, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    exit_on_findings,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
 from tape2048_tools.views.opening import progress_bar
 
@@ -50,14 +56,11 @@ class Checked(msgspec.Struct, frozen=True):
     quarantined: str | None = None
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 validate selfplay",
-        "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
-        "tape2048 validate selfplay --quarantine",
-        "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
-    ],
+@new_command(
+    "tape2048 validate selfplay",
+    "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
+    "tape2048 validate selfplay --quarantine",
+    "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
 )
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")

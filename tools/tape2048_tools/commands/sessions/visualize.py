@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import cell, print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.output import cell, print_human, print_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,23 +20,18 @@ if TYPE_CHECKING:
     from tape2048.runs.run import Run
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 visualize game.a2run2",
-        "tape2048 visualize game.a2run --step 100",
-        "tape2048 visualize runs.a2pack --index 5 --play --fps 20",
-        "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --index 0 --step 10",
-        "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
-    ],
+@new_command(
+    "tape2048 visualize game.a2run2",
+    "tape2048 visualize game.a2run --step 100",
+    "tape2048 visualize runs.a2pack --index 5 --play --fps 20",
+    "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --index 0 --step 10",
+    "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
 )
 @click.argument("run", type=PATH)
 @click.option("--index", type=click.IntRange(0), metavar="I", help="The run's number, from 0.")
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the final board.")
 @click.option("--play", is_flag=True, help="Show every board in turn.")
-@click.option(
-    "--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second of --play."
-)
+@click.option("--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second.")
 @json_option()
 def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: float, as_json: bool) -> None:
     """Show a run: its facts and final board, any one of its boards, or the whole game.
@@ -52,16 +47,12 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
         if not -1 <= step <= len(found):
             raise click.BadParameter(f"{step}; the run has boards 0 to {len(found)}", param_hint="--step")
         document = step_document(found, len(found) if step == -1 else step)
-        if as_json:
-            print_json(document)
-        else:
-            print_human(*_step_parts(document, len(found)))
-    elif as_json:
-        print_json({"path": str(run), **run_document(found)})
-    else:
-        if play:
-            _play(found, fps)
-        print_human(*run_parts(found, {"path": str(run), **run_document(found)}))
+        print_result(document, lambda: _step_parts(document, len(found)), as_json=as_json)
+        return
+    document = {"path": str(run), **run_document(found)}
+    if play and not as_json:
+        _play(found, fps)
+    print_result(document, lambda: run_parts(found, document), as_json=as_json)
 
 
 def _read(path: Path, index: int | None) -> Run:
@@ -77,9 +68,7 @@ def _read(path: Path, index: int | None) -> Run:
             is_directory = path.is_dir()
         if is_directory or first_bytes(path, len(MAGIC)) == MAGIC:
             count = open_source(path).count
-            raise click.BadParameter(
-                f"say which of its {counted(count, 'run')}, from 0", param_hint="--index"
-            )
+            raise click.BadParameter(f"name one of its {counted(count, 'run')}, from 0", param_hint="--index")
         return read_run_file(path)  # which recognises the content, not the name
     kind = kind_of(path)
     if kind == "run":
