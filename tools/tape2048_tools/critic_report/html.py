@@ -123,22 +123,17 @@ def _finding(evaluation: Evaluation, pooled: Cell) -> str:
 
 def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
     heads = ["stage", "rows", "reached by", "prevalence", *ranking_predictors(evaluation)]
-    rows = []
-    for one in cells:
-        about = next(stage.about for stage in evaluation.stages if stage.name == one.stage)
-        values = [
-            _two_lines(one.scores[name].auroc) if name in one.scores else "-"
-            for name in ranking_predictors(evaluation)
+    about = {stage.name: stage.about for stage in evaluation.stages}
+    rows = [
+        [
+            f"{_text(one.stage)}<small>{_text(about[one.stage])}</small>",
+            number(one.rows),
+            runs_text(one),
+            share(one.prevalence) if one.rows else "-",
+            *(_two_lines(one.scores[name].auroc if name in one.scores else None) for name in heads[4:]),
         ]
-        rows.append(
-            [
-                f"{_text(one.stage)}<small>{_text(about)}</small>",
-                number(one.rows),
-                runs_text(one),
-                share(one.prevalence) if one.rows else "-",
-                *values,
-            ]
-        )
+        for one in cells
+    ]
     return _table(f"AUROC for {tile} by stage and predictor", heads, rows)
 
 
@@ -196,11 +191,8 @@ def _learning(curves: Curves | None) -> str:
         return ""
     from tape2048_tools.critic_report.figures import learning_figure
 
-    best = (
-        ""
-        if curves.best_step is None
-        else f" The best validation was that of step {number(curves.best_step)}."
-    )
+    step = curves.best_step
+    best = "" if step is None else f" The best validation was at step {number(step)}."
     return (
         f"<section><h2>Learning curves</h2><figure class=broad>{learning_figure(curves)}"
         "<figcaption>Cross-entropy by optimizer step, from the training's metrics.jsonl."

@@ -31,7 +31,8 @@ FINAL = (
     *sorted(e.exit_code for e in (ConfigError, MissingPackageError, PlayerImportError, WorkerStartError)),
 )
 
-#: First version of systemd that can increase the delay of restarts.
+#: Increasing delays of restarts, and the first version of systemd that has them.
+_BACK_OFF = "RestartSteps=6\nRestartMaxDelaySec=5min\n"
 _BACK_OFF_SINCE = 254
 
 #: The program in the samples of a checkout: one in a virtual environment.
@@ -76,8 +77,8 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 _HARDENING = """\
-# What it may do: read, write below its directories, make processes, talk over sockets of its own. Nothing
-# else. MemoryDenyWriteExecute= has to stay off: the players are compiled while it runs.
+# Allowed: read files, write below its directories, start processes, use Unix sockets. Nothing else.
+# MemoryDenyWriteExecute= has to stay off: players are compiled at run time.
 NoNewPrivileges=yes
 CapabilityBoundingSet=
 AmbientCapabilities=
@@ -108,16 +109,16 @@ RemoveIPC=yes
 KeyringMode=private
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
-# Priority and affinity are for the lines above to set, not for the service itself.
+# This file sets priority and affinity, the service must not.
 SystemCallFilter=~@privileged @resources
 SystemCallErrorNumber=EPERM
-# Whoever reads the sessions joins the service's group.
+# Readers of the sessions join the service's group.
 UMask=0027
 """
 
 _HARDENING_USER = """\
-# What a user's manager can take away without being root. MemoryDenyWriteExecute= has to stay off: the players
-# are compiled while it runs.
+# Restrictions that a user's manager can set without root.
+# MemoryDenyWriteExecute= has to stay off: players are compiled at run time.
 NoNewPrivileges=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
@@ -132,7 +133,7 @@ _RECORDER = """\
 Description=tape2048 recorder %i
 PartOf=tape2048.target
 After=local-fs.target time-sync.target
-# Ten failures in an hour, and it stays down.
+# After ten failures in an hour it stays down.
 StartLimitIntervalSec=1h
 StartLimitBurst=10
 
@@ -142,19 +143,19 @@ NotifyAccess=main
 ExecStart={program} record --config {config} --instance %i
 ExecReload=/bin/kill -HUP $MAINPID
 
-# Exit codes that another try would not change: usage, a player that cannot start, a missing package,
+# Exit codes that a restart cannot change: usage, a player that cannot start, a missing package,
 # configuration, a player that cannot be imported.
 Restart=on-failure
 RestartSec=10s
 {back_off}RestartPreventExitStatus={final}
-# Compiling, and publishing what a crash left; more time is asked for meanwhile.
+# Time to compile and to recover after a crash; the recorder extends it meanwhile.
 TimeoutStartSec=15min
-# Longer than drain_timeout_s, which the recorder checks as it starts: change both lines together.
+# Longer than drain_timeout_s, which the recorder checks at its start: change both lines together.
 TimeoutStopSec={stop}s
 Environment=TAPE2048_STOP_TIMEOUT_S={stop}
-# Twice worker_silence_s: the recorder replaces silent workers itself, and this is for when it cannot.
+# Twice worker_silence_s: the recorder replaces silent workers; this ends a recorder that hangs.
 WatchdogSec=120s
-# SIGTERM goes to the recorder, which drains; SIGKILL to all that is left.
+# SIGTERM goes to the recorder, which drains; SIGKILL to all remaining processes.
 KillMode=mixed
 
 # A worker that runs out of memory is replaced; the others play on.
@@ -168,7 +169,7 @@ IOWeight=50
 {user}StateDirectory=tape2048/%i
 StateDirectoryMode=0750
 WorkingDirectory=%S/tape2048/%i
-# Without a directory of its own for what it compiles, numba would compile at each start.
+# The cache of compiled code: without it, numba would compile at each start.
 CacheDirectory=tape2048
 Environment=NUMBA_CACHE_DIR=%C/tape2048
 
@@ -221,9 +222,7 @@ Description=All tape2048 recorders of this {whose}
 WantedBy={wanted_by}
 """
 
-_SYSUSERS = """\
-u tape2048 - "tape2048 recorder" /var/lib/tape2048
-"""
+_SYSUSERS = 'u tape2048 - "tape2048 recorder" /var/lib/tape2048\n'
 
 
 def units(layout: Layout) -> list[Unit]:
@@ -238,9 +237,7 @@ def units(layout: Layout) -> list[Unit]:
         # Not DynamicUser=: no other user can enter the directory above its files.
         "user": "" if layout.user else "User=tape2048\nGroup=tape2048\n",
         "final": " ".join(map(str, FINAL)),
-        "back_off": "RestartSteps=6\nRestartMaxDelaySec=5min\n"
-        if layout.systemd_version >= _BACK_OFF_SINCE
-        else "",
+        "back_off": _BACK_OFF if layout.systemd_version >= _BACK_OFF_SINCE else "",
         "whose": "user" if layout.user else "machine",
         "wanted_by": "default.target" if layout.user else "multi-user.target",
     }

@@ -96,6 +96,12 @@ class Group(Command, click.Group):
 
     command_class = Command
 
+    def subcommand(
+        self, *examples: str, name: str | None = None
+    ) -> Callable[[Callable[..., None]], click.Command]:
+        """Return a decorator that adds a function as a command whose help ends with examples."""
+        return self.command(name, examples=examples)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -112,6 +118,11 @@ class Group(Command, click.Group):
 def new_command(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a function a command whose help ends with examples."""
     return click.command(cls=Command, examples=examples)
+
+
+def new_group(*examples: str, **attributes: Any) -> Callable[[Callable[..., None]], Group]:
+    """Return a decorator that makes a function a group whose help ends with examples."""
+    return click.group(cls=Group, examples=examples, **attributes)
 
 
 class LazyGroup(Group):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Group, force_option, int_option, json_option
+from tape2048_tools.terminal.click_extras import PATH, force_option, int_option, json_option, new_group
 from tape2048_tools.terminal.display import duration, number, share, size
 from tape2048_tools.terminal.output import columns, print_result, table
 from tape2048_tools.views.opening import progress_bar
@@ -20,19 +20,16 @@ if TYPE_CHECKING:
     from tape2048_recorder.players.evaluation import Evaluation
 
 
-@click.group(
-    cls=Group,
-    examples=[
-        "tape2048 player info default",
-        "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
-        "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
-    ],
+@new_group(
+    "tape2048 player info default",
+    "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
+    "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
 )
 def command() -> None:
     """Evaluate players; show and quantise their networks."""
 
 
-@command.command(examples=["tape2048 player info default", "tape2048 player info mine.ntuple --json"])
+@command.subcommand("tape2048 player info default", "tape2048 player info mine.ntuple --json")
 @click.argument("weights")
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
@@ -80,14 +77,11 @@ def _trained(facts: dict[str, Any]) -> str:
     return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
 
 
-@command.command(
-    "eval",
-    short_help="Measure scores, reach rates and speed over seeded games.",
-    examples=[
-        "tape2048 player eval ntuple",
-        "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
-        "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
-    ],
+@command.subcommand(
+    "tape2048 player eval ntuple",
+    "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
+    "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
+    name="eval",
 )
 @click.argument("players", nargs=-1, required=True)
 @int_option("--games", "Games of each player.", default=1000, least=1)
@@ -95,9 +89,10 @@ def _trained(facts: dict[str, Any]) -> str:
 @int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)
 @json_option()
 def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
-    """Play seeded games with each of PLAYERS: mean score, reach rates with 95% intervals, speed.
+    """Play seeded games: mean scores, reach rates, speed.
 
-    A player is written as for `record`: NAME or NAME:key=value,key=value.
+    Each of PLAYERS plays the same games; reach rates have 95% intervals. A player is written
+    as for `record`: NAME or NAME:key=value,key=value.
     """
     from tape2048.base.resources import available_cores
     from tape2048_recorder.players.evaluation import evaluate
@@ -149,7 +144,7 @@ def _table(found: dict[str, Evaluation]) -> Table:
     return made
 
 
-@command.command(examples=["tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16"])
+@command.subcommand("tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16")
 @click.argument("source")
 @click.argument("target", type=PATH)
 @click.option("--step", type=float, default=16.0, show_default=True, help="Points of score per int16 step.")

@@ -11,7 +11,7 @@ from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.options.recorder import load_from_command_line, setting_options
-from tape2048_tools.terminal.click_extras import PATH, Group, force_option, json_option
+from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_group
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable, table
 
 if TYPE_CHECKING:
@@ -20,21 +20,15 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.loading import Loaded
 
 
-@click.group(
-    cls=Group,
-    examples=["tape2048 config show --origin", "tape2048 config init recorder.toml"],
-)
+@new_group("tape2048 config show --origin", "tape2048 config init recorder.toml")
 def command() -> None:
     """Show the recorder's settings, or write a sample file."""
 
 
-@command.command(
-    "show",
-    examples=[
-        "tape2048 config show --origin",
-        "tape2048 config show --config recorder.toml --workers 2 --origin",
-        "TAPE2048_ROTATE_S=1h tape2048 config show --json",
-    ],
+@command.subcommand(
+    "tape2048 config show --origin",
+    "tape2048 config show --config recorder.toml --workers 2 --origin",
+    "TAPE2048_ROTATE_S=1h tape2048 config show --json",
 )
 @click.option("--origin", is_flag=True, help="Show the origin of each value: file, variable or flag.")
 @json_option("Print one JSON document: settings, origins, hash.")
@@ -71,8 +65,9 @@ def _document(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-@command.command(
-    "init", examples=["tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force"]
+@command.subcommand(
+    "tape2048 config init",
+    "tape2048 config init /etc/tape2048/recorder.toml --force",
 )
 @click.argument("path", type=PATH, default="recorder.toml")
 @force_option("PATH")

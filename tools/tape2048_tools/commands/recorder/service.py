@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Group, json_option, options
+from tape2048_tools.terminal.click_extras import json_option, new_group, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tape2048_tools.machine.units import Layout, Unit
 
@@ -43,14 +44,11 @@ _common = options(
 )
 
 
-@click.group(
-    cls=Group,
-    examples=[
-        "tape2048 service print",
-        "sudo tape2048 service install --instance main --dry-run",
-        "tape2048 service install --user --instance main",
-        "sudo tape2048 service uninstall",
-    ],
+@new_group(
+    "tape2048 service print",
+    "sudo tape2048 service install --instance main --dry-run",
+    "tape2048 service install --user --instance main",
+    "sudo tape2048 service uninstall",
 )
 def command() -> None:
     """Install the recorder as a systemd service.
@@ -60,14 +58,11 @@ def command() -> None:
     """
 
 
-@command.command(
-    "print",
-    short_help="Print the units, each with its path.",
-    examples=[
-        "tape2048 service print",
-        "tape2048 service print --user",
-        "tape2048 service print --json | jq '.files[].path'",
-    ],
+@command.subcommand(
+    "tape2048 service print",
+    "tape2048 service print --user",
+    "tape2048 service print --json | jq '.files[].path'",
+    name="print",
 )
 @_common
 @json_option("Print one JSON document: each file with path and text.")
@@ -81,22 +76,18 @@ def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool)
         print_human(f"# {unit.path}", unit.text)
 
 
-@command.command(
-    "install",
-    short_help="Write the units, and sample configurations.",
-    examples=[
-        "sudo tape2048 service install --instance main --dry-run",
-        "sudo tape2048 service install --instance main",
-        "tape2048 service install --user --instance main",
-    ],
+@command.subcommand(
+    "sudo tape2048 service install --instance main --dry-run",
+    "sudo tape2048 service install --instance main",
+    "tape2048 service install --user --instance main",
 )
 @_common
 @click.option("--dry-run", is_flag=True, help="List the files, and write nothing.")
 def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
-    """Write the units, and for each --instance a sample configuration if it has none.
+    """Write the units, and sample configurations.
 
-    Files that this command wrote are replaced; other files are refused. Nothing is started: the command
-    prints the commands that start it.
+    Each --instance without a configuration gets a sample. Files that this command wrote are replaced; other
+    files are refused. Nothing is started: the command prints the commands that start it.
     """
     from tape2048_tools.machine.units import Unit
     from tape2048_tools.options.reference import sample_toml
@@ -110,39 +101,31 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     _refuse_foreign(_at(root, unit.path) for unit in files)
     for unit in files:
         if not dry_run:
-            _write(unit, root)
+            _write(_at(root, unit.path), unit.text)
         print_human(cell(f"{'would write' if dry_run else 'wrote'} {_at(root, unit.path)}"))
     if not files:
         print_human("everything is up to date")
     if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(layout.program)):
-        print_human(f"note: the user tape2048 must be able to run {layout.program}, unlike in most homes")
+        print_human(f"note: check that the user tape2048 can run {layout.program}: homes are usually private")
     _print_next(instances, user=user)
 
 
-@command.command(
-    "uninstall",
-    short_help="Remove the units; configurations and recordings stay.",
-    examples=["sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user"],
-)
+@command.subcommand("sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user")
 @_common
 @click.option("--dry-run", is_flag=True, help="List the files, and remove nothing.")
 def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
-    """Remove the units, or with --instance only the additional units of that instance.
+    """Remove the units; configurations and recordings stay.
 
-    Configurations and recordings stay. Stop the recorders first.
+    With --instance, remove only the additional units of that instance. Stop the recorders first.
     """
     from tape2048_tools.machine.units import units
 
     layout = _layout(user=user)
     common = [] if instances else [_at(root, unit.path) for unit in units(layout)]
-    names = instances or ("*",)
-    drop_ins = [
-        path
-        for name in names
-        for path in sorted(
-            _at(root, layout.unit_dir).glob(f"tape2048-*@{name}.service.d/50-configuration.conf")
-        )
-    ]
+    drop_ins: list[Path] = []
+    for name in instances or ("*",):
+        pattern = f"tape2048-*@{name}.service.d/50-configuration.conf"
+        drop_ins += sorted(_at(root, layout.unit_dir).glob(pattern))
     found = [path for path in [*common, *drop_ins] if path.exists()]
     _refuse_foreign(found)
     for path in found:
@@ -221,33 +204,30 @@ def _refuse_foreign(paths: Iterable[Path]) -> None:
             )
 
 
-def _write(unit: Unit, root: Path) -> None:
-    from tape2048.errors import UnitsError
+def _write(path: Path, text: str) -> None:
     from tape2048.io.durable import replace_file
 
-    path = _at(root, unit.path)
-    try:
+    with _units_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, unit.text.encode())
-    except OSError as error:
-        raise UnitsError(
-            f"the file cannot be written ({error.strerror})",
-            path=path,
-            hint="run as root (sudo), or with --user for units of your own",
-        ) from error
+        replace_file(path, text.encode())
 
 
 def _remove(path: Path) -> None:
-    from tape2048.errors import UnitsError
-
-    try:
+    with _units_errors(path, "removed"):
         path.unlink()
         if path.parent.name.endswith(".service.d") and not any(path.parent.iterdir()):
             path.parent.rmdir()
+
+
+@contextlib.contextmanager
+def _units_errors(path: Path, done: str) -> Iterator[None]:
+    from tape2048.errors import UnitsError
+
+    try:
+        yield
     except OSError as error:
-        raise UnitsError(
-            f"the file cannot be removed ({error.strerror})", path=path, hint="run as root (sudo)"
-        ) from error
+        hint = "run as root (sudo), or with --user for units of your own"
+        raise UnitsError(f"the file cannot be {done} ({error.strerror})", path=path, hint=hint) from error
 
 
 def _print_next(instances: Sequence[str], *, user: bool) -> None:

@@ -13,10 +13,10 @@ from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
     PATH,
     WORKERS,
-    Group,
     exit_on_findings,
     int_option,
     json_option,
+    new_group,
     options,
     quiet_option,
 )
@@ -57,15 +57,12 @@ _FINAL_BOARDS = click.option(
 _BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
 
 
-@click.group(
-    cls=Group,
-    examples=[
-        "tape2048 dataset build runs/ more.a2pack --output ds",
-        "tape2048 dataset append ds selfplay/",
-        "tape2048 dataset stats ds",
-        "tape2048 dataset filter ds --min-score 50000 --output strong",
-        "tape2048 dataset verify ds",
-    ],
+@new_group(
+    "tape2048 dataset build runs/ more.a2pack --output ds",
+    "tape2048 dataset append ds selfplay/",
+    "tape2048 dataset stats ds",
+    "tape2048 dataset filter ds --min-score 50000 --output strong",
+    "tape2048 dataset verify ds",
 )
 def command() -> None:
     """Build data sets (all steps in one array, runs in SQLite), append to them, filter, check.
@@ -75,12 +72,10 @@ def command() -> None:
     """
 
 
-@command.command(
-    examples=[
-        "tape2048 dataset build runs/ --output ds",
-        "tape2048 dataset build selfplay/ old.a2pack --output ds --shard-rows 100000000 --workers 4",
-        "tape2048 dataset build selfplay/ --output ds --final-boards",
-    ]
+@command.subcommand(
+    "tape2048 dataset build runs/ --output ds",
+    "tape2048 dataset build selfplay/ old.a2pack --output ds --shard-rows 100000000 --workers 4",
+    "tape2048 dataset build selfplay/ --output ds --final-boards",
 )
 @_SOURCES
 @click.option("--output", type=PATH, required=True, metavar="DIR", help="The new data set.")
@@ -100,18 +95,18 @@ def build(
     _build("building", build, sources, **how)
 
 
-@command.command(
-    short_help="Add every run in SOURCES to a data set.",
-    examples=["tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json"],
+@command.subcommand(
+    "tape2048 dataset append ds new-runs/",
+    "tape2048 dataset append ds selfplay/ --json",
 )
 @_DATASET
 @_SOURCES
 @_BUILD_OPTIONS
 def append(*, dataset: Path, sources: Sequence[Path], workers: int | None, **how: Any) -> None:
-    """Add every run in SOURCES to a data set; their ids follow the highest one.
+    """Add every run in SOURCES to a data set.
 
-    Readers find the old data set or the new one, also after a kill. As `build`, it leaves out unreadable
-    runs and then exits with 1.
+    The ids of new runs follow the highest one. Readers find the old data set or the new one, also after a
+    kill. As `build`, it leaves out unreadable runs and then exits with 1.
     """
     from tape2048.conversion.dataset_build import append_dataset
 
@@ -147,14 +142,11 @@ def _build(
     exit_on_findings(built.skipped)
 
 
-@command.command(
-    short_help="Show a data set: counts, scores, lengths, tiles, sources.",
-    examples=["tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50"],
-)
+@command.subcommand("tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50")
 @_DATASET
 @json_option()
 def stats(*, dataset: Path, as_json: bool) -> None:
-    """Show a data set: counts, scores, lengths, tiles, engines, sources.
+    """Show a data set: counts, scores, lengths, tiles, sources.
 
     The time is proportional to the runs; no rows are read.
     """
@@ -164,13 +156,10 @@ def stats(*, dataset: Path, as_json: bool) -> None:
     print_result(document, lambda: _stats_parts(document), as_json=as_json)
 
 
-@command.command(
-    "filter",
-    short_help="Count the selected runs, or write them as a data set.",
-    examples=[
-        "tape2048 dataset filter ds --min-score 50000 --min-tile 4096",
-        "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --output recent",
-    ],
+@command.subcommand(
+    "tape2048 dataset filter ds --min-score 50000 --min-tile 4096",
+    "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --output recent",
+    name="filter",
 )
 @_DATASET
 @click.option("--min-score", type=int, metavar="N", help="Runs with at least this score.")
@@ -198,9 +187,10 @@ def filter_(
     quiet: bool,
     **limits: int | None,
 ) -> None:
-    """Count the runs that meet all conditions, or write them as a new data set (--output).
+    """Count the selected runs, or write them as a data set.
 
-    Bounds are inclusive, except --until. If no run is left, --output writes nothing and exits with 51.
+    A run has to meet all conditions. Bounds are inclusive, except --until. If no run is left, --output writes
+    nothing and exits with 51.
     """
     from tape2048.conversion.dataset_build import write_view
     from tape2048.datasets.dataset import Dataset
@@ -239,17 +229,15 @@ def filter_(
     print_result(document, lambda: [text], as_json=as_json)
 
 
-@command.command(
-    short_help="Check data sets completely.",
-    examples=["tape2048 dataset verify ds", "tape2048 dataset verify ds other --json"],
-)
+@command.subcommand("tape2048 dataset verify ds", "tape2048 dataset verify ds other --json")
 @click.argument("datasets", type=PATH, nargs=-1, required=True)
 @json_option()
 @quiet_option()
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
-    """Check data sets completely: every checksum, every row against the run table and the rules.
+    """Check data sets completely.
 
-    The exit code is 1 if there are findings. If one of the paths is not a directory (73), none is read.
+    This reads every checksum, and every row against the run table and the rules of the game. The exit code is
+    1 if there are findings. If one of the paths is not a directory (73), none is read.
     """
     from tape2048.datasets.verify import verify_dataset
     from tape2048.errors import NotADatasetError

@@ -10,9 +10,9 @@ from tape2048_tools.terminal.click_extras import (
     PATH,
     ROOT_SETTINGS,
     WORKERS,
-    Group,
     exit_on_findings,
     json_option,
+    new_group,
     quiet_option,
 )
 from tape2048_tools.terminal.output import columns, complain, print_json, print_result, printable
@@ -31,16 +31,12 @@ _ENGINES_SHOWN = 3
 _DIGITS_MAX = 100
 
 
-@click.group(
-    cls=Group,
-    # a2pack is a root command, too.
+@new_group(
+    "tape2048 pack pack --input runs/ --output runs.a2pack",
+    "tape2048 pack validate --packfile runs.a2pack",
+    "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
+    "tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
     context_settings=ROOT_SETTINGS,
-    examples=[
-        "tape2048 pack pack --input runs/ --output runs.a2pack",
-        "tape2048 pack validate --packfile runs.a2pack",
-        "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel --steps",
-        "tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/",
-    ],
 )
 def command() -> None:
     """Pack many runs into one read-only file, and read such files.
@@ -49,11 +45,9 @@ def command() -> None:
     """
 
 
-@command.command(
-    examples=[
-        "tape2048 pack pack --input runs/ --output runs.a2pack",
-        "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
-    ]
+@command.subcommand(
+    "tape2048 pack pack --input runs/ --output runs.a2pack",
+    "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
 )
 @click.option("--input", "source", type=PATH, required=True, metavar="DIR", help="Directory of run files.")
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.")
@@ -100,18 +94,15 @@ def pack(*, source: Path, output: Path, align: int, as_json: bool, quiet: bool, 
     exit_on_findings(packed.skipped)
 
 
-@command.command(
-    short_help="Check a pack completely.",
-    examples=[
-        "tape2048 pack validate --packfile runs.a2pack && echo sound",
-        "tape2048 pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
-    ],
+@command.subcommand(
+    "tape2048 pack validate --packfile runs.a2pack && echo sound",
+    "tape2048 pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
 )
 @_PACKFILE
 @json_option()
 @quiet_option()
 def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
-    """Check a pack completely: every checksum, every run, padding and statistics.
+    """Check a pack completely: checksums, runs, padding, statistics.
 
     An invalid pack is named on standard error, with the reason; the exit code is then 2.
     """
@@ -135,14 +126,14 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     print_result(document, lambda: [text], as_json=as_json)
 
 
-@command.command(
-    short_help="Show the statistics of a pack.",
-    examples=["tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"],
+@command.subcommand(
+    "tape2048 pack stats --packfile runs.a2pack",
+    "tape2048 pack stats --packfile x.a2pack --json",
 )
 @_PACKFILE
 @json_option()
 def stats(*, packfile: Path, as_json: bool) -> None:
-    """Show the statistics of a pack: number and lengths of runs, highest tiles, engines."""
+    """Show the statistics of a pack: lengths, highest tiles, engines."""
     found = _document(_open(packfile).stats)
     print_result(found, lambda: [columns(_shown(found))], as_json=as_json)
 
@@ -161,12 +152,9 @@ def _shown(found: dict[str, Any]) -> dict[str, str]:
     return shown
 
 
-@command.command(
-    "to-jsonl",
-    examples=[
-        "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
-        "tape2048 pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
-    ],
+@command.subcommand(
+    "tape2048 pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
+    "tape2048 pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
 )
 @_PACKFILE
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new file.")
@@ -189,16 +177,13 @@ def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, qui
     print_result(document, lambda: [text], as_json=as_json)
 
 
-@command.command(
-    short_help="Write runs to separate files, byte for byte.",
-    examples=["tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/"],
-)
+@command.subcommand("tape2048 pack extract --packfile runs.a2pack --indices 0,5,42 --output some/")
 @_PACKFILE
 @click.option("--indices", required=True, metavar="I,J,...", help="Numbers of runs, from 0.")
 @click.option("--output", type=PATH, required=True, metavar="DIR", help="Directory of the files.")
 @json_option()
 def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> None:
-    """Write runs to separate files, byte for byte as they were packed; nothing is replaced."""
+    """Write runs to separate files, byte for byte; replace nothing."""
     reader = _open(packfile)
     numbers = _numbers(indices, len(reader))
     written = reader.extract(numbers, output)
@@ -206,7 +191,7 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
     print_result({"runs": runs}, lambda: map(printable, written), as_json=as_json)
 
 
-@command.command(examples=["tape2048 pack inspect --packfile runs.a2pack --index 123"])
+@command.subcommand("tape2048 pack inspect --packfile runs.a2pack --index 123")
 @_PACKFILE
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
 @json_option()

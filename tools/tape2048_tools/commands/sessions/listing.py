@@ -36,8 +36,6 @@ SCORES_SESSIONS_MAX = 500
 #: Columns that a narrow terminal leaves out, in this order; the critic's own tiles stay.
 _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
 
-_RECOVERED = "recovered"
-
 
 @new_command(
     "tape2048 list",
@@ -98,17 +96,17 @@ def _lines(
     if scores:
         headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_THRESHOLDS)]
     headings += [">size", *(["note"] if note else [])]
+    named = [(printable(summary.name), summary) for summary in summaries]
+    if len(summaries) > 1:
+        named.append((f"{len(summaries)} sessions", _total(summaries)))
     lines = [
         [
-            printable(summary.name),
+            name,
             *_numbers(summary, scores=scores),
-            *([_RECOVERED if summary.recovered else ""] if note else []),
+            *(["recovered" if summary.recovered else ""] if note else []),
         ]
-        for summary in summaries
+        for name, summary in named
     ]
-    if len(summaries) > 1:
-        total = _numbers(_total(summaries), scores=scores)
-        lines.append([f"{len(summaries)} sessions", *total, *([""] if note else [])])
     kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=gap)
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 

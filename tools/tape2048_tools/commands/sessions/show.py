@@ -78,15 +78,14 @@ def _best(session: Session) -> dict[str, Any] | None:
 def _parts(document: dict[str, Any]) -> list[RenderableType]:
     facts = {key: value for key, value in document["meta"].items() if key not in ("config", "rows", "runs")}
     config = document["meta"].get("config")
-    head = {
+    shown = {
+        "path": document["path"],
         "rows": number(document["rows"]),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
+        **{key: _plain(value) for key, value in facts.items()},
     }
-    parts: list[RenderableType] = [
-        cell(document["name"], style="bold"),
-        columns({"path": document["path"], **head, **{key: _plain(value) for key, value in facts.items()}}),
-    ]
+    parts: list[RenderableType] = [cell(document["name"], style="bold"), columns(shown)]
     if isinstance(config, dict):
         settings = {key: _setting(key, value) for key, value in config.items()}
         parts += ["", cell("settings", style="bold"), columns(settings)]
@@ -122,25 +121,16 @@ def _tiles(document: dict[str, Any]) -> RenderableType:
     most = max(tile["games"] for tile in document["tiles"])
     for tile in document["tiles"]:
         bar = "#" * max(1, round(_BAR_WIDTH * tile["games"] / most))
-        shown.add_row(
-            str(tile["tile"]),
-            number(tile["games"]),
-            share(tile["share"]),
-            share(tile["reach"]),
-            cell(bar, "yellow"),
-        )
+        shares = share(tile["share"]), share(tile["reach"])
+        shown.add_row(str(tile["tile"]), number(tile["games"]), *shares, cell(bar, "yellow"))
     return shown
 
 
 def _labels(document: dict[str, Any]) -> RenderableType:
     shown = table(">label", ">games", ">of games", ">of rows")
     for label in document["labels"]:
-        shown.add_row(
-            str(label["threshold"]),
-            number(label["games"]),
-            share(label["game_share"]),
-            share(label["row_share"]),
-        )
+        shares = share(label["game_share"]), share(label["row_share"])
+        shown.add_row(str(label["threshold"]), number(label["games"]), *shares)
     return shown
 
 
