@@ -128,6 +128,15 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 """
 
+_DIRECTORIES = """\
+StateDirectory=tape2048/%i
+StateDirectoryMode=0750
+WorkingDirectory=%S/tape2048/%i
+# The cache of compiled code: without it, numba would compile at each start.
+CacheDirectory=tape2048
+Environment=NUMBA_CACHE_DIR=%C/tape2048
+"""
+
 _RECORDER = """\
 [Unit]
 Description=tape2048 recorder %i
@@ -166,13 +175,7 @@ Nice=10
 CPUWeight=50
 IOWeight=50
 
-{user}StateDirectory=tape2048/%i
-StateDirectoryMode=0750
-WorkingDirectory=%S/tape2048/%i
-# The cache of compiled code: without it, numba would compile at each start.
-CacheDirectory=tape2048
-Environment=NUMBA_CACHE_DIR=%C/tape2048
-
+{user}{directories}
 {hardening}
 [Install]
 WantedBy=tape2048.target
@@ -192,12 +195,7 @@ MemoryMax=1G
 TasksMax=16
 TimeoutStartSec=30min
 
-{user}StateDirectory=tape2048/%i
-StateDirectoryMode=0750
-WorkingDirectory=%S/tape2048/%i
-CacheDirectory=tape2048
-Environment=NUMBA_CACHE_DIR=%C/tape2048
-
+{user}{directories}
 {hardening}"""
 
 _TIMER = """\
@@ -233,6 +231,7 @@ def units(layout: Layout) -> list[Unit]:
         "program": layout.program,
         "config": "%E/tape2048/%i.toml",
         "stop": STOP_TIMEOUT_S,
+        "directories": _DIRECTORIES,
         "hardening": hardening.format(protect_home="read-only" if in_home else "yes"),
         # Not DynamicUser=: no other user can enter the directory above its files.
         "user": "" if layout.user else "User=tape2048\nGroup=tape2048\n",

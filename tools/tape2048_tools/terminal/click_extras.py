@@ -45,12 +45,12 @@ def int_option(
     return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
 
 
+WORKERS = int_option("--workers", "Number of threads.  [default: one for each core]", least=1)
+
+
 def json_option(text: str = "Print one JSON document.") -> Callable[[Any], Any]:
     """Return the flag that has a command print JSON."""
     return click.option("--json", "as_json", is_flag=True, help=text)
-
-
-WORKERS = int_option("--workers", "Number of threads.  [default: one for each core]", least=1)
 
 
 def quiet_option(text: str = "Show no progress bar.") -> Callable[[Any], Any]:
@@ -63,11 +63,15 @@ def force_option(what: str) -> Callable[[Any], Any]:
     return click.option("--force", is_flag=True, help=f"Replace {what} if it exists.")
 
 
-#: Directory and instance of a running recorder.
-running_recorder = options(
-    click.argument("directory", type=PATH, default="selfplay"),
-    click.option("--instance", metavar="TEXT", help="Name of the recorder, if several run in the directory."),
-)
+def running_recorder(timeout_text: str, timeout_s: float | None = None) -> Callable[[Any], Any]:
+    """Return the options that select a running recorder and limit the time to wait for it."""
+    shown: dict[str, Any] = {} if timeout_s is None else {"default": timeout_s, "show_default": True}
+    seconds = click.FloatRange(min=0)
+    return options(
+        click.argument("directory", type=PATH, default="selfplay"),
+        click.option("--instance", metavar="TEXT", help="Name of the recorder, if several run there."),
+        click.option("--timeout-s", metavar="SECONDS", type=seconds, help=timeout_text, **shown),
+    )
 
 
 def exit_on_findings(found: object) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from tape2048_tools.terminal.click_extras import exit_on_findings, json_option, new_command, running_recorder
 from tape2048_tools.terminal.output import complain, print_human, print_json, printable
 
@@ -18,15 +16,7 @@ if TYPE_CHECKING:
     "tape2048 rotate /data/selfplay --instance gpu0",
     'tape2048 show "$(tape2048 rotate selfplay)"',
 )
-@running_recorder
-@click.option(
-    "--timeout-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=600.0,
-    show_default=True,
-    help="Longest time to wait.",
-)
+@running_recorder("Longest time to wait.", 600.0)
 @json_option("Print one JSON document: the path, or null.")
 def command(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
     """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.

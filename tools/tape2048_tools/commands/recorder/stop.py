@@ -18,18 +18,12 @@ if TYPE_CHECKING:
     "tape2048 stop /data/selfplay --instance gpu0 --now",
     "tape2048 stop selfplay --timeout-s 300",
 )
-@running_recorder
+@running_recorder("Longest time to wait; the recorder continues to stop after that.  [default: unlimited]")
 @click.option(
     "--drain/--now",
     default=True,
     help="Finish the games in play first (default; at most drain_timeout_s), or drop them and the finished "
     "games that workers have not written (at most those of flush_s).",
-)
-@click.option(
-    "--timeout-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    help="Longest time to wait; the recorder continues to stop after that.  [default: unlimited]",
 )
 @json_option("Print one JSON document: the last status.")
 def command(
