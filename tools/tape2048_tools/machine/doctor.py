@@ -28,8 +28,9 @@ from tape2048_tools.machine.probe import MEGABYTE, Machine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: Status, finding and hint; None: nothing to report.
-    Result = tuple[Literal["ok", "warn", "fail"], str, str | None] | None
+    Status = Literal["ok", "warn", "fail"]
+    #: Status, finding, and perhaps a hint; None: nothing to report.
+    Result = tuple[Status, str] | tuple[Status, str, str] | None
     CheckFunction = Callable[[RecorderConfig, Machine], Result]
 
 #: Kinds of file systems, by the name in ``/proc/self/mountinfo``.
@@ -104,10 +105,10 @@ def examine(config_path: Path | None = None, machine: Machine | None = None) -> 
         try:
             result = check(config, machine)
         except Exception as error:  # noqa: BLE001 - report the failure and go on with the other checks
-            result = ("warn", f"cannot be determined: {error}", None)
+            result = "warn", f"cannot be determined: {error}"
         if result is not None:
-            status, found, hint = result
-            done.append(Check(status, name, found, hint))
+            status, *words = result
+            done.append(Check(status, name, *words))
     return done
 
 
@@ -139,12 +140,8 @@ def _out_dir(config: RecorderConfig, _: Machine) -> Result:
     owner = nearest.stat().st_uid
     if directory.exists() and owner != user:
         found = f"{nearest} belongs to user {owner}, this is {user}"
-        return (
-            "warn",
-            found,
-            "run the recorder as its owner, so that the owner's tools can manage its sessions",
-        )
-    return "ok", f"{directory} is writable" + ("" if directory.exists() else " (will be created)"), None
+        return "warn", found, "run the recorder as the owner, whose tools can then manage its sessions"
+    return "ok", f"{directory} is writable" + ("" if directory.exists() else " (will be created)")
 
 
 @_check("file system")
@@ -160,7 +157,7 @@ def _file_system(config: RecorderConfig, machine: Machine) -> Result:
     if kind in LAYERED:
         found = f"{kind}: a container's own layer, lost with the container"
         return "warn", found, "mount a volume at out_dir"
-    return "ok", kind, None
+    return "ok", kind
 
 
 def _session_bytes(config: RecorderConfig) -> int:
@@ -180,16 +177,16 @@ def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     if free < wanted:
         found = f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}"
         return "warn", found, "free some space, set a [retention], or lower rotate_steps"
-    return "ok", f"{free:,.0f} MB", None
+    return "ok", f"{free:,.0f} MB"
 
 
 @_check("inodes")
 def _inodes(config: RecorderConfig, machine: Machine) -> Result:
     status = machine.statvfs(_nearest(Path(config.out_dir)))
     if not status.f_files:
-        return "ok", "no limit", None
+        return "ok", "no limit"
     if status.f_favail >= 1000:
-        return "ok", f"{status.f_favail:,} left", None
+        return "ok", f"{status.f_favail:,} left"
     hint = "merge small sessions (tape2048 merge), or remove files"
     return "fail" if status.f_favail < 20 else "warn", f"{status.f_favail} left; a session needs 4", hint
 
@@ -208,7 +205,7 @@ def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
     if machine.filesystem(_nearest(directory))[0] in VOLATILE:
         found = f"{directory} is in memory: the first start after a boot compiles again"
         return "warn", found, "set NUMBA_CACHE_DIR to a directory on a disk"
-    return "ok", str(directory), None
+    return "ok", str(directory)
 
 
 @_check("open files")
@@ -218,7 +215,7 @@ def _open_files(config: RecorderConfig, machine: Machine) -> Result:
     if files is not None and files < needed:
         found = f"{files}; {counted(config.worker_count, 'worker')} need {needed}"
         return "fail", found, "raise LimitNOFILE, or ulimit -n"
-    return "ok", "no limit" if files is None else f"{files:,}", None
+    return "ok", "no limit" if files is None else f"{files:,}"
 
 
 @_check("file size")
@@ -248,7 +245,7 @@ def _memory(config: RecorderConfig, machine: Machine) -> Result:
     )
     if free < wanted:
         return "fail" if free < wanted / 2 else "warn", found, "lower workers, or provide more memory"
-    return "ok", found, None
+    return "ok", found
 
 
 @_check("stop timeout")
@@ -258,7 +255,7 @@ def _stop_timeout(config: RecorderConfig, machine: Machine) -> Result:
     if text is None:
         found = f"unknown ({STOP_TIMEOUT_ENV}); draining takes up to {config.drain_timeout_s:.0f} s"
         if needed <= SYSTEMD_STOP_S:
-            return "ok", found, None
+            return "ok", found
         found = f"{found}; systemd kills after {SYSTEMD_STOP_S:.0f} s"
         return "warn", found, f"TimeoutStopSec={needed:.0f} in the unit"
     try:
@@ -266,7 +263,7 @@ def _stop_timeout(config: RecorderConfig, machine: Machine) -> Result:
     except ValueError:
         return "warn", f"found {text!r}, expected seconds", "write plain seconds"
     if seconds >= needed:
-        return "ok", f"{seconds:.0f} s", None
+        return "ok", f"{seconds:.0f} s"
     found = f"{seconds:.0f} s; draining takes up to {config.drain_timeout_s:.0f} s, and publishing some more"
     return "fail", found, f"TimeoutStopSec={needed:.0f} in the unit, or a shorter drain_timeout_s"
 
@@ -279,7 +276,7 @@ def _clock(_: RecorderConfig, machine: Machine) -> Result:
         return "fail", f"it shows {time.ctime(now)}", "set it: sessions are named after their start"
     if synchronised is False:
         return "warn", "not synchronised", "enable systemd-timesyncd, chrony or the host's clock"
-    return "ok", "synchronised" if synchronised else "unknown whether it is synchronised", None
+    return "ok", "synchronised" if synchronised else "unknown whether it is synchronised"
 
 
 @_check("monotonic clock")
@@ -316,7 +313,7 @@ def _compiler(_: RecorderConfig, machine: Machine) -> Result:
         import numba  # noqa: F401 - its import refuses a NumPy that it does not support
     except ImportError as error:
         return "fail", f"{text}: {error}", upgrade
-    return "ok", f"{text}, Python {platform.python_version()}", None
+    return "ok", f"{text}, Python {platform.python_version()}"
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -327,14 +324,14 @@ def _release(version: str) -> tuple[int, ...]:
 def _processor(_: RecorderConfig, machine: Machine) -> Result:
     kind = platform.machine()
     if kind != "x86_64":
-        return "ok", kind, None
+        return "ok", kind
     features = machine.cpu_features()
     missing = [name for name in ("avx2", "bmi2", "popcnt") if name not in features]
     if missing:
         hint = "players run slower than the README's figures; pass the host's CPU through"
         return "warn", f"without {', '.join(missing)}", hint
     more = [name for name in ("avx512f", "avx512vbmi") if name in features]
-    return "ok", ", ".join(["avx2, bmi2", *more]), None
+    return "ok", ", ".join(["avx2, bmi2", *more])
 
 
 @_check("cores")
@@ -342,14 +339,14 @@ def _cores(config: RecorderConfig, machine: Machine) -> Result:
     cores = machine.cores()
     if config.workers > cores:
         return "warn", f"{cores} for {config.workers} workers", "workers = 0 takes one for each core"
-    return "ok", f"{cores} for {counted(config.worker_count, 'worker')}", None
+    return "ok", f"{cores} for {counted(config.worker_count, 'worker')}"
 
 
 @_check("torch")
 def _torch(_: RecorderConfig, machine: Machine) -> Result:
     version = machine.version("torch")
     if version is None:
-        return "ok", "not installed (recording and reading do not need it)", None
+        return "ok", "not installed (recording and reading do not need it)"
     try:
         import torch
 
@@ -360,4 +357,4 @@ def _torch(_: RecorderConfig, machine: Machine) -> Result:
     if not devices and Path("/dev/nvidiactl").exists():
         found = f"{version}: a GPU is present but unusable"
         return "warn", found, "match the driver (nvidia-smi) and torch's CUDA"
-    return "ok", f"{version}, {', '.join(devices) or 'without CUDA'}", None
+    return "ok", f"{version}, {', '.join(devices) or 'without CUDA'}"

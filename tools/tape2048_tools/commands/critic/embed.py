@@ -17,7 +17,6 @@ from tape2048_tools.terminal.output import print_result, printable, table
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import RenderableType
 
     from tape2048.session.session import Session
@@ -97,7 +96,7 @@ def command(
     chosen = local_device(device)
     found = _sessions(sources)
     if dry_run:
-        _print_plan(found, opened, chosen, batch_rows, share, as_json=as_json)
+        _print_plan(found, opened, device=chosen, batch_rows=batch_rows, shares=share[1], as_json=as_json)
         return
     how |= {"device": chosen, "batch_rows": batch_rows, "share": share}
     report = [_embed(session, opened, **how) for session in found]
@@ -162,13 +161,7 @@ def _embed(session: Session, tower: OpenTower, **how: Any) -> dict[str, Any]:
 
 
 def _print_plan(
-    found: list[Session],
-    tower: OpenTower,
-    device: torch.device,
-    batch_rows: int,
-    share: tuple[int, int],
-    *,
-    as_json: bool,
+    found: list[Session], tower: OpenTower, *, device: Any, batch_rows: int, shares: int, as_json: bool
 ) -> None:
     from tape2048.base.text import counted
     from tape2048.torch.embedding import tower_rate, tower_width
@@ -185,12 +178,12 @@ def _print_plan(
         "bytes": 2 * rows * width,
         "device": str(device),
         "rows_per_s": round(rate, 1),
-        "seconds": round(rows / share[1] / rate, 3),
+        "seconds": round(rows / shares / rate, 3),
     }
     text = (
         f"{counted(rows, 'row')} of {counted(len(found), 'session')}, D = {width}: "
         f"{size(facts['bytes'])}; at {number(rate)} rows/s on {device}, "
-        + (f"each of {share[1]} shares takes " if share[1] > 1 else "")
+        + (f"each of {shares} shares takes " if shares > 1 else "")
         + f"about {duration(facts['seconds'])}. Nothing was written."
     )
     print_result(facts, lambda: [text], as_json=as_json)

@@ -37,11 +37,7 @@ if TYPE_CHECKING:
     metavar="PART",
     help="Part of the games: val (or validation), test, train or all.  [default: test, or val]",
 )
-@click.option(
-    "--where",
-    metavar="SQL",
-    help="Condition on runs, such as id >= 3000.",
-)
+@click.option("--where", metavar="SQL", help="Condition on runs, such as id >= 3000.")
 @click.option(
     "--by",
     type=click.Choice(["moves", "tile", "progress"]),

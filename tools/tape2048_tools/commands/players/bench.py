@@ -31,10 +31,7 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
 @click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes, with commas.")
 @click.option("--seconds", default=2.0, show_default=True, help="Seconds of measurement for each.")
 @click.option(
-    "--method",
-    default="argmax",
-    show_default=True,
-    help="Sampling: argmax, softmax, top_k or top_p.",
+    "--method", default="argmax", show_default=True, help="Sampling: argmax, softmax, top_k or top_p."
 )
 @json_option()
 def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:

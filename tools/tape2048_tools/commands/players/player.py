@@ -108,11 +108,7 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
     for text, player in made:
         with progress_bar(text) as progress:
             found[text] = evaluate(
-                player,
-                games=games,
-                seed=seed,
-                threads=threads or available_cores(),
-                progress=progress,
+                player, games=games, seed=seed, threads=threads or available_cores(), progress=progress
             )
     document = {"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)}
     print_result(document, lambda: [_table(found)], as_json=as_json)

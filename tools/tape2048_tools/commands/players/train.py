@@ -30,11 +30,7 @@ _SECOND_SIGNAL_S = 0.25
 )
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @click.option("--preset", help="Shipped configuration: default, fast or strong.")
-@click.option(
-    "--out",
-    type=PATH,
-    help="Directory of the training; a stopped one is resumed.",
-)
+@click.option("--out", type=PATH, help="Directory of the training; a stopped one is resumed.")
 @click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
 @click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")
 @click.option("--seed", metavar="N", help="Seed of the games; reproducible with a single thread.")

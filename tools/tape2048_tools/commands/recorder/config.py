@@ -65,10 +65,7 @@ def _document(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-@command.subcommand(
-    "tape2048 config init",
-    "tape2048 config init /etc/tape2048/recorder.toml --force",
-)
+@command.subcommand("tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force")
 @click.argument("path", type=PATH, default="recorder.toml")
 @force_option("PATH")
 def init(*, path: Path, force: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
-from tape2048_tools.terminal.output import cell, complain, print_human, print_json, printable
+from tape2048_tools.terminal.output import cell, complain, print_result, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,23 +70,16 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
         finally:
             lock.close()
     errors = [message for level, message in collected.events if level == "error"]
-    if as_json:
-        print_json(
-            {
-                "root": str(directory),
-                "recovered": [str(path) for path in found],
-                "events": [{"level": level, "message": message} for level, message in collected.events],
-            }
-        )
-    else:
-        print_human(
-            *(cell(f"{level}: {message}") for level, message in collected.events),
-            cell(
-                f"{directory}: {counted(len(found), 'session')} recovered"
-                if found
-                else f"{directory}: nothing {'could be recovered' if errors else 'to recover'}"
-            ),
-        )
+    result = "nothing could be recovered" if errors else "nothing to recover"
+    if found:
+        result = f"{counted(len(found), 'session')} recovered"
+    lines = [*(f"{level}: {message}" for level, message in collected.events), f"{directory}: {result}"]
+    document = {
+        "root": str(directory),
+        "recovered": [str(path) for path in found],
+        "events": [{"level": level, "message": message} for level, message in collected.events],
+    }
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
     exit_on_findings(errors)
 
 

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
 @click.option(
-    "--player",
-    default="ntuple",
-    metavar="PLAYER",
-    help="Player with its parameters.  [default: ntuple]",
+    "--player", default="ntuple", metavar="PLAYER", help="Player with its parameters.  [default: ntuple]"
 )
 @click.option("--replace", is_flag=True, help="Replace values that exist.")
 @conversion_options

@@ -49,9 +49,7 @@ _SHARD_ROWS = int_option(
     "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
 )
 _FINAL_BOARDS = click.option(
-    "--final-boards",
-    is_flag=True,
-    help="Replay games of sessions for exact final boards.",
+    "--final-boards", is_flag=True, help="Replay games of sessions for exact final boards."
 )
 #: The options at the end of ``build`` and ``append``.
 _BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
@@ -95,10 +93,7 @@ def build(
     _build("building", build, sources, **how)
 
 
-@command.subcommand(
-    "tape2048 dataset append ds new-runs/",
-    "tape2048 dataset append ds selfplay/ --json",
-)
+@command.subcommand("tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json")
 @_DATASET
 @_SOURCES
 @_BUILD_OPTIONS
@@ -320,9 +315,8 @@ def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:
             quantiles.add_row(name, *(number(value) for value in document[name].values()))
         shown = table(">highest tile", ">runs", ">share", ">reached")
         for tile in document["tiles"]:
-            shown.add_row(
-                str(tile["tile"]), number(tile["games"]), share(tile["share"]), share(tile["reach"])
-            )
+            shares = share(tile["share"]), share(tile["reach"])
+            shown.add_row(str(tile["tile"]), number(tile["games"]), *shares)
         engines = table("engine", ">runs")
         for name, count in sorted(document["engines"].items(), key=lambda item: -item[1]):
             engines.add_row(cell(name or "(none)"), number(count))

@@ -127,8 +127,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 
 
 @command.subcommand(
-    "tape2048 pack stats --packfile runs.a2pack",
-    "tape2048 pack stats --packfile x.a2pack --json",
+    "tape2048 pack stats --packfile runs.a2pack", "tape2048 pack stats --packfile x.a2pack --json"
 )
 @_PACKFILE
 @json_option()

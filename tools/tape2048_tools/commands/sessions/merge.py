@@ -16,7 +16,7 @@ from tape2048_tools.terminal.click_extras import (
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
-from tape2048_tools.terminal.output import cell, print_human, print_json
+from tape2048_tools.terminal.output import cell, print_result
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     help="Directory of the new session, which gets the name of the earliest one.",
 )
 @click.option(
-    "--remove",
-    is_flag=True,
-    help="Remove the originals after publishing, except those being read.",
+    "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
 )
 @json_option("Print one JSON document: the new session, the removed ones.")
 @quiet_option()
@@ -60,28 +58,23 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
         merged = merge_sessions(sessions, out_dir, progress=progress)
     removed = _remove(sessions) if remove else []
     staying = [outcome for outcome in removed if not outcome.gone]
-    if as_json:
-        print_json(
-            {
-                "path": str(merged.path),
-                "sessions": merged.sessions,
-                "rows": merged.rows,
-                "games": merged.runs,
-                "bytes": merged.bytes,
-                "renumbered": merged.renumbered,
-                "removed": [str(outcome.path) for outcome in removed if outcome.gone],
-                "not_removed": [{"path": str(outcome.path), "why": _why(outcome)} for outcome in staying],
-            }
-        )
-    else:
-        counts = (merged.sessions, "session"), (merged.runs, "game"), (merged.rows, "row")
-        what = ", ".join(counted(count, noun) for count, noun in counts)
-        ids = "; games are renumbered" if merged.renumbered else ""
-        gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
-        print_human(
-            cell(f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}"),
-            *(cell(f"not removed: {outcome.path}: {_why(outcome)}") for outcome in staying),
-        )
+    document = {
+        "path": str(merged.path),
+        "sessions": merged.sessions,
+        "rows": merged.rows,
+        "games": merged.runs,
+        "bytes": merged.bytes,
+        "renumbered": merged.renumbered,
+        "removed": [str(outcome.path) for outcome in removed if outcome.gone],
+        "not_removed": [{"path": str(outcome.path), "why": _why(outcome)} for outcome in staying],
+    }
+    counts = (merged.sessions, "session"), (merged.runs, "game"), (merged.rows, "row")
+    what = ", ".join(counted(count, noun) for count, noun in counts)
+    ids = "; games are renumbered" if merged.renumbered else ""
+    gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
+    lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}"]
+    lines += [f"not removed: {outcome.path}: {_why(outcome)}" for outcome in staying]
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
     exit_on_findings(staying)
 
 
