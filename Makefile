@@ -62,7 +62,6 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 
 docs: $(VENV)/.installed-dev ## Write what is made from the sources anew: README tables, systemd/, the picture of the rooms.
 	$(BIN)/python -m tape2048_tools.options
-	$(BIN)/python -m tape2048_tools.options.errors
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.rooms
 

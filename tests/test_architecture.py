@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 from tape2048 import errors
-from tape2048_tools.options.errors import error_tree
+from tape2048_tools.options.reference import error_tree
 
 from .rooms import (
     CHECKOUT,

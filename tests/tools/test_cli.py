@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import pty
 import resource
@@ -22,7 +21,7 @@ import pytest
 from tape2048 import errors
 from tape2048._version import __version__
 from tape2048_tools import cli
-from tape2048_tools.options.errors import error_tree
+from tape2048_tools.options.reference import error_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -338,17 +337,16 @@ def test_a_stream_that_is_closed_takes_what_is_written(
 
 
 def test_json_is_one_document_and_text_has_no_control_characters(
-    process: Process, root: Path, session: Path
+    tape: Tape, root: Path, session: Path
 ) -> None:
-    for args in (["list", str(root)], ["show", str(session)], ["validate", str(root)], ["config", "show"]):
-        plain = process(*args)
-        assert plain.returncode == 0, plain.stderr
-        assert plain.stderr == ""
-        assert "\x1b" not in plain.stdout
-        assert all(line == line.rstrip() for line in plain.stdout.splitlines())
-        document = process(*args, "--json")
-        assert isinstance(json.loads(document.stdout), dict)
-        assert document.stderr == ""
+    for args in (["list", root], ["show", session], ["validate", root], ["config", "show"]):
+        plain = tape(*args)
+        assert (plain.code, plain.err) == (0, "")
+        assert "\x1b" not in plain.out
+        assert all(line == line.rstrip() for line in plain.out.splitlines())
+        document = tape(*args, "--json")
+        assert isinstance(document.json, dict)
+        assert document.err == ""
 
 
 def test_an_output_that_takes_ascii_alone_gets_escapes(

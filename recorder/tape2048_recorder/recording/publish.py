@@ -154,7 +154,9 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
     """
     with storage_errors(partial, "recovering a session"):
         stage = stage_of(partial)
-        if not stands(stage / STAGED):  # published and killed before the shell was removed, or just begun
+        if not path_exists(
+            stage / STAGED
+        ):  # published and killed before the shell was removed, or just begun
             _remove(partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
         try:

@@ -15,7 +15,7 @@ from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective, load_config
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.commands.recorder import config, record
-from tape2048_tools.options.reference import markdown_table, sample_toml
+from tape2048_tools.options.reference import sample_toml, settings_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def test_show_json_is_what_a_session_records(tape: Tape) -> None:
 
 
 def test_show_markdown_is_the_reference_table(tape: Tape) -> None:
-    assert tape("config", "show", "--markdown").out == markdown_table()
+    assert tape("config", "show", "--markdown").out == settings_table()
 
 
 @pytest.mark.parametrize(

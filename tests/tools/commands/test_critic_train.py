@@ -97,7 +97,7 @@ def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
     ]
     assert halves[0]["model_sha"] == facts["model_sha"]
     again = tape("embed", "selfplay", "--tower", "critic/best")
-    assert again.out.count("was there") == 2
+    assert again.out.count("was complete") == 2
 
     probe = (
         "critic",
@@ -269,12 +269,12 @@ def progress(**changes: Any) -> Any:
 def test_the_panel_tells_how_it_stands() -> None:
     from rich.console import Console
 
-    from tape2048_tools.views.critic_training import CriticView
+    from tape2048_tools.views.critic_training import critic_view
     from tape2048_tools.views.live import LiveView
 
-    live, view = LiveView("tape2048 critic train: some\x1bwhere"), CriticView(CriticConfig())
+    live, view = LiveView("tape2048 critic train: some\x1bwhere"), critic_view(CriticConfig())
     for loss in (0.5, 0.4, float("nan"), 0.34567):
-        drawn = live.draw(view._shown(progress(loss=loss)))
+        drawn = live.draw(view.describe(progress(loss=loss)))
     console = Console(width=110, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     with console.file:
         console.print(drawn)
@@ -282,14 +282,14 @@ def test_the_panel_tells_how_it_stands() -> None:
     for said in ("120 of 1,000 steps", "1.20", "4.32k rows/s", "1.2% waiting for data", "1:05", "3:28 left",
                  "0.34567   █▃▁", "best at step 100", "8192 0.9100   32768 -", "some\\x1bwhere"):  # fmt: skip
         assert said in text, text
-    assert live.draw(view._shown(progress(val_loss=None, rows_per_s=0.0))) is not None
+    assert live.draw(view.describe(progress(val_loss=None, rows_per_s=0.0))) is not None
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    from tape2048_tools.views.critic_training import CriticView
+    from tape2048_tools.views.critic_training import critic_view
 
     for quiet in (True, False):
-        with CriticView(CriticConfig(), quiet=quiet) as view:
+        with critic_view(CriticConfig(), quiet=quiet) as view:
             view.view._next = min(view.view._next, 0.0 if not quiet else view.view._next)
             view.progress(progress())
             view.event("an event")

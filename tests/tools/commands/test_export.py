@@ -91,9 +91,9 @@ def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhe
         (["--format", "csv"], "'csv' is not one of"),
         ([], "--format"),
         (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
-        (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles with commas"),
+        (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles separated by commas"),
         (["--format", "parquet", "--output", "-"], "only jsonl can go to a pipe"),
-        (["--format", "jsonl", "--compression", "zstd"], "jsonl has none"),
+        (["--format", "jsonl", "--compression", "zstd"], "jsonl supports none"),
     ],
 )
 def test_wrong_usage(tape: Tape, session: Path, elsewhere: Path, arguments: list[str], message: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tape2048 import errors
 from tape2048_tools.cli import run
-from tape2048_tools.sessions.summary import directory_bytes
+from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

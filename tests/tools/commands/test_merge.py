@@ -73,7 +73,7 @@ def test_merging_keeps_the_originals_unless_told(tape: Tape, halves: list[Path],
     done = tape("merge", *halves, "--out", tmp_path / "out")
     assert done.code == 0
     assert "2 sessions, 4 games, 200 rows" in done.out
-    assert "numbered anew" in done.out
+    assert "renumbered" in done.out
     assert len(sessions(halves[0].parent)) == 2
 
 
@@ -85,7 +85,7 @@ def test_sessions_that_are_not_there_are_refused_alike_with_remove(
     plain = tape("merge", *paths, "--out", tmp_path)
     done = tape("merge", *paths, "--out", tmp_path, "--remove")
     assert (done.code, done.err) == (plain.code, plain.err)
-    assert "may not be removed" not in done.err
+    assert "cannot be removed" not in done.err
 
 
 def test_an_original_that_is_read_stays_and_is_said(tape: Tape, halves: list[Path], tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
     done = tape("recover", root, "--instance", "other")
     assert (done.code, done.err) == (
         0,
-        f"{root}: nobody recorded here as instance 'other'; those that did: default\n",
+        f"{root}: no recorder of instance 'other' ever ran here; found: default\n",
     )
     assert partial.is_dir()
     done = tape("recover", root)

@@ -213,7 +213,7 @@ def test_inspect(a2pack: A2pack, packfile: Path) -> None:
 def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_path: Path) -> None:
     done = a2pack("pack", "--input", root, "--output", tmp_path / "x.a2pack")
     assert done.code == errors.NoRunsError.exit_code
-    assert "hint: `tape2048 convert` packs what is in sessions" in done.err
+    assert "hint: `tape2048 convert` packs the runs of sessions" in done.err
 
 
 @pytest.mark.parametrize("command", ["pack", "validate", "to-jsonl"])

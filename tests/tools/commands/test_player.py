@@ -215,7 +215,7 @@ def test_quantise_says_where_steps_are_coarser(tape: Tape, tmp_path: Path, netwo
     network.table[5] = 1e6
     save_network(network, tmp_path / "wide", compress=False)
     done = tape("player", "quantise", tmp_path / "wide", tmp_path / "out", "--step", "1")
-    assert "up to 30.5 where a table's range asks for it" in done.out
+    assert "up to 30.5 for tables with a wide range" in done.out
 
 
 def test_quantise_calls_no_step_coarser_that_float32_rounds(tape: Tape, exact: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_by_number_the_oldest_go_and_the_newest_of_each_model_stay(tape: Tape, m
 def test_a_tag_that_no_session_has_is_said(tape: Tape, many: Path) -> None:
     done = tape("prune", many, "--tag", "nope", "--tag", "a", "--max-sessions", 5, "--json")
     assert (done.code, done.json["sessions"]) == (0, [])
-    assert done.err == "no session that may go has the tag 'nope': `tape2048 list` shows the names\n"
+    assert done.err == "no removable session has the tag 'nope': `tape2048 list` shows the names\n"
     assert tape("prune", many, "--tag", "a", "--max-sessions", 5).err == ""
 
 
@@ -216,7 +216,7 @@ def test_limits_of_the_file(tape: Tape, many: Path, tmp_path: Path) -> None:
         f'out_dir = "{many}"\n[retention]\nmax_sessions = 7\n'
         "[retention.tags.b]\nmax_sessions = 1\nkeep_last = 0\n"
     )
-    assert tape("prune", "--config", config, "--dry-run").out.count("would go") == 3 + 1
+    assert tape("prune", "--config", config, "--dry-run").out.count("would be removed") == 3 + 1
     assert tape("prune", "--config", config).code == 0
     assert left(many) == [2, 3, 5, 6, 7, 8]
     assert tape("prune", "--config", config, "--max-sessions", "off").code == 0
@@ -290,7 +290,7 @@ def test_what_is_read_stays_and_the_next_goes(tape: Tape, many: Path) -> None:
     session = Session.open(many / name(1))
     done = tape("prune", many, "--max-sessions", 5)
     assert done.code == 0
-    assert f"left since it is read: {name(1)}" in done.out
+    assert f"kept, as it is being read: {name(1)}" in done.out
     assert left(many) == [1, 5, 6, 7, 8]
     assert tape("prune", many, "--max-sessions", 4, "--json").json["read"] == [name(1)]
     del session

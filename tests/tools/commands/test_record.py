@@ -93,32 +93,25 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
         (["--player", "random:depth=1"], 78, "takes no 'depth'"),
         (["--rotate-steps", "0"], 78, "--rotate-steps"),
         (["--no-such-flag"], 2, "No such option"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(
-    tape: Callable[..., Outcome], args: list[str], code: int, said: str
-) -> None:
-    done = tape("record", *args)
-    assert done.code == code, done.err
-    assert said in done.err
-    assert done.out == ""
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
         (["--out-dir", "a_file"], 31, "expected a directory"),
         (["--out-dir", "a_file/below"], 31, "a_file"),
         (["--min-free-mb", "1000000000"], 32, "min_free_mb"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(tmp_path: Path, args: list[str], code: int, said: str) -> None:
+def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and parameters
+    tape: Callable[..., Outcome],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
     (tmp_path / "a_file").touch()
-    done = record(*args, cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    done = tape("record", *args)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert done.out == ""
 
 
 def test_durations_and_rates_read_well() -> None:
@@ -245,7 +238,7 @@ def test_dropped_games_are_not_said_to_be_in_play() -> None:
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"], games_dropped=36)
     out = io.StringIO()
     Console(file=out, width=120).print(summary_parts(some)[0])
-    assert "36 games that workers had: not begun, in play, or finished and not yet written" in out.getvalue()
+    assert "36 games of the workers: not begun, in play, or finished and not yet written" in out.getvalue()
 
 
 class ClosedTerminal(io.StringIO):

@@ -22,7 +22,7 @@ from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Progress
 from tape2048_tools.commands.players import train
 from tape2048_tools.views.live import LiveView, sparkline
-from tape2048_tools.views.ntuple_training import TrainingView, draw_curve, training_summary
+from tape2048_tools.views.ntuple_training import draw_curve, training_summary, training_view
 
 from ..on_terminal import stopped_on_terminal
 
@@ -141,8 +141,8 @@ def test_a_preset_names_the_default_that_it_does_not_have(tape: Tape) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        ([], 2, "either a --config file or a --preset"),
-        (["--config", "player.toml", "--preset", "default"], 2, "either a --config file or a --preset"),
+        ([], 2, "either --config FILE or --preset NAME"),
+        (["--config", "player.toml", "--preset", "default"], 2, "either --config FILE or --preset NAME"),
         (["--config", "player.toml"], 2, "--out DIR"),
         (["--preset", "huge", "--out", "out"], 78, "one of: default, fast"),
         (["--config", "none.toml", "--out", "out"], 78, "none.toml"),
@@ -193,7 +193,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_well(
     assert "2 threads" in text
     assert "moves/s" in text
     assert "checkpoint at" in text
-    assert "stopped; the same command goes on" in text
+    assert "stopped; the same command resumes it" in text
     assert "Traceback" not in text
     assert (tmp_path / "out/checkpoint.safetensors").exists()
 
@@ -222,7 +222,7 @@ def test_a_second_signal_is_one_that_comes_later(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    with TrainingView(TrainingConfig(), "out") as view:
+    with training_view(TrainingConfig(), "out") as view:
         view.view._next = 0
         view.progress(progress())
         view.progress(progress())
@@ -236,7 +236,7 @@ def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[str]) -> None:
-    view = TrainingView(TrainingConfig(), "out")
+    view = training_view(TrainingConfig(), "out")
     for changes in ({"games": 0, "moves_per_s": 0.0}, {"games": 800}):  # ..., just gone on from a checkpoint
         view.view._next = 0
         view.progress(progress(mean_score=float("nan"), **changes))
@@ -247,9 +247,9 @@ def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[
 
 
 def test_the_panel_has_a_curve() -> None:
-    live, view = LiveView("tape2048 train-player: out"), TrainingView(TrainingConfig(), "out")
+    live, view = LiveView("tape2048 train-player: out"), training_view(TrainingConfig(), "out")
     for score in (100.0, float("nan"), 200.0):
-        drawn = live.draw(view._shown(progress(mean_score=score)))
+        drawn = live.draw(view.describe(progress(mean_score=score)))
     out = io.StringIO()
     Console(file=out, width=100).print(drawn)
     assert "mean 200   ▁█" in out.getvalue()
@@ -262,12 +262,12 @@ def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[
     empty = progress(games=0, moves=0, mean_score=float("nan"), reach=dict.fromkeys(progress().reach, 0.0))
     print_human(*training_summary(empty, done=False, network=Path("a/network.ntuple"), curve=None))
     out = capsys.readouterr().out
-    assert "stopped; the same command goes on" in out
+    assert "stopped; the same command resumes it" in out
     assert "nan" not in out
     assert "curve" not in out
     print_human(*training_summary(empty, done=False, network=None, curve=None))
     out = capsys.readouterr().out
-    assert "stopped; the same command goes on" in out
+    assert "stopped; the same command resumes it" in out
     assert "network" not in out
     assert "Next" not in out
 
@@ -322,7 +322,7 @@ def test_lines_that_somebody_has_spoilt_cost_no_curve(
     with (path / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff{\n\n")
     assert draw_curve(path) == tmp_path / "curve.svg"
-    assert "leaves out 4 lines" in capsys.readouterr().err
+    assert "omits 4 damaged lines" in capsys.readouterr().err
     (tmp_path / "curve.svg").unlink()
     (tmp_path / "curve.svg").mkdir()
     with pytest.raises(errors.StorageError, match="curve"):

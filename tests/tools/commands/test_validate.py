@@ -100,7 +100,7 @@ def test_a_directory_without_sessions_is_not_ok(tape: Tape, tmp_path: Path) -> N
 def test_a_path_without_a_directory_is_no_finding(tape: Tape, session: Path) -> None:
     missing = tape("validate", session, session.parent / "missing", "--json")
     assert (missing.code, missing.out) == (errors.OutDirError.exit_code, "")
-    assert "missing: nothing stands at this path" in missing.err
+    assert "missing: no such file or directory" in missing.err
     assert "hint: " in missing.err
     file = tape("validate", session / "steps.npy")
     assert (file.code, file.out) == (errors.NotASessionError.exit_code, "")
@@ -131,7 +131,7 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_replay_says_how_much_was_played_again(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
     done = tape("validate", session, "--replay")
     assert done.code == 0
-    assert "4 runs played again" in done.out
+    assert "4 runs replayed" in done.out
     assert tape("validate", session, "--json").json["sessions"][0]["replayed"] is None
     assert tape("validate", session, "--replay", "--json").json["sessions"][0]["replayed"] == 4
 

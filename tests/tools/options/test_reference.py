@@ -11,25 +11,14 @@ from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.retention import Retention, RetentionLimits, load_retention
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.options.__main__ import main
-from tape2048_tools.options.errors import ERROR_MARKERS, errors_table
-from tape2048_tools.options.reference import (
-    MARKERS,
-    RETENTION_MARKERS,
-    SAMPLE,
-    markdown_table,
-    retention_table,
-    sample_toml,
-    with_table,
-)
+from tape2048_tools.options.reference import SAMPLE, TABLES, sample_toml, settings_table, with_tables
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-def test_the_readme_has_the_table_as_it_is_now() -> None:
+def test_the_readme_has_the_tables_as_they_are_now() -> None:
     readme = (CHECKOUT / "README.md").read_text()
-    assert with_table(readme) == readme, "run: make docs"
-    assert with_table(readme, RETENTION_MARKERS, retention_table) == readme, "run: make docs"
-    assert with_table(readme, ERROR_MARKERS, errors_table) == readme, "run: make docs"
+    assert with_tables(readme) == readme, "run: make docs"
 
 
 def test_the_sample_is_as_it_is_now_and_means_the_defaults() -> None:
@@ -55,30 +44,36 @@ def test_the_sample_explains_every_setting_in_lines_that_fit() -> None:
 
 
 def test_the_table_is_markdown_with_a_row_for_each_setting() -> None:
-    lines = markdown_table().splitlines()
+    lines = settings_table().splitlines()
     assert len(lines) == 2 + len(settings_of(RecorderConfig))
     for line in lines:
         assert line.replace("\\|", "").count("|") == 6, line
 
 
-def test_a_table_is_put_between_the_markers_alone() -> None:
-    begin, end = MARKERS
-    text = f"before\n{begin}\nold \\1\n{end}\nafter\n"
-    assert with_table(text) == f"before\n{begin}\n{markdown_table()}{end}\nafter\n"
-    assert with_table(with_table(text)) == with_table(text)
+def marked(*names: str) -> str:
+    return "".join(f"before {name}\n<!-- {name}:begin -->\nold \\1\n<!-- {name}:end -->\n" for name in names)
 
 
-@pytest.mark.parametrize("text", ["", MARKERS[0], "{1}\n{0}\n", "{0}\n{1}\n{0}\n{1}\n"])
+def test_tables_are_put_between_the_markers_alone() -> None:
+    text = with_tables(marked(*TABLES))
+    assert text == "".join(
+        f"before {name}\n<!-- {name}:begin -->\n{table()}<!-- {name}:end -->\n"
+        for name, table in TABLES.items()
+    )
+    assert with_tables(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "{0}", "{1}\n{0}\n", "{0}\n{1}\n{0}\n{1}\n"])
 def test_markers_that_are_not_there_are_an_error(text: str) -> None:
+    broken = text.format("<!-- errors:begin -->", "<!-- errors:end -->")
     with pytest.raises(ValueError, match="expected one"):
-        with_table(text.format(*MARKERS))
+        with_tables(marked("settings", "retention") + broken)
 
 
 def test_making_the_documents_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "systemd").mkdir()
-    (tmp_path / "README.md").write_text("a\n{}\n{}\nb\n{}\n{}\n".format(*MARKERS, *RETENTION_MARKERS))
+    (tmp_path / "README.md").write_text(marked(*TABLES))
     main()
-    assert markdown_table() in (tmp_path / "README.md").read_text()
-    assert retention_table() in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "README.md").read_text() == with_tables(marked(*TABLES))
     assert (tmp_path / SAMPLE).read_text() == sample_toml()

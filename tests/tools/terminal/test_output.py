@@ -114,5 +114,5 @@ def test_of_many_runs_left_out_for_one_reason_a_few_are_named(capsys: pytest.Cap
     assert lines[:2] == [
         f"left out: a: run {number}: RecoveryError: run {number} has no moves" for number in (0, 1)
     ]
-    assert lines[-2:] == ["left out: b: FormatError: cut off", "left out: 25 more of that kind"]
+    assert lines[-2:] == ["left out: b: FormatError: cut off", "left out: 25 more for this reason"]
     assert len(lines) == 7

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048_tools.views.log import LogView, log_line, worth_saying
+from tape2048_tools.views.log import LogView, is_logged, log_line
 from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def test_the_journal_gets_the_priority_and_knows_the_time(level: Level, priority
 
 
 @pytest.mark.parametrize(("least", "said"), [("info", "iwe"), ("warning", "we"), ("error", "e")])
-def test_what_is_worth_saying(least: str, said: str) -> None:
+def test_what_is_is_logged(least: str, said: str) -> None:
     levels: tuple[Level, ...] = ("info", "warning", "error")
-    assert "".join(level[0] for level in levels if worth_saying(level, least)) == said
+    assert "".join(level[0] for level in levels if is_logged(level, least)) == said
 
 
 def test_the_view_follows_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What `tape2048 critic eval` puts together: games that the critic did not learn from, the player's value."""
+"""The inputs of an examination: games that the critic did not learn from, and the player's value."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape2048.errors import ConfigError, EmptyCorpusError, EvaluationError
 from tape2048.store.splits import assign
+from tape2048_tools.options.recorder import parse_player
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,26 +16,24 @@ if TYPE_CHECKING:
     from tape2048.critic.baselines import Baseline
     from tape2048.torch.critic import CriticInfo
 
-__all__ = ["ALL", "Parts", "choose_parts", "expected_score", "rows_per_run"]
-
-#: The part that is all games.
+#: The name of the part with all games.
 ALL = "all"
 
 #: Other names of the parts.
 _ALIASES = {"validation": "val"}
 
-#: Rows of a game, where the critic does not say how many it was trained on.
+#: Rows of a game if the critic does not name the number of its training.
 _PER_RUN = 512
 
 
 class Parts(NamedTuple):
-    """Which games are examined, and which ones the critic learned from.
+    """The games to examine, and those that the critic learned from.
 
     Attributes:
-        name: of the part.
+        name: name of the part.
         chosen: its games.
-        train: the games of these sessions that it learned from; None where they have none of them.
-        notes: what a reader has to know about the choice.
+        train: the games of these sessions that the critic learned from; None if there are none.
+        notes: remarks on the choice for readers.
     """
 
     name: str
@@ -44,18 +43,18 @@ class Parts(NamedTuple):
 
 
 def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
-    """The part of a corpus that a critic is examined on.
+    """Choose the part of a corpus on which to examine a critic.
 
-    A game's part follows from its own identity: the critic's games are known wherever they are found again.
+    A game's part follows from its identity, so that the critic's games are recognised in any session.
 
     Args:
         corpus: all games that meet the critic's condition.
         info: the critic's facts.
-        name: of the part; None: ``test`` where the critic's split has one, else ``val``.
+        name: name of the part; None: ``test`` if the critic's split has it, else ``val``.
 
     Raises:
         EvaluationError: the critic's split has no such part.
-        EmptyCorpusError: no game of these sessions belongs to it.
+        EmptyCorpusError: no game belongs to the part.
     """
     shares = info.split.fractions
     wanted = _ALIASES.get(name, name) if name is not None else ("test" if "test" in shares else "val")
@@ -69,14 +68,12 @@ def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
-        notes.append(
-            "Other sessions than those of the training; a game's part follows from its seed and player."
-        )
+        notes.append("Not the sessions of the training; a game's part follows from its seed and player.")
     if wanted in {ALL, "train"}:
-        notes.append("Games that the critic learned from may be among these: the figures flatter it.")
+        notes.append("The critic may have learned from some of these games: the figures may flatter it.")
     train = _part(corpus, info, "train")
     if train is None:
-        notes.append("No game here is one that the critic learned from: baselines are not calibrated.")
+        notes.append("The critic learned from none of these games: baselines are not calibrated.")
     if wanted == ALL:
         return Parts(ALL, corpus, train, notes)
     chosen = _part(corpus, info, wanted)
@@ -89,7 +86,7 @@ def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
 
 
 def _part(corpus: Corpus, info: CriticInfo, name: str) -> Corpus | None:
-    """The games of one part, or None; the other parts may be empty, unlike for ``Corpus.split``."""
+    """Return the games of one part, or None; unlike for ``Corpus.split``, other parts may be empty."""
     names = list(info.split.fractions)
     if name not in names:
         return None
@@ -99,13 +96,13 @@ def _part(corpus: Corpus, info: CriticInfo, name: str) -> Corpus | None:
 
 
 def rows_per_run(info: CriticInfo, runs: int, asked: int | None, rows_max: int) -> int | None:
-    """How many rows of each game are examined at most; None: all.
+    """Return the maximum of rows of each game to examine; None: all.
 
     Args:
-        info: the critic's facts: as many as in its training, unless asked otherwise.
-        runs: games.
-        asked: 0: all; None: as in training.
-        rows_max: of all games together; 0: no bound.
+        info: the critic's facts.
+        runs: number of games.
+        asked: the wanted maximum; 0: all; None: as in the critic's training.
+        rows_max: maximum for all games together; 0: no bound.
     """
     trained: Any = info.training.get("per_run", _PER_RUN) if info.training else _PER_RUN
     per_run = (trained if isinstance(trained, int) else 0) if asked is None else asked
@@ -116,35 +113,31 @@ def rows_per_run(info: CriticInfo, runs: int, asked: int | None, rows_max: int) 
 
 
 def expected_score(player: str) -> Baseline:
-    """The score that an n-tuple player expects at the end: that of now, and its value of the best move.
+    """Return the baseline of the final score that an n-tuple player expects: score so far plus best value.
 
     Args:
-        player: ``ntuple``, parameters included.
+        player: ``ntuple``, with or without parameters.
 
     Raises:
-        ConfigError: another player, or a parameter that cannot be.
+        ConfigError: another player, or an invalid parameter.
     """
     import numpy as np
 
     from tape2048.critic.baselines import score_so_far
-    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.players.ntuple import move_values
     from tape2048_recorder.players.registry import check_player, make_player
 
-    try:
-        name, args = split_player(player)
-    except ValueError as error:
-        raise ConfigError(f"found the player {player!r}, expected NAME:key=value,... ({error})") from error
+    name, args = parse_player(player)
     if name != "ntuple":
         raise ConfigError(
-            f"found the player {name!r}, expected ntuple: no other one expects a score",
+            f"found the player {name!r}, expected ntuple: no other player estimates a score",
             hint="--player none leaves this baseline out",
         )
-    made: Any = make_player(name, check_player(name, args or {}))
+    made: Any = make_player(name, check_player(name, args))
 
     def value(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:
         best = np.nan_to_num(move_values(made, boards), nan=-np.inf).max(axis=1)
-        # Where no move is left, nothing is to come.
+        # Without a legal move the game adds nothing.
         to_come = np.where(np.isinf(best), 0.0, best).astype(np.float64)
         return np.asarray(score_so_far(boards, steps) + to_come, np.float64)
 

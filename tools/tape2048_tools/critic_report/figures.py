@@ -1,7 +1,7 @@
-"""The figures of a critic's report: SVG by matplotlib, in colours that the page decides.
+"""The figures of a critic's report: SVG by matplotlib.
 
-Each figure is drawn with placeholder colours, which become CSS variables of the page, so that one drawing
-serves light and dark. Text stays text: it can be read aloud, searched and copied, and takes the page's font.
+Placeholder colours become CSS variables of the page, so that one drawing serves light and dark. Text stays
+text: readable aloud, searchable, and in the page's font.
 """
 
 from __future__ import annotations
@@ -9,33 +9,41 @@ from __future__ import annotations
 import html
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape2048.errors import MissingPackageError
+import msgspec
+
+from tape2048.errors import MissingPackageError, StorageError
+from tape2048.io.training_directory import METRICS
 from tape2048_tools.critic_report.tables import ranking_predictors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from tape2048.critic.evaluation import Evaluation, ReliabilityCurve
-    from tape2048_tools.critic_report.curves import Curves
+    from tape2048.critic.results import Evaluation, ReliabilityCurve
 
-__all__ = ["auroc_figure", "learning_figure", "reliability_figure", "require_matplotlib"]
-
-#: Placeholders, and the page's variables that take their places.
+#: Placeholder colours, and the page's variables that replace them.
 _INK, _GRID = "#010203", "#010204"
 _SERIES = ("#020301", "#020302", "#020303", "#020304", "#020305", "#020306")
 _VARIABLES = {_INK: "var(--ink-soft)", _GRID: "var(--line)"} | {
     colour: f"var(--series-{i})" for i, colour in enumerate(_SERIES)
 }
-#: Shapes tell predictors apart without their colours.
+#: Shapes distinguish predictors without their colours.
 _MARKERS = ("o", "s", "D", "^", "v", "P")
 
 _INCH = 96  # CSS pixels
 
+#: Most points of a curve.
+POINTS_MAX = 500
+
 
 def require_matplotlib() -> Any:
-    """Matplotlib with its figures, without any window; MissingPackageError where it is not installed."""
+    """Return matplotlib with its figures, without any window.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
     try:
         import matplotlib.figure
     except ImportError as error:
@@ -47,7 +55,7 @@ def require_matplotlib() -> Any:
 
 
 def auroc_figure(evaluation: Evaluation, tile: int) -> str | None:
-    """AUROC of each predictor by stage, with intervals; None where no stage has both kinds of games."""
+    """Draw AUROC by stage and predictor, with intervals; return None if no stage has both kinds of games."""
     cells = [one for one in evaluation.cells if one.threshold == tile]
     names = ranking_predictors(evaluation)
     if not any(scores.auroc for one in cells for scores in one.scores.values()):
@@ -62,7 +70,7 @@ def auroc_figure(evaluation: Evaluation, tile: int) -> str | None:
             values = [auroc.value for _, auroc in known]
             below = [auroc.value - (auroc.value if auroc.low is None else auroc.low) for _, auroc in known]
             above = [(auroc.value if auroc.high is None else auroc.high) - auroc.value for _, auroc in known]
-            # The value may stand outside its interval by rounding: no negative bars.
+            # By rounding the value may lie outside its interval; bars must not be negative.
             bars = [[max(0.0, gap) for gap in gaps] for gaps in (below, above)]
             axes.errorbar(
                 places, values, yerr=bars, fmt=_MARKERS[i % len(_MARKERS)], color=_SERIES[i % len(_SERIES)],
@@ -83,11 +91,11 @@ def _spoken(one: Any, names: list[str]) -> str:
         for name in names
         if name in one.scores and one.scores[name].auroc is not None
     ]
-    return f"{one.stage}: {', '.join(values) or 'one kind of games alone'}"
+    return f"{one.stage}: {', '.join(values) or 'games of one kind only'}"
 
 
 def reliability_figure(curve: ReliabilityCurve) -> str:
-    """What was predicted and what came true, bin by bin."""
+    """Draw predicted and observed shares, bin by bin."""
 
     def draw(axes: Any) -> None:
         axes.plot([0, 1], [0, 1], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -101,7 +109,7 @@ def reliability_figure(curve: ReliabilityCurve) -> str:
         axes.set_ylim(-0.02, 1.02)
         axes.set_aspect("equal")
         axes.set_xlabel("predicted")
-        axes.set_ylabel("came true")
+        axes.set_ylabel("observed")
 
     points = ", ".join(f"{one.predicted:.2f}: {one.observed.value:.2f}" for one in curve.bins)
     title = (
@@ -110,8 +118,68 @@ def reliability_figure(curve: ReliabilityCurve) -> str:
     return _figure(draw, title, 3.5, 3.5, f"reliability-{curve.threshold}")
 
 
+class Curves(NamedTuple):
+    """The learning curves of a training: losses by optimizer step.
+
+    Attributes:
+        train: (step, loss).
+        val: (step, loss).
+        best_step: step of the best validation, or None.
+    """
+
+    train: list[tuple[int, float]]
+    val: list[tuple[int, float]]
+    best_step: int | None
+
+
+class _Line(msgspec.Struct):
+    kind: str
+    step: int
+    loss: float | None = None
+    best: bool = False
+
+
+def read_curves(critic: Path) -> Curves | None:
+    """Read the learning curves from the training directory, which is the critic's own or its parent.
+
+    They are optional in a report: unreadable files and lines are skipped.
+
+    Returns:
+        None if there are no points.
+    """
+    from tape2048.io.reading import read_path
+
+    paths = [directory / METRICS for directory in (critic, critic.absolute().parent)]
+    try:
+        lines = next(read_path(path).tobytes().splitlines() for path in paths if path.is_file())
+    except (StopIteration, StorageError):
+        return None
+    points: dict[str, dict[int, float]] = {"train": {}, "val": {}}
+    best: int | None = None
+    decoder: Any = msgspec.json.Decoder(_Line)
+    for raw in lines:
+        try:
+            line = decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if line.kind in points and line.loss is not None:
+            points[line.kind][line.step] = line.loss
+            best = line.step if line.kind == "val" and line.best else best
+    if not any(points.values()):
+        return None
+    train, val = (_thinned(sorted(points[kind].items())) for kind in ("train", "val"))
+    return Curves(train, val, best)
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Reduce the points to at most :data:`POINTS_MAX`, each the mean of its stretch."""
+    stretch = -(-len(points) // POINTS_MAX) or 1
+    parts = [points[first : first + stretch] for first in range(0, len(points), stretch)]
+    return [(part[-1][0], sum(loss for _, loss in part) / len(part)) for part in parts]
+
+
 def learning_figure(curves: Curves) -> str:
-    """Loss by optimizer step."""
+    """Draw the loss by optimizer step."""
 
     def draw(axes: Any) -> None:
         for i, (name, points) in enumerate((("training", curves.train), ("validation", curves.val))):
@@ -134,7 +202,7 @@ def learning_figure(curves: Curves) -> str:
 
 
 def _figure(draw: Callable[[Any], None], title: str, width: float, height: float, name: str) -> str:
-    """An inline SVG element, the same bytes for the same figure."""
+    """Return an inline SVG element, deterministically."""
     matplotlib = require_matplotlib()
     settings = {
         "svg.fonttype": "none",
@@ -166,11 +234,11 @@ def _figure(draw: Callable[[Any], None], title: str, width: float, height: float
 def _inline(svg: str, title: str, width: float, height: float, name: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    # Names are the page's: those of one figure must not be those of another.
+    # Ids are shared by the page: prefix them with the figure's name.
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
     body = re.sub(r"url\(#", f"url(#{name}-", body)
     body = re.sub(r'href="#', f'href="#{name}-', body)
-    # Fonts and placeholder colours give way to the page's.
+    # Use the page's font and colours.
     body = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", body)
     for colour, variable in _VARIABLES.items():
         body = body.replace(colour, variable)

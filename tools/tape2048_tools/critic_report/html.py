@@ -1,9 +1,8 @@
-"""The report of an examination: one HTML file that needs nothing else, in light and dark."""
+"""The report of an examination: one self-contained HTML file, in light and dark."""
 
 from __future__ import annotations
 
 import html
-import math
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,9 @@ from tape2048_tools.terminal.output import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tape2048.critic.evaluation import Cell, Evaluation
     from tape2048.critic.metrics import Estimate
-    from tape2048_tools.critic_report.curves import Curves
-
-__all__ = ["report"]
+    from tape2048.critic.results import Cell, Evaluation
+    from tape2048_tools.critic_report.figures import Curves
 
 _STYLE = "critic_report.css"
 _HEADS = {
@@ -30,19 +27,19 @@ _HEADS = {
     "gain": "critic's AUROC over it",
 }
 _LEAD = "From a position, will this game reach the tile?"
-_UNSEEN = " Asked of games that the critic did not learn from."
+_UNSEEN = " Measured on games that the critic did not learn from."
 
 
 def report(
     evaluation: Evaluation, about: dict[str, Any], curves: Curves | None, document: dict[str, Any]
 ) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        evaluation: what was found.
-        about: of what.
-        curves: of the training, where it left some.
-        document: what ``--json`` prints; it stands in the page for programs.
+        evaluation: the result of the examination.
+        about: facts about the critic and the games.
+        curves: learning curves of the training, if available.
+        document: the output of ``--json``, which the page embeds for programs.
 
     Raises:
         MissingPackageError: matplotlib is not installed.
@@ -56,9 +53,9 @@ def report(
         *(_tile(evaluation, tile) for tile in evaluation.thresholds),
         _learning(curves),
         _reading(evaluation),
-        # "<" would end the element early
+        # "<" could end the element
         '<script type="application/json" id="evaluation">'
-        + json_bytes(_finite(document)).decode().replace("<", "\\u003c")
+        + json_bytes(document).decode().replace("<", "\\u003c")
         + "</script>",
     ]
     return (
@@ -85,7 +82,7 @@ def _facts(evaluation: Evaluation, about: dict[str, Any]) -> str:
 def _tile(evaluation: Evaluation, tile: int) -> str:
     cells = [one for one in evaluation.cells if one.threshold == tile]
     ranked = any(scores.auroc for one in cells for scores in one.scores.values())
-    # Games of one kind have nothing to draw, and nothing to rank: words say so.
+    # Games of one kind cannot be ranked or drawn: the sentence says so.
     shown = _figures(evaluation, tile) + _stage_table(evaluation, cells, tile) if ranked else ""
     return (
         f'<section><h2 id="tile-{tile}">{tile}</h2><p>{_finding(evaluation, cells[0])}</p>'
@@ -106,19 +103,19 @@ def _figures(evaluation: Evaluation, tile: int) -> str:
 
 
 def _finding(evaluation: Evaluation, pooled: Cell) -> str:
-    """The pooled result in a sentence or two."""
+    """Return the pooled result in a sentence or two."""
     critic, *others = ranking_predictors(evaluation)
     reached = f"{runs_text(pooled)} games reached it"
     scores = pooled.scores.get(critic)
     if scores is None or scores.auroc is None:
-        return f"{reached}, so that there is nothing to tell apart."
+        return f"{reached}, so there is nothing to rank."
     ece = "" if scores.ece is None else f", and the calibration error {estimate_text(scores.ece)}"
     sentence = f"{reached}. Over all rows the critic's AUROC is {estimate_text(scores.auroc)}{ece}."
     for name in others:
         gain = pooled.scores[name].gain
         if gain is None or gain.low is None or gain.high is None:
             continue
-        word = "above" if gain.low > 0 else "below" if gain.high < 0 else "not told apart from"
+        word = "above" if gain.low > 0 else "below" if gain.high < 0 else "not distinguishable from"
         difference = estimate_text(gain, signed=True)
         sentence += f" It is <strong>{word}</strong> that of {_text(name)}: {difference}."
     return sentence
@@ -126,27 +123,22 @@ def _finding(evaluation: Evaluation, pooled: Cell) -> str:
 
 def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
     heads = ["stage", "rows", "reached by", "prevalence", *ranking_predictors(evaluation)]
-    rows = []
-    for one in cells:
-        about = next(stage.about for stage in evaluation.stages if stage.name == one.stage)
-        values = [
-            _two_lines(one.scores[name].auroc) if name in one.scores else "-"
-            for name in ranking_predictors(evaluation)
+    about = {stage.name: stage.about for stage in evaluation.stages}
+    rows = [
+        [
+            f"{_text(one.stage)}<small>{_text(about[one.stage])}</small>",
+            number(one.rows),
+            runs_text(one),
+            share(one.prevalence) if one.rows else "-",
+            *(_two_lines(one.scores[name].auroc if name in one.scores else None) for name in heads[4:]),
         ]
-        rows.append(
-            [
-                f"{_text(one.stage)}<small>{_text(about)}</small>",
-                number(one.rows),
-                runs_text(one),
-                share(one.prevalence) if one.rows else "-",
-                *values,
-            ]
-        )
+        for one in cells
+    ]
     return _table(f"AUROC for {tile} by stage and predictor", heads, rows)
 
 
 def _notes(cells: list[Cell]) -> str:
-    """Why some stages have no AUROC, or no interval."""
+    """Return the reasons why stages have no AUROC, or no interval."""
     notes: dict[str, list[str]] = {}
     for one in cells:
         if one.note is not None:
@@ -172,13 +164,13 @@ def _all_metrics(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
 
 
 def _two_lines(found: Estimate | None, *, signed: bool = False) -> str:
-    """A number, and its interval below it."""
+    """Return a number, and its interval on a second line."""
     value, _, interval = _text(estimate_text(found, signed=signed)).partition(" ")
     return value + (f"<small>{interval.strip('()')}</small>" if interval else "")
 
 
 def _table(caption: str, heads: list[str], rows: Iterable[list[str]]) -> str:
-    """A table; on a narrow screen each row becomes a block, in which values carry their column's head."""
+    """Return a table; on a narrow screen each row becomes a block with its column heads."""
     head = "".join(f'<th scope="col">{_text(name)}' for name in heads)
     body = "".join(
         f'<tr><th scope="row">{first}'
@@ -199,11 +191,8 @@ def _learning(curves: Curves | None) -> str:
         return ""
     from tape2048_tools.critic_report.figures import learning_figure
 
-    best = (
-        ""
-        if curves.best_step is None
-        else f" The best validation was that of step {number(curves.best_step)}."
-    )
+    step = curves.best_step
+    best = "" if step is None else f" The best validation was at step {number(step)}."
     return (
         f"<section><h2>Learning curves</h2><figure class=broad>{learning_figure(curves)}"
         "<figcaption>Cross-entropy by optimizer step, from the training's metrics.jsonl."
@@ -227,12 +216,3 @@ def _reading(evaluation: Evaluation) -> str:
         "that the n-tuple player expects; probabilities by isotonic regression on training games."
         "</ul></section>"
     )
-
-
-def _finite(value: Any) -> Any:
-    """NaN as null, as JSON has it."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

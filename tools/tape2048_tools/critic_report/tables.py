@@ -1,4 +1,4 @@
-"""An examination of a critic as tables for people, as lines of CSV and as one document."""
+"""An examination of a critic as tables, as CSV and as one document."""
 
 from __future__ import annotations
 
@@ -16,28 +16,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tape2048.critic.evaluation import Cell, Evaluation
     from tape2048.critic.metrics import Estimate
+    from tape2048.critic.results import Cell, Evaluation
 
-__all__ = [
-    "METRICS",
-    "csv_text",
-    "document",
-    "estimate_text",
-    "facts",
-    "ranking_predictors",
-    "runs_text",
-    "summary",
-]
-
-#: What a predictor is measured by, in the order of the columns.
+#: The metrics of a predictor, in the order of the columns.
 METRICS = ("auroc", "auprc", "brier", "ece", "gain")
 
 _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
 
 
 def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
-    """Everything, as it goes into JSON."""
+    """Return the whole examination as a document for JSON."""
     found: dict[str, Any] = msgspec.to_builtins(evaluation)
     for made, one in zip(found["cells"], evaluation.cells, strict=True):
         made["prevalence"] = one.prevalence
@@ -45,7 +34,7 @@ def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def csv_text(evaluation: Evaluation) -> str:
-    """One line for each stage, tile and predictor; numbers in full, nothing where there is none."""
+    """Return CSV with one line for each stage, tile and predictor, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     ends = [name for metric in METRICS for name in (metric, f"{metric}_low", f"{metric}_high")]
@@ -63,7 +52,7 @@ def csv_text(evaluation: Evaluation) -> str:
 
 
 def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
-    """What was examined, in words."""
+    """Return the critic, the games and the intervals in words."""
     rows = f"{counted(evaluation.rows, 'row')} of {counted(evaluation.runs, 'game')}"
     cap = "all of each" if evaluation.per_run is None else f"at most {number(evaluation.per_run)} of each"
     where = f" where {about['where']}" if about["where"] else ""
@@ -78,7 +67,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
 
 
 def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableType]:
-    """Tables for a terminal: for each tile AUROC beside the baselines, then the critic's other metrics."""
+    """Return tables for a terminal: for each tile AUROC beside the baselines, then the other metrics."""
     parts: list[RenderableType] = [columns(facts(evaluation, about))]
     parts += [cell(note) for note in about["notes"]]
     for tile in evaluation.thresholds:
@@ -89,7 +78,7 @@ def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableTyp
 
 
 def ranking_predictors(evaluation: Evaluation) -> list[str]:
-    """Predictors that tell rows apart: all but the prevalence, the second one, whose AUROC is 0.5."""
+    """Return the predictors that rank rows: all but the prevalence, the second one, whose AUROC is 0.5."""
     critic, _, *others = evaluation.predictors
     return [critic, *others]
 
@@ -125,7 +114,7 @@ def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
 
 
 def runs_text(one: Cell) -> str:
-    """Games that reached the tile, of how many."""
+    """Return how many of the games reached the tile."""
     return f"{number(one.runs_positive)} of {number(one.runs)}"
 
 
@@ -135,7 +124,7 @@ def _text(one: Cell, name: str, metric: str) -> str:
 
 
 def estimate_text(found: Estimate | None, *, signed: bool = False) -> str:
-    """A number and its interval: ``0.812 (0.790-0.834)``; ``+0.031 (+0.010 to +0.052)``; ``-`` for none."""
+    """Return a number and its interval: ``0.812 (0.790-0.834)``, ``+0.031 (+0.010 to +0.052)`` or ``-``."""
     if found is None:
         return "-"
     form = "+.3f" if signed else ".3f"

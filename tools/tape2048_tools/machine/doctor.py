@@ -1,9 +1,7 @@
-"""What a recorder needs of the machine that it runs on, looked at before it runs.
+"""Checks of the machine that a recorder is to run on, made before it runs.
 
-Each check is a function that takes the recorder's configuration and gives one :class:`Check` or several.
-What is asked of the system goes through :class:`~tape2048_tools.machine.probe.Machine`, so that tests can
-show each
-answer.
+Each check is a function of the recorder's configuration and of the answers of a
+:class:`~tape2048_tools.machine.probe.Machine`, which tests replace.
 """
 
 from __future__ import annotations
@@ -21,43 +19,49 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.config.loading import buffer_mb, load_config
+from tape2048_recorder.config.loading import STOP_TIMEOUT_ENV, buffer_mb, load_config
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
 from tape2048_tools.machine.probe import MEGABYTE, Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-__all__ = ["CHECKS", "Check", "examine"]
+    Status = Literal["ok", "warn", "fail"]
+    #: Status, finding, and perhaps a hint; None: nothing to report.
+    Result = tuple[Status, str] | tuple[Status, str, str] | None
+    CheckFunction = Callable[[RecorderConfig, Machine], Result]
 
 #: Kinds of file systems, by the name in ``/proc/self/mountinfo``.
 NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "fuse.sshfs", "afs"}
-PASSING = {"tmpfs", "ramfs"}
+VOLATILE = {"tmpfs", "ramfs"}
 LAYERED = {"overlay", "aufs"}
 
-#: What a worker and the daemon hold, at the most that was seen, beside the block buffer.
+#: Most memory that the daemon and a worker were seen to hold, without the block buffer.
 DAEMON_MB = 250
 WORKER_MB = 250
 
-#: A lane's state and the moves of a game in play, a byte each in pieces of a kilobyte.
+#: Memory of a lane: its state and the moves of its game, one byte each, in chunks of a kilobyte.
 LANE_MB = 0.008
 
-#: Files that a daemon has open for each worker, and beside them.
-FILES_EACH, FILES_BESIDE = 4, 64
+#: Files that a daemon holds open for each worker, and in addition.
+FILES_PER_WORKER, FILES_OF_DAEMON = 4, 64
 
-#: Where a unit says its ``TimeoutStopSec`` in seconds, and what systemd waits where it says none.
-STOP_TIMEOUT_ENV = "TAPE2048_STOP_TIMEOUT_S"
+#: systemd's default for ``TimeoutStopSec``.
 SYSTEMD_STOP_S = 90.0
 
-#: A clock further off than this from the file system's is not that of one machine.
+#: Time to stop in addition to the drain: killing stuck workers, and publishing.
+_AFTER_DRAIN_S = 15.0
+
+#: Largest difference of the file system's clock to the machine's.
 CLOCK_SKEW_MAX_S = 5.0
 
-_PAIRS = {"numba": (0, 59), "numpy": (1, 24)}
+_VERSIONS_MIN = {"numba": (0, 59), "numpy": (1, 24)}
+_TEMPORARY = ".tape2048-doctor-"
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One line: how it stands, what was looked at, what was found, and what to do."""
+    """The result of one check: status, name, finding, and what to do."""
 
     status: Literal["ok", "warn", "fail"]
     name: str
@@ -65,376 +69,291 @@ class Check(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
+#: The checks by name, in the order of the report.
+CHECKS: dict[str, CheckFunction] = {}
+
+
+def _check(name: str) -> Callable[[CheckFunction], CheckFunction]:
+    def register(function: CheckFunction) -> CheckFunction:
+        CHECKS[name] = function
+        return function
+
+    return register
+
+
 def examine(config_path: Path | None = None, machine: Machine | None = None) -> list[Check]:
     """Make every check.
 
     Args:
         config_path: the recorder's file, or None.
-        machine: what is asked; None: this one.
+        machine: the machine to examine; None: this one.
 
     Returns:
-        The checks in a fixed order. Where the configuration is wrong that is the first one, and the others
-        are made with the defaults.
+        The checks in a fixed order. The first one is about the configuration; if that is invalid, the others
+        use the defaults.
     """
     machine = machine or Machine()
     try:
-        # Its own check says what is wrong with it.
+        # The stop timeout has its own check.
         env = {name: value for name, value in machine.env.items() if name != STOP_TIMEOUT_ENV}
         config = load_config({}, env, config_path).config
         done = [Check("ok", "configuration", str(config_path or "defaults and the environment"))]
     except TapeError as error:
         config, done = RecorderConfig(), [Check("fail", "configuration", str(error), error.hint)]
-    for check in CHECKS:
+    for name, check in CHECKS.items():
         try:
-            done += check(config, machine)
-        except Exception as error:  # noqa: BLE001 - one that cannot be made says so, and the others go on
-            name = check.__name__.removeprefix("_").replace("_", " ")
-            done.append(Check("warn", name, f"cannot be told: {error}"))
+            result = check(config, machine)
+        except Exception as error:  # noqa: BLE001 - report the failure and go on with the other checks
+            result = "warn", f"cannot be determined: {error}"
+        if result is not None:
+            status, *words = result
+            done.append(Check(status, name, *words))
     return done
 
 
-def _standing(path: Path) -> Path:
-    """The directory itself, or the nearest one above it that exists."""
+def _nearest(path: Path) -> Path:
+    """Return the directory, or the nearest parent that exists."""
     path = path.absolute()
     while not path.exists():
         path = path.parent
     return path.resolve()
 
 
-# ------------------------------------------------------------------------------------ the checks
-
-
-def _permissions(config: RecorderConfig, _: Machine) -> Iterator[Check]:
-    directory = Path(config.out_dir)
-    name = "out_dir"
-    standing = _standing(directory)
-    if not standing.is_dir():
-        yield Check("fail", name, f"{standing} is a file", "name another out_dir")
-        return
-    try:
-        with tempfile.TemporaryDirectory(prefix=".tape2048-doctor-", dir=standing) as made:
-            Path(made, "one").write_bytes(b"x")
-            _try_renames(Path(made))
-    except OSError as error:
-        who = f"user {os.geteuid()}"
-        yield Check(
-            "fail",
-            name,
-            f"{standing}: {error.strerror or error} ({who})",
-            f"make it writable for the recorder's user: chown {os.geteuid()} {standing}",
-        )
-        return
-    status = standing.stat()
-    if directory.exists() and status.st_uid != os.geteuid():
-        yield Check(
-            "warn",
-            name,
-            f"{standing} belongs to user {status.st_uid}, this is {os.geteuid()}",
-            "run the recorder as its owner, so that others' tools may look after its sessions",
-        )
-        return
-    yield Check(
-        "ok", name, f"{directory} can be written" + ("" if directory.exists() else " (it will be made)")
-    )
-
-
-def _try_renames(made: Path) -> None:
+@_check("out_dir")
+def _out_dir(config: RecorderConfig, _: Machine) -> Result:
     from tape2048.io.durable import fsync_dir, rename_noreplace
 
-    rename_noreplace(made / "one", made / "two")
-    fsync_dir(made)
+    directory = Path(config.out_dir)
+    nearest = _nearest(directory)
+    user = os.geteuid()
+    if not nearest.is_dir():
+        return "fail", f"{nearest} is a file", "name another out_dir"
+    try:
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=nearest) as made:
+            Path(made, "one").write_bytes(b"x")
+            rename_noreplace(Path(made, "one"), Path(made, "two"))
+            fsync_dir(Path(made))
+    except OSError as error:
+        found = f"{nearest}: {error.strerror or error} (user {user})"
+        return "fail", found, f"make it writable for the recorder's user: chown {user} {nearest}"
+    owner = nearest.stat().st_uid
+    if directory.exists() and owner != user:
+        found = f"{nearest} belongs to user {owner}, this is {user}"
+        return "warn", found, "run the recorder as the owner, whose tools can then manage its sessions"
+    return "ok", f"{directory} is writable" + ("" if directory.exists() else " (will be created)")
 
 
-def _file_system(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
-    standing = _standing(Path(config.out_dir))
-    kind, options = machine.filesystem(standing)
-    name = "file system"
+@_check("file system")
+def _file_system(config: RecorderConfig, machine: Machine) -> Result:
+    kind, options = machine.filesystem(_nearest(Path(config.out_dir)))
     if "ro" in options:
-        yield Check("fail", name, f"{kind}, mounted read-only", "mount it for writing: mount -o remount,rw")
-    elif kind in PASSING:
-        yield Check(
-            "warn",
-            name,
-            f"{kind}: what is recorded is gone after a restart",
-            "record to a disk, or copy it in time",
-        )
-    elif kind in NETWORK:
-        yield Check(
-            "warn",
-            name,
-            f"{kind}, a network file system: locks and renames depend on the server",
-            "record to a local disk and copy what is published",
-        )
-    elif kind in LAYERED:
-        yield Check(
-            "warn",
-            name,
-            f"{kind}: a container's own layer, gone with the container",
-            "mount a volume at out_dir",
-        )
-    else:
-        yield Check("ok", name, kind)
+        return "fail", f"{kind}, mounted read-only", "mount it for writing: mount -o remount,rw"
+    if kind in VOLATILE:
+        return "warn", f"{kind}: recordings are lost at a restart", "record to a disk, or copy them in time"
+    if kind in NETWORK:
+        found = f"{kind}, a network file system: locks and renames depend on the server"
+        return "warn", found, "record to a local disk and copy published sessions"
+    if kind in LAYERED:
+        found = f"{kind}: a container's own layer, lost with the container"
+        return "warn", found, "mount a volume at out_dir"
+    return "ok", kind
 
 
-def _row_bytes(config: RecorderConfig) -> int:
-    # Written out, since the module that has the layout loads NumPy, which may be what is missing.
-    return 29 if config.record_action else 28
+def _session_bytes(config: RecorderConfig) -> int:
+    # Repeated here, as the module that defines the row imports NumPy, which may be missing.
+    return config.rotate_steps * (29 if config.record_action else 28)
 
 
-def _free_space(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
-    status = machine.statvfs(_standing(Path(config.out_dir)))
+@_check("free space")
+def _free_space(config: RecorderConfig, machine: Machine) -> Result:
+    status = machine.statvfs(_nearest(Path(config.out_dir)))
     free = status.f_bavail * status.f_frsize / MEGABYTE
     # A rotation may need the session a second time, to move its blocks.
-    wanted = config.min_free_mb + 2 * config.rotate_steps * _row_bytes(config) / MEGABYTE
+    wanted = config.min_free_mb + 2 * _session_bytes(config) / MEGABYTE
     if free < config.min_free_mb:
-        yield Check(
-            "fail",
-            "free space",
-            f"{free:,.0f} MB; the recorder refuses to start below min_free_mb = {config.min_free_mb}",
-            "free some space (tape2048 prune), or lower min_free_mb",
-        )
-    elif free < wanted:
-        yield Check(
-            "warn",
-            "free space",
-            f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}",
-            "free some space, set a [retention], or lower rotate_steps",
-        )
-    else:
-        yield Check("ok", "free space", f"{free:,.0f} MB")
-    if status.f_files and status.f_favail < 1000:
-        yield Check(
-            "fail" if status.f_favail < 20 else "warn",
-            "inodes",
-            f"{status.f_favail} left; a session needs 4",
-            "merge small sessions (tape2048 merge), or remove files",
-        )
-    else:
-        yield Check("ok", "inodes", f"{status.f_favail:,} left" if status.f_files else "without a limit")
+        found = f"{free:,.0f} MB; the recorder does not start below min_free_mb = {config.min_free_mb}"
+        return "fail", found, "free some space (tape2048 prune), or lower min_free_mb"
+    if free < wanted:
+        found = f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}"
+        return "warn", found, "free some space, set a [retention], or lower rotate_steps"
+    return "ok", f"{free:,.0f} MB"
 
 
-def _cache_directory(_: RecorderConfig, machine: Machine) -> Iterator[Check]:
+@_check("inodes")
+def _inodes(config: RecorderConfig, machine: Machine) -> Result:
+    status = machine.statvfs(_nearest(Path(config.out_dir)))
+    if not status.f_files:
+        return "ok", "no limit"
+    if status.f_favail >= 1000:
+        return "ok", f"{status.f_favail:,} left"
+    hint = "merge small sessions (tape2048 merge), or remove files"
+    return "fail" if status.f_favail < 20 else "warn", f"{status.f_favail} left; a session needs 4", hint
+
+
+@_check("compile cache")
+def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
     from tape2048.jit.compiler import cache_dir
 
-    name = "compile cache"
-    directory = cache_dir.__wrapped__()  # asked anew, whatever this process has found before
+    directory = cache_dir.__wrapped__()  # past the cache of this process
     if directory is None:
         named = [variable for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY") if machine.env.get(variable)]
         where = f"{named[0]}={machine.env[named[0]]}" if named else "no directory for it (no home)"
-        yield Check(
-            "warn",
-            name,
-            f"{where}: cannot be written; each start compiles anew, for seconds and on every worker",
-            "set NUMBA_CACHE_DIR to a directory of the recorder's user (CacheDirectory= in a unit)",
-        )
-    elif machine.filesystem(_standing(directory))[0] in PASSING:
-        found = f"{directory} is in memory: the first start after a boot compiles anew"
-        yield Check("warn", name, found, "set NUMBA_CACHE_DIR to a directory on a disk")
-    else:
-        yield Check("ok", name, str(directory))
+        found = f"{where}: not writable; every worker compiles at each start, for seconds"
+        hint = "set NUMBA_CACHE_DIR to a directory of the recorder's user (CacheDirectory= in a unit)"
+        return "warn", found, hint
+    if machine.filesystem(_nearest(directory))[0] in VOLATILE:
+        found = f"{directory} is in memory: the first start after a boot compiles again"
+        return "warn", found, "set NUMBA_CACHE_DIR to a directory on a disk"
+    return "ok", str(directory)
 
 
-def _limits(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
-    workers = config.worker_count
-    needed = FILES_BESIDE + FILES_EACH * workers
+@_check("open files")
+def _open_files(config: RecorderConfig, machine: Machine) -> Result:
+    needed = FILES_OF_DAEMON + FILES_PER_WORKER * config.worker_count
     files = machine.limit(resource.RLIMIT_NOFILE)
     if files is not None and files < needed:
-        yield Check(
-            "fail",
-            "open files",
-            f"{files}; {needed} are needed for {counted(workers, 'worker')}",
-            "raise LimitNOFILE, or ulimit -n",
-        )
-    else:
-        yield Check("ok", "open files", "without a limit" if files is None else f"{files:,}")
+        found = f"{files}; {counted(config.worker_count, 'worker')} need {needed}"
+        return "fail", found, "raise LimitNOFILE, or ulimit -n"
+    return "ok", "no limit" if files is None else f"{files:,}"
+
+
+@_check("file size")
+def _file_size(config: RecorderConfig, machine: Machine) -> Result:
     size = machine.limit(resource.RLIMIT_FSIZE)
-    session = config.rotate_steps * _row_bytes(config)
-    if size is not None and size < session:
-        yield Check(
-            "fail",
-            "file size",
-            f"{size:,} bytes; a session has {session:,}",
-            "raise LimitFSIZE, or ulimit -f",
-        )
-    tasks = machine.tasks_max()
-    if tasks is not None and tasks < 2 * workers + 4:
-        found = f"{tasks}; {2 * workers + 4} are needed for {counted(workers, 'worker')}"
-        yield Check("fail", "tasks", found, "raise TasksMax")
+    session = _session_bytes(config)
+    if size is None or size >= session:
+        return None
+    return "fail", f"{size:,} bytes; a session has {session:,}", "raise LimitFSIZE, or ulimit -f"
+
+
+@_check("tasks")
+def _tasks(config: RecorderConfig, machine: Machine) -> Result:
+    tasks, needed = machine.tasks_max(), 2 * config.worker_count + 4
+    if tasks is None or tasks >= needed:
+        return None
+    return "fail", f"{tasks}; {counted(config.worker_count, 'worker')} need {needed}", "raise TasksMax"
+
+
+@_check("memory")
+def _memory(config: RecorderConfig, machine: Machine) -> Result:
     lanes = config.lanes if is_batched(config.player) else 0
-    wanted = DAEMON_MB + workers * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
-    beside = " beside the model" if lanes else ""
-    memory = machine.memory_mb()
-    if memory < wanted / 2:
-        yield Check(
-            "fail",
-            "memory",
-            f"{memory:,.0f} MB are free; {wanted:,.0f} are needed{beside}",
-            "fewer workers, or raise it",
-        )
-    elif memory < wanted:
-        yield Check(
-            "warn",
-            "memory",
-            f"{memory:,.0f} MB are free; up to {wanted:,.0f} are used{beside}",
-            "fewer workers, or raise it",
-        )
-    else:
-        yield Check("ok", "memory", f"{memory:,.0f} MB are free; up to {wanted:,.0f} are used{beside}")
+    wanted = DAEMON_MB + config.worker_count * (WORKER_MB + buffer_mb(config) + lanes * LANE_MB)
+    free = machine.memory_mb()
+    found = (
+        f"{free:,.0f} MB free; the recorder uses up to {wanted:,.0f}{' besides the model' if lanes else ''}"
+    )
+    if free < wanted:
+        return "fail" if free < wanted / 2 else "warn", found, "lower workers, or provide more memory"
+    return "ok", found
 
 
-#: What an ending recorder takes beside the drain: killing what did not end, and publishing.
-_AFTER_DRAIN_S = 15.0
-
-
-def _stop_timeout(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
+@_check("stop timeout")
+def _stop_timeout(config: RecorderConfig, machine: Machine) -> Result:
     text = machine.env.get(STOP_TIMEOUT_ENV)
     needed = config.drain_timeout_s + _AFTER_DRAIN_S
-    name = "stop timeout"
     if text is None:
-        found = f"not told ({STOP_TIMEOUT_ENV}); draining takes up to {config.drain_timeout_s:.0f} s"
-        if needed > SYSTEMD_STOP_S:
-            yield Check(
-                "warn",
-                name,
-                f"{found}; systemd kills after {SYSTEMD_STOP_S:.0f} s",
-                f"TimeoutStopSec={needed:.0f} in the unit",
-            )
-        else:
-            yield Check("ok", name, found)
-        return
+        found = f"unknown ({STOP_TIMEOUT_ENV}); draining takes up to {config.drain_timeout_s:.0f} s"
+        if needed <= SYSTEMD_STOP_S:
+            return "ok", found
+        found = f"{found}; systemd kills after {SYSTEMD_STOP_S:.0f} s"
+        return "warn", found, f"TimeoutStopSec={needed:.0f} in the unit"
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
-        yield Check("warn", name, f"found {text!r}, expected seconds", "write plain seconds")
-        return
-    if seconds < needed:
-        yield Check(
-            "fail",
-            name,
-            f"{seconds:.0f} s; draining takes up to {config.drain_timeout_s:.0f} s, and publishing its time",
-            f"TimeoutStopSec={needed:.0f} in the unit, or a shorter drain_timeout_s",
-        )
-    else:
-        yield Check("ok", name, f"{seconds:.0f} s")
+        return "warn", f"found {text!r}, expected seconds", "write plain seconds"
+    if seconds >= needed:
+        return "ok", f"{seconds:.0f} s"
+    found = f"{seconds:.0f} s; draining takes up to {config.drain_timeout_s:.0f} s, and publishing some more"
+    return "fail", found, f"TimeoutStopSec={needed:.0f} in the unit, or a shorter drain_timeout_s"
 
 
-def _clock(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
-    kept = machine.clock_is_kept()
+@_check("clock")
+def _clock(_: RecorderConfig, machine: Machine) -> Result:
+    synchronised = machine.clock_is_synchronised()
     now = time.time()
     if now < 1_700_000_000:
-        yield Check(
-            "fail", "clock", f"it says {time.ctime(now)}", "set it: sessions are named after their start"
-        )
-    elif kept is False:
-        yield Check(
-            "warn", "clock", "nothing synchronises it", "enable systemd-timesyncd, chrony or the host's clock"
-        )
-    else:
-        yield Check("ok", "clock", "synchronised" if kept else "cannot be told whether it is synchronised")
+        return "fail", f"it shows {time.ctime(now)}", "set it: sessions are named after their start"
+    if synchronised is False:
+        return "warn", "not synchronised", "enable systemd-timesyncd, chrony or the host's clock"
+    return "ok", "synchronised" if synchronised else "unknown whether it is synchronised"
+
+
+@_check("monotonic clock")
+def _monotonic_clock(_: RecorderConfig, __: Machine) -> Result:
     before = time.monotonic()
     time.sleep(0.001)
-    if time.monotonic() <= before:
-        yield Check(
-            "fail", "monotonic clock", "it stands still", "durations would: look at the host's clock source"
-        )
-    standing = _standing(Path(config.out_dir))
-    if standing.is_dir() and os.access(standing, os.W_OK):
-        with tempfile.NamedTemporaryFile(prefix=".tape2048-doctor-", dir=standing) as file:
-            skew = os.fstat(file.fileno()).st_mtime - time.time()
-        if abs(skew) > CLOCK_SKEW_MAX_S:
-            yield Check(
-                "warn",
-                "clock of out_dir",
-                f"{skew:+.0f} s against this machine's",
-                "synchronise the file server's",
-            )
+    if time.monotonic() > before:
+        return None
+    return "fail", "it stands still", "durations would be wrong: look at the host's clock source"
 
 
-def _compiler(_: RecorderConfig, machine: Machine) -> Iterator[Check]:
+@_check("clock of out_dir")
+def _clock_of_out_dir(config: RecorderConfig, _: Machine) -> Result:
+    nearest = _nearest(Path(config.out_dir))
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        return None
+    with tempfile.NamedTemporaryFile(prefix=_TEMPORARY, dir=nearest) as file:
+        skew = os.fstat(file.fileno()).st_mtime - time.time()
+    if abs(skew) <= CLOCK_SKEW_MAX_S:
+        return None
+    return "warn", f"{skew:+.0f} s against this machine's clock", "synchronise the file server's clock"
+
+
+@_check("numba and NumPy")
+def _compiler(_: RecorderConfig, machine: Machine) -> Result:
     versions = {package: machine.version(package) for package in ("numba", "numpy", "llvmlite")}
     text = ", ".join(f"{package} {version or 'missing'}" for package, version in versions.items())
     if None in versions.values():
-        yield Check("fail", "numba and NumPy", text, "pip install tape2048 into this environment")
-        return
-    if any(_release(str(versions[package])) < least for package, least in _PAIRS.items()):
-        yield Check("fail", "numba and NumPy", text, "pip install --upgrade tape2048")
-        return
+        return "fail", text, "pip install tape2048 into this environment"
+    upgrade = "pip install --upgrade tape2048"
+    if any(_release(str(versions[package])) < least for package, least in _VERSIONS_MIN.items()):
+        return "fail", text, upgrade
     try:
-        import numba  # noqa: F401 - it refuses a NumPy that it does not know when it is imported
+        import numba  # noqa: F401 - its import refuses a NumPy that it does not support
     except ImportError as error:
-        yield Check("fail", "numba and NumPy", f"{text}: {error}", "pip install --upgrade tape2048")
-        return
-    yield Check("ok", "numba and NumPy", f"{text}, Python {platform.python_version()}")
+        return "fail", f"{text}: {error}", upgrade
+    return "ok", f"{text}, Python {platform.python_version()}"
 
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _processor(config: RecorderConfig, machine: Machine) -> Iterator[Check]:
+@_check("processor")
+def _processor(_: RecorderConfig, machine: Machine) -> Result:
     kind = platform.machine()
-    if kind == "x86_64":
-        features = machine.cpu_features()
-        missing = [name for name in ("avx2", "bmi2", "popcnt") if name not in features]
-        if missing:
-            found = f"without {', '.join(missing)}"
-            yield Check(
-                "warn",
-                "processor",
-                found,
-                "it plays, slower than the README's figures; pass the host's CPU through",
-            )
-        else:
-            more = [name for name in ("avx512f", "avx512vbmi") if name in features]
-            yield Check("ok", "processor", ", ".join(["avx2, bmi2", *more]))
-    else:
-        yield Check("ok", "processor", kind)
+    if kind != "x86_64":
+        return "ok", kind
+    features = machine.cpu_features()
+    missing = [name for name in ("avx2", "bmi2", "popcnt") if name not in features]
+    if missing:
+        hint = "players run slower than the README's figures; pass the host's CPU through"
+        return "warn", f"without {', '.join(missing)}", hint
+    more = [name for name in ("avx512f", "avx512vbmi") if name in features]
+    return "ok", ", ".join(["avx2, bmi2", *more])
+
+
+@_check("cores")
+def _cores(config: RecorderConfig, machine: Machine) -> Result:
     cores = machine.cores()
     if config.workers > cores:
-        yield Check(
-            "warn", "cores", f"{cores} for {config.workers} workers", "workers = 0 takes one for each core"
-        )
-    else:
-        yield Check("ok", "cores", f"{cores} for {counted(config.worker_count, 'worker')}")
+        return "warn", f"{cores} for {config.workers} workers", "workers = 0 takes one for each core"
+    return "ok", f"{cores} for {counted(config.worker_count, 'worker')}"
 
 
-def _torch(_: RecorderConfig, machine: Machine) -> Iterator[Check]:
+@_check("torch")
+def _torch(_: RecorderConfig, machine: Machine) -> Result:
     version = machine.version("torch")
     if version is None:
-        yield Check("ok", "torch", "not installed (recording and reading do not need it)")
-        return
+        return "ok", "not installed (recording and reading do not need it)"
     try:
         import torch
 
-        usable = torch.cuda.is_available()
-        devices = (
-            [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())] if usable else []
-        )
-    except Exception as error:  # noqa: BLE001 - libraries that do not fit say so in every way
-        yield Check("fail", "torch", f"{version}: {error}", "pip install --upgrade 'tape2048[torch]'")
-        return
-    if devices:
-        yield Check("ok", "torch", f"{version}, {', '.join(devices)}")
-    elif Path("/dev/nvidiactl").exists():
-        yield Check(
-            "warn",
-            "torch",
-            f"{version}: a GPU is there and cannot be used",
-            "match the driver (nvidia-smi) and torch's CUDA",
-        )
-    else:
-        yield Check("ok", "torch", f"{version}, without CUDA")
-
-
-CHECKS: tuple[Callable[[RecorderConfig, Machine], Iterator[Check]], ...] = (
-    _permissions,
-    _file_system,
-    _free_space,
-    _cache_directory,
-    _limits,
-    _stop_timeout,
-    _clock,
-    _compiler,
-    _processor,
-    _torch,
-)
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        devices = [torch.cuda.get_device_name(device) for device in range(count)]
+    except Exception as error:  # noqa: BLE001 - mismatched libraries fail in many ways
+        return "fail", f"{version}: {error}", "pip install --upgrade 'tape2048[torch]'"
+    if not devices and Path("/dev/nvidiactl").exists():
+        found = f"{version}: a GPU is present but unusable"
+        return "warn", found, "match the driver (nvidia-smi) and torch's CUDA"
+    return "ok", f"{version}, {', '.join(devices) or 'without CUDA'}"

@@ -1,11 +1,10 @@
-"""The units of the service, as text: what ``tape2048 service`` writes, and what stands in ``systemd/``.
+"""The systemd units of ``tape2048 service`` and of ``systemd/`` in a checkout.
 
-``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` anew (``make docs``); a test
-compares.
+``python -m tape2048_tools.machine.units`` in a checkout writes ``systemd/`` (``make docs``); a test compares.
 An instance is a configuration file: ``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and
-records into ``/var/lib/tape2048/main`` (below the working directory, as long as ``out_dir`` is relative).
+records into ``/var/lib/tape2048/main`` (its working directory, to which ``out_dir`` is relative).
 
-Each directive is for systemd 252 and newer; what only newer ones know is added where they are there.
+Each directive works with systemd 252 and newer; directives of newer versions are added for these.
 """
 
 from __future__ import annotations
@@ -20,35 +19,34 @@ from tape2048.errors import ConfigError, MissingPackageError, PlayerImportError,
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
 
-__all__ = ["FINAL", "MARKER", "STOP_TIMEOUT_S", "Layout", "Unit", "drop_in", "units"]
-
-#: The first line of each file that we write, by which we know it again.
+#: The first line of each file, by which ``service`` recognises its own files.
 MARKER = "# Written by `tape2048 service install`; it may be replaced. Changes belong into `systemctl edit`."
 
-#: ``TimeoutStopSec``: the default drain (60 s), publishing, and room.
+#: ``TimeoutStopSec``: the default drain (60 s), publishing, and a margin.
 STOP_TIMEOUT_S = 180
 
-#: Exit codes of a recorder that another start would end with, too; 2 is click's, for wrong usage.
+#: Exit codes that a restart cannot change; 2 is click's, for wrong usage.
 FINAL = (
     2,
     *sorted(e.exit_code for e in (ConfigError, MissingPackageError, PlayerImportError, WorkerStartError)),
 )
 
-#: From here on systemd can wait longer before each further restart.
+#: Increasing delays of restarts, and the first version of systemd that has them.
+_BACK_OFF = "RestartSteps=6\nRestartMaxDelaySec=5min\n"
 _BACK_OFF_SINCE = 254
 
-#: In a checkout, for reading: a virtual environment of the service's own.
+#: The program in the samples of a checkout: one in a virtual environment.
 _SAMPLE_PROGRAM = "/opt/tape2048/bin/tape2048"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where things are on the machine that the units are for.
+    """The properties of a machine on which the units depend.
 
     Attributes:
-        program: the command line that ``tape2048`` is run by.
-        user: whether the units are a user's own, not the system's.
-        systemd_version: of the machine.
-        config_home: of a user's own units, ``~/.config``.
+        program: the command line that runs ``tape2048``.
+        user: whether the units are for a user's manager, not the system's.
+        systemd_version: version of systemd.
+        config_home: directory of a user's configuration, ``~/.config``.
     """
 
     program: str = _SAMPLE_PROGRAM
@@ -58,12 +56,12 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def unit_dir(self) -> PurePosixPath:
-        """Where units are looked for."""
+        """The directory of units."""
         return PurePosixPath(self.config_home, "systemd/user") if self.user else _SYSTEM_UNITS
 
     @property
     def config_dir(self) -> PurePosixPath:
-        """Where the configurations of instances are."""
+        """The directory of the instances' configurations."""
         return PurePosixPath(self.config_home if self.user else "/etc", "tape2048")
 
 
@@ -72,15 +70,15 @@ _SYSTEM_USERS = PurePosixPath("/etc/sysusers.d/tape2048.conf")
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A file: where it belongs, and what it holds."""
+    """A file to install: its path and its text."""
 
     path: PurePosixPath
     text: str
 
 
 _HARDENING = """\
-# What it may do: read, write below its directories, make processes, talk over sockets of its own. Nothing
-# else. MemoryDenyWriteExecute= has to stay off: the players are compiled while it runs.
+# Allowed: read files, write below its directories, start processes, use Unix sockets. Nothing else.
+# MemoryDenyWriteExecute= has to stay off: players are compiled at run time.
 NoNewPrivileges=yes
 CapabilityBoundingSet=
 AmbientCapabilities=
@@ -111,17 +109,16 @@ RemoveIPC=yes
 KeyringMode=private
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
-# Priority and affinity are for the lines above to set, not for the service itself.
+# This file sets priority and affinity, the service must not.
 SystemCallFilter=~@privileged @resources
 SystemCallErrorNumber=EPERM
-# Whoever reads the sessions joins the service's group.
+# Readers of the sessions join the service's group.
 UMask=0027
 """
 
-# What a user's manager can grant without being root.
 _HARDENING_USER = """\
-# What a user's manager can take away without being root. MemoryDenyWriteExecute= has to stay off: the players
-# are compiled while it runs.
+# Restrictions that a user's manager can set without root.
+# MemoryDenyWriteExecute= has to stay off: players are compiled at run time.
 NoNewPrivileges=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
@@ -131,12 +128,21 @@ SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 """
 
+_DIRECTORIES = """\
+StateDirectory=tape2048/%i
+StateDirectoryMode=0750
+WorkingDirectory=%S/tape2048/%i
+# The cache of compiled code: without it, numba would compile at each start.
+CacheDirectory=tape2048
+Environment=NUMBA_CACHE_DIR=%C/tape2048
+"""
+
 _RECORDER = """\
 [Unit]
 Description=tape2048 recorder %i
 PartOf=tape2048.target
 After=local-fs.target time-sync.target
-# Ten failures in an hour, and it stays down.
+# After ten failures in an hour it stays down.
 StartLimitIntervalSec=1h
 StartLimitBurst=10
 
@@ -146,19 +152,19 @@ NotifyAccess=main
 ExecStart={program} record --config {config} --instance %i
 ExecReload=/bin/kill -HUP $MAINPID
 
-# Exit codes that another try would not change: usage, a player that cannot start, a missing package,
+# Exit codes that a restart cannot change: usage, a player that cannot start, a missing package,
 # configuration, a player that cannot be imported.
 Restart=on-failure
 RestartSec=10s
 {back_off}RestartPreventExitStatus={final}
-# Compiling, and publishing what a crash left; more time is asked for meanwhile.
+# Time to compile and to recover after a crash; the recorder extends it meanwhile.
 TimeoutStartSec=15min
-# Longer than drain_timeout_s, which the recorder checks as it starts: change both lines together.
+# Longer than drain_timeout_s, which the recorder checks at its start: change both lines together.
 TimeoutStopSec={stop}s
 Environment=TAPE2048_STOP_TIMEOUT_S={stop}
-# Twice worker_silence_s: the recorder replaces silent workers itself, and this is for when it cannot.
+# Twice worker_silence_s: the recorder replaces silent workers; this ends a recorder that hangs.
 WatchdogSec=120s
-# SIGTERM goes to the recorder, which drains; SIGKILL to all that is left.
+# SIGTERM goes to the recorder, which drains; SIGKILL to all remaining processes.
 KillMode=mixed
 
 # A worker that runs out of memory is replaced; the others play on.
@@ -169,13 +175,7 @@ Nice=10
 CPUWeight=50
 IOWeight=50
 
-{user}StateDirectory=tape2048/%i
-StateDirectoryMode=0750
-WorkingDirectory=%S/tape2048/%i
-# Without a directory of its own for what it compiles, numba would compile at each start.
-CacheDirectory=tape2048
-Environment=NUMBA_CACHE_DIR=%C/tape2048
-
+{user}{directories}
 {hardening}
 [Install]
 WantedBy=tape2048.target
@@ -195,12 +195,7 @@ MemoryMax=1G
 TasksMax=16
 TimeoutStartSec=30min
 
-{user}StateDirectory=tape2048/%i
-StateDirectoryMode=0750
-WorkingDirectory=%S/tape2048/%i
-CacheDirectory=tape2048
-Environment=NUMBA_CACHE_DIR=%C/tape2048
-
+{user}{directories}
 {hardening}"""
 
 _TIMER = """\
@@ -225,30 +220,23 @@ Description=All tape2048 recorders of this {whose}
 WantedBy={wanted_by}
 """
 
-_SYSUSERS = """\
-u tape2048 - "tape2048 recorder" /var/lib/tape2048
-"""
+_SYSUSERS = 'u tape2048 - "tape2048 recorder" /var/lib/tape2048\n'
 
 
 def units(layout: Layout) -> list[Unit]:
-    """The files of the service; each begins with :data:`MARKER`.
-
-    Args:
-        layout: of the machine.
-    """
+    """Return the files of the service; each begins with :data:`MARKER`."""
     in_home = any(part.startswith(("/home/", "/root/")) for part in layout.program.split())
     hardening = _HARDENING_USER if layout.user else _HARDENING
     values = {
         "program": layout.program,
         "config": "%E/tape2048/%i.toml",
         "stop": STOP_TIMEOUT_S,
+        "directories": _DIRECTORIES,
         "hardening": hardening.format(protect_home="read-only" if in_home else "yes"),
-        # Not DynamicUser=: what that writes lies below a directory that no other user can enter.
+        # Not DynamicUser=: no other user can enter the directory above its files.
         "user": "" if layout.user else "User=tape2048\nGroup=tape2048\n",
         "final": " ".join(map(str, FINAL)),
-        "back_off": "RestartSteps=6\nRestartMaxDelaySec=5min\n"
-        if layout.systemd_version >= _BACK_OFF_SINCE
-        else "",
+        "back_off": _BACK_OFF if layout.systemd_version >= _BACK_OFF_SINCE else "",
         "whose": "user" if layout.user else "machine",
         "wanted_by": "default.target" if layout.user else "multi-user.target",
     }
@@ -263,31 +251,17 @@ def units(layout: Layout) -> list[Unit]:
 
 
 def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]:
-    """What the units of one instance need beside the common ones, because of its configuration.
+    """Return the drop-ins that the configuration of one instance needs in addition to the common units.
 
     Args:
-        layout: of the machine.
+        layout: properties of the machine.
         instance: its name.
         config: its settings.
 
     Returns:
-        A drop-in for the recorder, and one for its pruning; none where the common units do.
+        At most one drop-in for the recorder, and one for its pruning.
     """
-    recorder, prune = [], []
-    out_dir = PurePosixPath(config.out_dir)
-    if out_dir.is_absolute() and not layout.user:
-        recorder.append(f"ReadWritePaths={_word(out_dir)}")
-        prune.append(f"ReadWritePaths={_word(out_dir)}")
-    if _in_home(out_dir) and not layout.user:
-        prune.append("ProtectHome=read-only")
-    if (_in_home(out_dir) or _in_home(config.model_dir)) and not layout.user:
-        recorder.append("ProtectHome=read-only")
-    if config.metrics_textfile is not None and not layout.user:
-        textfile = PurePosixPath(config.metrics_textfile)
-        if textfile.is_absolute():
-            recorder.append(f"ReadWritePaths={_word(textfile.parent)}")
-    if config.metrics_listen is not None and not layout.user:
-        recorder += _network(config.metrics_listen)
+    recorder, prune = ([], []) if layout.user else _permissions(config)
     if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
         stop = int(config.drain_timeout_s + 120)
         recorder += [f"TimeoutStopSec={stop}s", f"Environment=TAPE2048_STOP_TIMEOUT_S={stop}"]
@@ -303,8 +277,27 @@ def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]
     ]
 
 
+def _permissions(config: RecorderConfig) -> tuple[list[str], list[str]]:
+    """Return the directives by which a recorder and its pruning of the system reach their directories."""
+    recorder, prune = [], []
+    out_dir = PurePosixPath(config.out_dir)
+    if out_dir.is_absolute():
+        recorder.append(f"ReadWritePaths={_word(out_dir)}")
+        prune.append(f"ReadWritePaths={_word(out_dir)}")
+    if _in_home(out_dir):
+        prune.append("ProtectHome=read-only")
+    if _in_home(out_dir) or _in_home(config.model_dir):
+        recorder.append("ProtectHome=read-only")
+    textfile = PurePosixPath(config.metrics_textfile or "")
+    if textfile.is_absolute():
+        recorder.append(f"ReadWritePaths={_word(textfile.parent)}")
+    if config.metrics_listen is not None:
+        recorder += _network(config.metrics_listen)
+    return recorder, prune
+
+
 def _word(path: PurePosixPath) -> str:
-    """A path as one word of a directive that takes several: systemd.syntax(7), systemd.unit(5)."""
+    """Return a path as one word of a directive that takes several: systemd.syntax(7), systemd.unit(5)."""
     text = str(path).replace("%", "%%")
     if not any(char.isspace() or char in "\"'\\" for char in text):
         return text
@@ -313,12 +306,12 @@ def _word(path: PurePosixPath) -> str:
 
 
 def _in_home(path: PurePosixPath | str | None) -> bool:
-    """Whether ``ProtectHome=yes`` would hide it."""
+    """Return whether ``ProtectHome=yes`` would hide the path."""
     return f"{path}/".startswith(("/home/", "/root/"))
 
 
 def _network(address: str) -> list[str]:
-    """The network that somebody needs who listens there."""
+    """Return the directives that allow listening at an address."""
     host = address.rpartition(":")[0]
     lines = ["PrivateNetwork=no", "RestrictAddressFamilies=AF_INET AF_INET6"]
     is_local = host in {"localhost", "[::1]"} or host.startswith("127.")
@@ -330,7 +323,7 @@ def _marked(text: str) -> str:
 
 
 def main() -> None:
-    """Write the units into ``systemd/`` of the checkout that is the working directory."""
+    """Write the units into ``systemd/`` of the working directory, which is a checkout."""
     for unit in units(Layout()):
         name = "tape2048.sysusers" if unit.path == _SYSTEM_USERS else unit.path.name
         Path("systemd", name).write_text(unit.text)

@@ -1,24 +1,29 @@
-"""The recorder's settings as command line flags, made from the fields of its configuration."""
+"""Settings as command line flags, and the recorder's configuration from flags, environment and file."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048.errors import ConfigError
 from tape2048.settings.fields import Setting, settings_of
-from tape2048_recorder.config.loading import CONFIG_ENV, Loaded, check_loaded_player, load_config
+from tape2048_recorder.config.loading import (
+    CONFIG_ENV,
+    Loaded,
+    check_loaded_player,
+    load_config,
+    split_player,
+)
 from tape2048_recorder.config.schema import RecorderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["load_from_command_line", "setting_option", "setting_options"]
-
-F = TypeVar("F", bound="Callable[..., Any]")
+    import msgspec
 
 #: A pattern that is a choice of plain words.
 _CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
@@ -26,39 +31,22 @@ _CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
 
 
-def setting_options(command: F) -> F:
-    """Give a command ``--config`` and one flag for each setting of the recorder.
+def flags_of(config: type[msgspec.Struct]) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command one flag for each setting of a configuration.
 
-    The flags reach the command as keyword arguments, None where not given; values are text, which
-    :func:`load_from_command_line` reads (click's own types would have other rules than the environment).
+    The flags reach the command as keyword arguments, None if not given. Values are text, which the loader of
+    the configuration parses: click's own types have other rules than the environment and the file.
     """
-    options = [
-        setting_option(setting) for setting in settings_of(RecorderConfig).values() if setting.has_text
-    ]
-    config = click.option(
-        "--config",
-        "config_path",
-        type=click.Path(path_type=Path),
-        help=f"TOML file with settings; otherwise the one that {CONFIG_ENV} names.",
-    )
-    for option in reversed([config, *options]):  # click lists the one that was applied last first
-        command = option(command)
-    return command
+
+    def decorate(command: Any) -> Any:
+        for setting in reversed(settings_of(config).values()):  # click lists the last one applied first
+            command = _flag(setting)(command) if setting.has_text else command
+        return command
+
+    return decorate
 
 
-def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:
-    """The configuration that a command's flags, the environment and the file make together.
-
-    Raises:
-        ConfigError: see :func:`tape2048_recorder.config.loading.load_config`.
-    """
-    loaded = load_config(flags, os.environ, config_path)
-    check_loaded_player(loaded)
-    return loaded
-
-
-def setting_option(setting: Setting) -> Callable[[F], F]:
-    """The flag of one setting; see :func:`setting_options`."""
+def _flag(setting: Setting) -> Callable[[Any], Any]:
     text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
     default = setting.show(setting.default) if setting.default != "" else "empty"
     units = f"; units: {setting.units}" if setting.units else ""
@@ -70,3 +58,34 @@ def setting_option(setting: Setting) -> Callable[[F], F]:
     if setting.pattern is not None and (choices := _CHOICES.fullmatch(setting.pattern)):
         metavar = f"[{choices[1]}]"
     return click.option(setting.flag, setting.name, metavar=metavar, help=text)
+
+
+def setting_options(command: Any) -> Any:
+    """Give a command ``--config`` and the flags of the recorder's settings."""
+    text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
+    config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
+    return config(flags_of(RecorderConfig)(command))
+
+
+def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:
+    """Load the configuration from a command's flags, the environment and the file.
+
+    Raises:
+        ConfigError: see :func:`tape2048_recorder.config.loading.load_config`.
+    """
+    loaded = load_config(flags, os.environ, config_path)
+    check_loaded_player(loaded)
+    return loaded
+
+
+def parse_player(text: str) -> tuple[str, dict[str, int | float | str | bool]]:
+    """Split a player as ``record`` takes it into its name and its parameters.
+
+    Raises:
+        ConfigError: a parameter is not ``key=value``.
+    """
+    try:
+        name, args = split_player(text)
+    except ValueError as error:
+        raise ConfigError(f"found the player {text!r}, expected NAME:key=value,... ({error})") from error
+    return name, args or {}

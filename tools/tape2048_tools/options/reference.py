@@ -1,30 +1,23 @@
-"""The settings as documents: the README's reference table and the sample file, both made from the Struct.
+"""The reference documents: the README's tables of settings and exit codes, and the recorder's sample file.
 
-``make docs`` in a checkout writes both anew; tests compare what the checkout has with what these functions
-give.
+``make docs`` in a checkout writes all of them; tests compare the checkout with the output of these functions.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tape2048.errors import TapeError
 from tape2048.settings.fields import settings_of
 from tape2048.settings.sample import comment, sample_entry
 from tape2048_recorder.config.retention import TABLE, RetentionLimits
 from tape2048_recorder.config.schema import RecorderConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     import msgspec
-
-#: The lines in README.md between which the table stands.
-MARKERS = ("<!-- settings:begin -->", "<!-- settings:end -->")
-
-#: ... and those between which the table of the ``[retention]`` limits stands.
-RETENTION_MARKERS = ("<!-- retention:begin -->", "<!-- retention:end -->")
 
 #: The sample file in a checkout.
 SAMPLE = Path("systemd/recorder.toml")
@@ -38,22 +31,13 @@ Use it with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and look at
 `tape2048 config show --origin`. Megabytes are 10**6 bytes."""
 
 _RETENTION_HEAD = """\
-How long sessions are kept: `tape2048 prune --config FILE` removes what these limits let go, the oldest
+How long sessions are kept: `tape2048 prune --config FILE` removes what exceeds these limits, the oldest
 first; the recorder itself removes nothing. Limits for the sessions of one model tag go into
 [retention.tags.TAG]."""
 
 
-def markdown_table() -> str:
-    """The reference table: setting, default, values, what it does, why the default."""
-    return _table(RecorderConfig)
-
-
-def retention_table() -> str:
-    """The reference table of the limits in ``[retention]``."""
-    return _table(RetentionLimits)
-
-
-def _table(config: type[msgspec.Struct]) -> str:
+def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
+    """Return the table of settings in Markdown: setting, default, values, effect, reason for the default."""
     lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
     for setting in settings_of(config).values():
         default = setting.show(setting.default)
@@ -62,39 +46,57 @@ def _table(config: type[msgspec.Struct]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def error_tree(root: type[TapeError] = TapeError) -> Iterator[type[TapeError]]:
+    """Yield an error class and all its subclasses, depth first."""
+    yield root
+    for kind in root.__subclasses__():
+        yield from error_tree(kind)
+
+
+def errors_table() -> str:
+    """Return the table of exit codes in Markdown: exit code, class, base class, meaning; by exit code."""
+    lines = ["| exit code | class of `tape2048.errors` | a kind of | meaning |", "|---|---|---|---|"]
+    for kind in sorted(error_tree(), key=lambda kind: kind.exit_code):
+        base = "" if kind is TapeError else f"`{kind.__mro__[1].__name__}`"
+        meaning = " ".join((kind.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
+        lines.append(f"| {kind.exit_code} | `{kind.__name__}` | {base} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+#: The README's tables by name: each is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
+TABLES = {
+    "settings": settings_table,
+    "retention": lambda: settings_table(RetentionLimits),
+    "errors": errors_table,
+}
+
+
+def with_tables(readme: str) -> str:
+    """Return a README's text with its tables written anew.
+
+    Raises:
+        ValueError: a table's markers are missing, repeated or out of order.
+    """
+    for name, make_table in TABLES.items():
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        before, _, rest = readme.partition(begin)
+        _, _, after = rest.partition(end)
+        if readme.count(begin) != 1 or readme.count(end) != 1 or end not in rest:
+            message = f"expected one {begin.strip()} with one {end} after it"
+            raise ValueError(message)
+        readme = f"{before}{begin}{make_table()}{end}{after}"
+    return readme
+
+
 def sample_toml() -> str:
-    """A file with every setting in a comment: what it does, why its default, and the default itself.
+    """Return a file with every setting in a comment: its effect, the reason for its default, the default.
 
     Prose starts with ``# ``, a setting with ``#``: with these removed, the file means the same.
     """
     settings = settings_of(RecorderConfig).values()
-    # A table ends the part of a TOML file where plain keys may stand.
+    # In TOML no plain key may follow a table.
     ordered = sorted(settings, key=lambda setting: setting.kind == "table")
+    retention = f"{comment(_RETENTION_HEAD)}\n#[{TABLE}]"
     limits = settings_of(RetentionLimits).values()
-    parts = [
-        comment(_SAMPLE_HEAD),
-        *map(sample_entry, ordered),
-        _retention_head(),
-        *map(sample_entry, limits),
-    ]
+    parts = [comment(_SAMPLE_HEAD), *map(sample_entry, ordered), retention, *map(sample_entry, limits)]
     return "\n\n".join(parts) + "\n"
-
-
-def _retention_head() -> str:
-    return f"{comment(_RETENTION_HEAD)}\n#[{TABLE}]"
-
-
-def with_table(
-    readme: str, markers: tuple[str, str] = MARKERS, make_table: Callable[[], str] = markdown_table
-) -> str:
-    """The text of a README with the table between its markers made anew.
-
-    Raises:
-        ValueError: the markers are not there, once each and in order.
-    """
-    begin, end = markers
-    pattern = re.compile(rf"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-    if readme.count(begin) != 1 or readme.count(end) != 1 or not pattern.search(readme):
-        message = f"expected one {begin} with one {end} after it"
-        raise ValueError(message)
-    return pattern.sub(lambda _: f"{begin}\n{make_table()}{end}", readme)

@@ -1,8 +1,9 @@
-"""Which sessions retention lets go, and why: from names and sizes alone, so that ten thousand are no work."""
+"""Plans of retention: the sessions to remove, from names and sizes alone, so that ten thousand are fast."""
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,7 @@ from tape2048.io.durable import storage_errors
 from tape2048.io.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.session import sessions
+from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -23,19 +25,17 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.config.retention import Retention, RetentionLimits
 
-__all__ = ["FREE_SPACE", "Candidate", "Going", "Plan", "candidates", "free_bytes", "make_plan"]
-
 MEGABYTE = 10**6
 
-#: The rule of what goes for want of space; asked again before each removal.
+#: The rule that frees space; checked again before each removal.
 FREE_SPACE = "keep_free_mb"
 
-#: One fact by its key: a few hundred operations of SQLite, whatever the size of the file.
+#: Reading one fact by its key takes a few hundred operations of SQLite, whatever the size of the file.
 _FACT_WORK = WorkLimit(100_000, 1)
 
 
 class Candidate(NamedTuple):
-    """A session that retention may let go: start (Unix seconds), counter of its name, name, tag, bytes."""
+    """A session that retention may remove: start (Unix seconds), counter of its name, name, tag, bytes."""
 
     start_s: float
     counter: int
@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
 
 
 class Going(NamedTuple):
-    """A session that goes: the rule that says so, and in words."""
+    """A session to remove, the rule that removes it, and the reason in words."""
 
     session: Candidate
     rule: str
@@ -53,14 +53,14 @@ class Going(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What retention makes of a directory.
+    """The effect of retention on a directory.
 
     Attributes:
-        going: the sessions that go, in the order in which they were chosen.
-        staying: how many stay.
-        staying_bytes: what these take.
-        held: names of those that would go, and are being read.
-        unmet: limits that still do not hold when all that may go has gone, in words.
+        going: the sessions to remove, in the order in which they were chosen.
+        staying: number of sessions that stay.
+        staying_bytes: their size.
+        held: names of sessions that stay only because a process reads them.
+        unmet: limits that cannot be met, in words.
     """
 
     going: list[Going]
@@ -71,10 +71,10 @@ class Plan(NamedTuple):
 
 
 def free_bytes(root: Path) -> int:
-    """Bytes that this user may still write to a directory's file system.
+    """Return the bytes that this user may still write to a directory's file system.
 
     Raises:
-        StorageError: the operating system would not say.
+        StorageError: the operating system gave no answer.
     """
     with storage_errors(root, "asking for free space"):
         status = os.statvfs(root)
@@ -82,11 +82,11 @@ def free_bytes(root: Path) -> int:
 
 
 def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate], list[tuple[Path, str]]]:
-    """The sessions of a directory that may go, the oldest first; and what is passed over, with the reason.
+    """Return the removable sessions of a directory, oldest first, and the skipped ones with the reason.
 
     Args:
         root: the directory.
-        tags: model tags to look at; none: all.
+        tags: model tags to look at; empty: all.
 
     Raises:
         OutDirError: it cannot be listed.
@@ -100,7 +100,7 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
         except OSError as error:
             session, why = None, error.strerror or str(error)
         except ValueError:
-            session, why = None, "its name is no moment"
+            session, why = None, "its name has no valid time"
         if session is None:
             passed.append((path, str(why)))
         elif not tags or session.tag in tags:
@@ -111,16 +111,16 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
 
 def _candidate(path: Path) -> Candidate:
     match = SESSION_NAME.fullmatch(path.name)
-    assert match is not None  # explain_refusal has looked
+    assert match is not None  # explain_refusal has checked it
     start = dt.datetime.strptime(match["ts"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
     tag, count = _tag_and_count(path, match["tag"])
-    return Candidate(start.timestamp(), count, path.name, tag, _bytes(path))
+    return Candidate(start.timestamp(), count, path.name, tag, directory_bytes(path))
 
 
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
-    """The model tag, and the counter that publishing adds to a name that is taken (1: none).
+    """Split the model tag and the counter that publishing adds to a taken name (1: none).
 
-    ``a-2`` may be a tag of its own, so that what ends in a number is looked up in the session.
+    ``a-2`` may be a tag of its own, so a tag that ends in a number is looked up in the session.
     """
     tag, dash, count = text.rpartition("-")
     if not (dash and tag and count.isascii() and count.isdigit()):
@@ -131,13 +131,8 @@ def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
             row = database.execute(query).fetchone() if "session" in tables else None
             fact = msgspec.json.decode(row[0]) if row else None
     except (TapeError, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
-        return text, 1  # damaged: a group of its own, of which keep_last keeps it
+        return text, 1  # damaged: a tag of its own, so that keep_last protects it
     return (tag, int(count)) if fact == tag else (text, 1)
-
-
-def _bytes(path: Path) -> int:
-    with os.scandir(path) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
 def make_plan(
@@ -148,109 +143,91 @@ def make_plan(
     free: int,
     is_held: Callable[[Candidate], bool],
 ) -> Plan:
-    """Choose what goes.
+    """Choose the sessions to remove.
 
     Args:
         found: the candidates, the oldest first.
         retention: the limits.
         now_s: the time, Unix seconds.
         free: bytes that are free on the file system.
-        is_held: whether somebody reads a session; asked only of those that would go. Such a one stays, and
-            for limits of size and count the next one goes in its place.
+        is_held: whether a process reads a session; called only for sessions that would be removed. A held
+            session stays, and limits of size and count remove the next one instead.
     """
-    return _Planning(found, retention, now_s, free, is_held).plan()
+    planner = _Planner(found, retention, functools.cache(is_held))
+    planner.apply(retention.general, found, "", now_s)
+    for tag, limits in retention.tags.items():
+        planner.apply(limits, [session for session in found if session.tag == tag], f" of {tag}", now_s)
+    if (limit := retention.general.keep_free_mb) is not None:
+        freed = sum(going.session.bytes for going in planner.going)
+        missing = limit * MEGABYTE - free - freed
+        planner.shed(found, missing, _session_bytes, FREE_SPACE, f"{limit} MB are to be free")
+    left = [session for session in found if session not in planner.gone]
+    held = [session.name for session in found if session in planner.held]
+    return Plan(planner.going, len(left), sum(map(_session_bytes, left)), held, planner.unmet)
 
 
-class _Planning:
-    """The state of one plan: what is gone so far, and what may not go."""
+def _session_bytes(session: Candidate) -> int:
+    return session.bytes
+
+
+class _Planner:
+    """The state of a plan: removed, protected and held sessions, and unmet limits."""
 
     def __init__(
-        self,
-        found: list[Candidate],
-        retention: Retention,
-        now_s: float,
-        free: int,
-        is_held: Callable[[Candidate], bool],
+        self, found: list[Candidate], retention: Retention, is_held: Callable[[Candidate], bool]
     ) -> None:
-        self._retention = retention
-        self._now_s = now_s
-        self._free = free
         self._is_held = is_held
-        self._found = found
-        self._left = [True] * len(found)
-        self._protected = self._newest()
-        self._held: dict[int, bool] = {}
-        self._going: list[Going] = []
-        self._unmet: list[str] = []
-
-    def _newest(self) -> list[bool]:
+        self._protected: set[Candidate] = set()
+        self.going: list[Going] = []
+        self.gone: set[Candidate] = set()
+        self.held: set[Candidate] = set()
+        self.unmet: list[str] = []
         seen: Counter[str] = Counter()
-        protected = [False] * len(self._found)
-        for at in range(len(self._found) - 1, -1, -1):
-            tag = self._found[at].tag
-            seen[tag] += 1
-            protected[at] = seen[tag] <= self._retention.keep_last(tag)
-        return protected
+        for session in reversed(found):
+            seen[session.tag] += 1
+            if seen[session.tag] <= retention.keep_last(session.tag):
+                self._protected.add(session)
 
-    def plan(self) -> Plan:
-        everything = range(len(self._found))
-        self._apply(self._retention.general, list(everything), "")
-        for tag, limits in self._retention.tags.items():
-            self._apply(limits, [at for at in everything if self._found[at].tag == tag], f" of {tag}")
-        self._keep_free()
-        left = [session for session, stays in zip(self._found, self._left, strict=True) if stays]
-        held = [self._found[at].name for at, is_held in sorted(self._held.items()) if is_held]
-        return Plan(self._going, len(left), sum(session.bytes for session in left), held, self._unmet)
-
-    def _apply(self, limits: RetentionLimits, chosen: list[int], whose: str) -> None:
+    def apply(self, limits: RetentionLimits, chosen: list[Candidate], whose: str, now_s: float) -> None:
+        """Remove the sessions beyond one set of limits, the oldest first."""
         if limits.max_age_s is not None:
-            for at in self._may_go(chosen):
-                age = self._now_s - self._found[at].start_s
+            for session in self._removable(chosen):
+                age = now_s - session.start_s
                 if age < limits.max_age_s:
                     break
-                self._let_go(at, "max_age_s", f"{age:.0f} s old; {limits.max_age_s:.0f} s{whose} are kept")
+                why = f"{age:.0f} s old; {limits.max_age_s:.0f} s{whose} are kept"
+                self._remove(session, "max_age_s", why)
+        left = [session for session in chosen if session not in self.gone]
         if limits.max_sessions is not None:
-            over = sum(self._left[at] for at in chosen) - limits.max_sessions
             kept = counted(limits.max_sessions, "session")
             why = f"{kept}{whose} {'is' if limits.max_sessions == 1 else 'are'} kept"
-            self._shed(chosen, over, lambda _: 1, "max_sessions", why)
+            self.shed(left, len(left) - limits.max_sessions, lambda _: 1, "max_sessions", why)
         if limits.max_total_mb is not None:
-            total = sum(self._found[at].bytes for at in chosen if self._left[at])
-            over = total - limits.max_total_mb * MEGABYTE
+            total = sum(session.bytes for session in left if session not in self.gone)
             why = f"{limits.max_total_mb} MB{whose} are kept"
-            self._shed(chosen, over, lambda session: session.bytes, "max_total_mb", why)
+            self.shed(left, total - limits.max_total_mb * MEGABYTE, _session_bytes, "max_total_mb", why)
 
-    def _keep_free(self) -> None:
-        limit = self._retention.general.keep_free_mb
-        if limit is None:
-            return
-        free = self._free + sum(going.session.bytes for going in self._going)
-        over = limit * MEGABYTE - free
-        everything = list(range(len(self._found)))
-        why = f"{limit} MB are to be free"
-        self._shed(everything, over, lambda session: session.bytes, FREE_SPACE, why)
-
-    def _shed(
-        self, chosen: list[int], over: int, weight: Callable[[Candidate], int], rule: str, why: str
+    def shed(
+        self, chosen: list[Candidate], excess: int, weight: Callable[[Candidate], int], rule: str, why: str
     ) -> None:
-        """Let the oldest go until nothing is over."""
-        if over <= 0:
+        """Remove the oldest sessions until their weights reach the excess."""
+        if excess <= 0:
             return
-        for at in self._may_go(chosen):
-            self._let_go(at, rule, why)
-            over -= weight(self._found[at])
-            if over <= 0:
+        for session in self._removable(chosen):
+            self._remove(session, rule, why)
+            excess -= weight(session)
+            if excess <= 0:
                 return
-        self._unmet.append(f"{rule}: {why}, but the rest is kept by keep_last, or read")
+        self.unmet.append(f"{rule}: {why}, but keep_last or readers hold the rest")
 
-    def _may_go(self, chosen: list[int]) -> Iterator[int]:
-        for at in chosen:
-            if self._left[at] and not self._protected[at]:
-                if at not in self._held:
-                    self._held[at] = self._is_held(self._found[at])
-                if not self._held[at]:
-                    yield at
+    def _removable(self, chosen: list[Candidate]) -> Iterator[Candidate]:
+        for session in chosen:
+            if session not in self.gone and session not in self._protected:
+                if self._is_held(session):
+                    self.held.add(session)
+                else:
+                    yield session
 
-    def _let_go(self, at: int, rule: str, why: str) -> None:
-        self._left[at] = False
-        self._going.append(Going(self._found[at], rule, why))
+    def _remove(self, session: Candidate, rule: str, why: str) -> None:
+        self.gone.add(session)
+        self.going.append(Going(session, rule, why))

@@ -1,27 +1,37 @@
-"""Directories of sessions, as commands are given them."""
+"""Directories of sessions: the default one, its checks, sizes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
 from tape2048.errors import OutDirError
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-__all__ = ["refuse_session"]
+def default_root(config_path: Path | None = None) -> Path:
+    """Return the directory into which ``tape2048 record`` would write.
+
+    Args:
+        config_path: the recorder's file, if named.
+
+    Raises:
+        ConfigError: an invalid configuration.
+    """
+    from tape2048_recorder.config.loading import load_config
+
+    return Path(load_config({}, os.environ, config_path).config.out_dir)
 
 
 def refuse_session(root: Path, hint: str) -> None:
-    """Raise OutDirError where a session stands in place of the directory that holds it.
+    """Raise OutDirError if a path is a session instead of a directory of sessions.
 
     Args:
         root: the directory.
         hint: what to do instead.
 
     Raises:
-        OutDirError: a session.
-        StorageError: the operating system would not say.
+        OutDirError: the path is a session.
+        StorageError: the operating system could not read the directory.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
     from tape2048.io.reading import reading
@@ -30,3 +40,9 @@ def refuse_session(root: Path, hint: str) -> None:
         is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY))
     if is_session:
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
+
+
+def directory_bytes(path: Path) -> int:
+    """Return the size of a directory's own files."""
+    with os.scandir(path) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file())

@@ -1,1 +1,1 @@
-"""Text, tables, progress and prompts on a terminal."""
+"""Text and tables on the standard streams, and shared command line options."""

@@ -14,63 +14,102 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 
-#: Of a command that stands at the root.
+#: Exit code of a command that did its work and found something wrong.
+EXIT_FINDINGS = 1
+
+#: Settings of a root command.
 ROOT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 CRITIC_TOWER = click.option(
-    "--tower", help="For a critic of embeddings, its tower: it then takes boards. DIR or module:factory."
-)
-WORKERS = click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Threads.  [default: one for each core]"
+    "--tower", help="Tower of a critic of embeddings, which then takes boards: DIR or module:factory."
 )
 
 
-def json_option(text: str = "One JSON document.") -> Callable[[Any], Any]:
-    """The flag that has a command print JSON."""
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Join decorators into one; the help lists their options in this order."""
+
+    def decorate(command: Any) -> Any:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def int_option(
+    name: str, text: str, *, default: int | None = None, least: int = 0, most: int | None = None
+) -> Callable[[Any], Any]:
+    """Return an option for a whole number from ``least`` to ``most``; the help shows its default."""
+    shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+    return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
+
+
+WORKERS = int_option("--workers", "Number of threads.  [default: one for each core]", least=1)
+
+
+def json_option(text: str = "Print one JSON document.") -> Callable[[Any], Any]:
+    """Return the flag that has a command print JSON."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-def quiet_option(text: str = "No progress bar.") -> Callable[[Any], Any]:
-    """The flag that has a command show no progress."""
+def quiet_option(text: str = "Show no progress bar.") -> Callable[[Any], Any]:
+    """Return the flag that has a command show no progress."""
     return click.option("--quiet", is_flag=True, help=text)
 
 
-def running_recorder(command: Any) -> Any:
-    """Give a command the directory of a recorder that runs, and its instance."""
-    instance = click.option(
-        "--instance", metavar="TEXT", help="Which recorder, where the directory has several."
+def force_option(what: str) -> Callable[[Any], Any]:
+    """Return the flag that allows a command to replace a file."""
+    return click.option("--force", is_flag=True, help=f"Replace {what} if it exists.")
+
+
+def running_recorder(timeout_text: str, timeout_s: float | None = None) -> Callable[[Any], Any]:
+    """Return the options that select a running recorder and limit the time to wait for it."""
+    shown: dict[str, Any] = {} if timeout_s is None else {"default": timeout_s, "show_default": True}
+    seconds = click.FloatRange(min=0)
+    return options(
+        click.argument("directory", type=PATH, default="selfplay"),
+        click.option("--instance", metavar="TEXT", help="Name of the recorder, if several run there."),
+        click.option("--timeout-s", metavar="SECONDS", type=seconds, help=timeout_text, **shown),
     )
-    return click.argument("directory", type=PATH, default="selfplay")(instance(command))
 
 
-class _WithExamples(click.Command):
-    """A command whose help ends with examples, line by line as they are typed."""
+def exit_on_findings(found: object) -> None:
+    """End the command with exit code 1 if there are findings."""
+    if found:
+        raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+class Command(click.Command):
+    """A command whose help ends with examples, line by line as typed."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples after the help."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Examples"):
             for line in self.examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-class Command(_WithExamples):
-    """A click command with examples."""
-
-
-class Group(_WithExamples, click.Group):
-    """A click group with examples."""
+class Group(Command, click.Group):
+    """A group with examples, which suggests the nearest command for an unknown name."""
 
     command_class = Command
+
+    def subcommand(
+        self, *examples: str, name: str | None = None
+    ) -> Callable[[Callable[..., None]], click.Command]:
+        """Return a decorator that adds a function as a command whose help ends with examples."""
+        return self.command(name, examples=examples)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's; a name that is not known is refused with the nearest known one."""
+        """Find the subcommand; refuse an unknown name with the nearest known one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -78,6 +117,16 @@ class Group(_WithExamples, click.Group):
             if not near or "Did you mean" in error.message:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
+
+
+def new_command(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a function a command whose help ends with examples."""
+    return click.command(cls=Command, examples=examples)
+
+
+def new_group(*examples: str, **attributes: Any) -> Callable[[Callable[..., None]], Group]:
+    """Return a decorator that makes a function a group whose help ends with examples."""
+    return click.group(cls=Group, examples=examples, **attributes)
 
 
 class LazyGroup(Group):

@@ -1,4 +1,4 @@
-"""Numbers, shares, durations, paths and boards as people read them."""
+"""Formats numbers, shares, durations, paths and boards for people."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-# Background and text of each tile by its exponent, as the game of 2014 has them; past 2048, further
-# from grey with each step.
+# Background and text colour of each tile by its exponent: up to 2048 those of the original game.
 _TILE_COLOURS = (
     ("#cdc1b4", "#cdc1b4"),
     ("#eee4da", "#776e65"),
@@ -35,18 +34,18 @@ _TILE_COLOURS = (
 )
 _CELL_WIDTH = 7
 
-#: Reach rates that are always shown. Hardly any game gets further: that is said where one did.
+#: Tiles whose reach rates are always shown; few games reach the last one, which is shown only then.
 _TILES_SHOWN = (2048, 4096, 8192, 16384)
 _TILE_WHERE_REACHED = 32768
 
 
 def number(value: float | None) -> str:
-    """A whole number with thousands apart: ``12,345``; ``-`` for none."""
+    """Format a whole number with separators: ``12,345``; ``-`` for None."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """A share in percent: ``83%``, ``4.2%``, ``0.03%``; never rounded to none (``0``) or all (``100%``)."""
+    """Format a share in percent: ``83%``, ``4.2%``, ``0.03%``; never round to ``0`` or ``100%``."""
     if value is None:
         return "-"
     percent = 100 * value
@@ -61,7 +60,7 @@ def share(value: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes with a decimal unit: ``280 MB``."""
+    """Format bytes with a decimal unit: ``280 MB``."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.5:
@@ -71,7 +70,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0:42``, ``1:02:03`` or ``3 days 4 h``."""
+    """Format seconds as ``0:42``, ``1:02:03`` or ``3 days 4 h``."""
     whole = int(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -80,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_s: float) -> str:
-    """``8G``, ``1.42M``, ``40.1k`` or ``312`` a second."""
+    """Format a rate as ``8G``, ``1.42M``, ``40.1k`` or ``312``."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if per_s >= 0.9995 * factor:  # so that three digits never round to a thousand
             return f"{per_s / factor:.3g}{unit}"
@@ -88,7 +87,7 @@ def rate(per_s: float) -> str:
 
 
 def reach_words(reach: Mapping[int, float]) -> list[str]:
-    """``2048 92%`` for each tile that fits a line; 32768 only where a game reached it."""
+    """Format reach rates as ``2048 92%`` each; 32768 only if a game reached it."""
     shown = [tile for tile in _TILES_SHOWN if tile in reach]
     if reach.get(_TILE_WHERE_REACHED):
         shown.append(_TILE_WHERE_REACHED)
@@ -96,25 +95,25 @@ def reach_words(reach: Mapping[int, float]) -> list[str]:
 
 
 def near(path: str) -> str:
-    """A path from here, where that is the shorter way to say it."""
+    """Return a path relative to the working directory if it is below it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
 
 
 def runnable(name: str, path: str) -> str:
-    """How to call a program that runs now: by its name if that finds it, else by its path."""
+    """Return the word that runs a program: its name if PATH finds it, else its path."""
     found = shutil.which(name)
     same = found is not None and Path(found).parent == Path(path).parent
     return name if same or not Path(path).name.startswith(name) else shlex.quote(near(path))
 
 
 def double_quoted(text: str) -> str:
-    """Text with single quotes in it as one word of a shell's command, readable where it can be."""
+    """Quote text with single quotes as one word of a shell, readably if possible."""
     return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
 
 
 def board(exps: Sequence[int]) -> Text:
-    """A board in the colours of its tiles; without colours, numbers in columns and dots.
+    """Draw a board in the colours of its tiles; without colours, numbers in columns and dots.
 
     Args:
         exps: 16 exponents, row-major.

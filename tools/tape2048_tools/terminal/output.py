@@ -1,12 +1,11 @@
-"""Standard output: one JSON document, or text for people.
+"""Output on the standard streams: JSON, tables and text.
 
-Everything that a command says on standard output goes through :func:`print_json` or :func:`print_human`.
-On a terminal people get colours and tables of its width, or of more where that would cut numbers or break
-names. Elsewhere (a pipe, a file) the same tables are plain text: no control characters, nothing cut off. No
-line has trailing white space.
+On a terminal tables have colours and its width, or more if that would cut numbers or break names. Elsewhere
+(a pipe, a file) the same tables are plain text: no control characters, nothing cut off. No line has trailing
+white space.
 
-Text from outside (names of files, values in them) is shown by :func:`printable`: an escape sequence in a
-file's name must not reach the terminal.
+Untrusted text (file names, values in files) goes through :func:`printable`: no escape sequence may reach the
+terminal.
 """
 
 from __future__ import annotations
@@ -23,39 +22,22 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
-__all__ = [
-    "cell",
-    "columns",
-    "columns_that_fit",
-    "complain",
-    "complain_left_out",
-    "drop_unwritten",
-    "finding",
-    "print_human",
-    "print_json",
-    "print_lines",
-    "print_text",
-    "printable",
-    "table",
-    "unwritten",
-]
-
-#: What a shell reports for a program that SIGPIPE ended; the usual answer to ``| head``.
+#: The exit code that a shell reports for a program ended by SIGPIPE, as in ``| head``.
 EXIT_PIPE_CLOSED = 128 + 13
 
-#: A width that no table of ours reaches: without a terminal nothing is wrapped or cut.
+#: A width beyond any table: without a terminal nothing is wrapped or cut.
 _UNBOUNDED_WIDTH = 100_000
 
-#: Words of text up to this length (a session's name) are not broken to make a table fit a terminal.
+#: Words up to this length (a session's name) are not broken to fit a table to a terminal.
 _UNBROKEN_MAX = 40
 
-#: Runs that are named where many are left out for one reason.
+#: Number of runs named if many are left out for one reason.
 _NAMED_MAX = 5
 
 _PADDING = 2
@@ -64,7 +46,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def printable(value: object) -> str:
-    r"""A value as one line of printable text; what is not printable is escaped (``\x1b``)."""
+    r"""Return a value as one line of text, with unprintable characters escaped (``\x1b``)."""
     text = str(value)
     if text.isprintable():
         return text
@@ -78,16 +60,19 @@ def print_json(document: Any) -> None:
     """Print one JSON document, indented. NaN becomes null."""
     from tape2048.base.text import pretty_json
 
-    _emit(pretty_json(document).decode())
+    print_text(pretty_json(document).decode())
 
 
-def print_text(text: str) -> None:
-    """Print lines for a program to read (CSV), as they are."""
-    _emit(text)
+def print_result(document: Any, make_parts: Callable[[], Iterable[RenderableType]], *, as_json: bool) -> None:
+    """Print a command's result as JSON, or as the text and tables that ``make_parts`` returns."""
+    if as_json:
+        print_json(document)
+    else:
+        print_human(*make_parts())
 
 
 def print_human(*parts: RenderableType) -> None:
-    """Print text and tables, as the place that they go to can show them."""
+    """Print text and tables, with colours if standard output is a terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -112,12 +97,12 @@ def print_human(*parts: RenderableType) -> None:
                 least -= (_PADDING - 1) * (len(part.columns) - 1)
             console.width = max(width, least)
         console.print(part, soft_wrap=isinstance(part, str))
-    # Padding at the end of a line that is wider than the terminal would be an empty line of its own.
-    _emit(_TRAILING.sub(lambda found: "".join(_ESCAPE.findall(found[0])), buffer.getvalue()))
+    # Trailing padding of a line wider than the terminal would become an empty line.
+    print_text(_TRAILING.sub(lambda found: "".join(_ESCAPE.findall(found[0])), buffer.getvalue()))
 
 
 def _least_width(shown: Table, console: Console) -> int:
-    """The width below which rich cuts numbers of a table short and breaks its names."""
+    """Return the width below which rich cuts a table's numbers and breaks its names."""
     from rich.measure import Measurement
 
     options = console.options.update(width=_UNBOUNDED_WIDTH)
@@ -133,9 +118,11 @@ def _least_width(shown: Table, console: Console) -> int:
 
 
 def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of very many rows as plain lines; a heading that starts with ``>`` is one of numbers.
+    """Print a table of many rows as plain lines, also on a terminal: rich is slow with 10,000 rows.
 
-    On a terminal too: fitting ten thousand rows to its width takes rich half a minute.
+    Args:
+        headings: as for :func:`table`.
+        rows: the text of each column.
     """
     names = [heading.removeprefix(">") for heading in headings]
     lines = [names, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
@@ -145,18 +132,18 @@ def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         f"{{:>{width}}}" if is_number else f"{{:<{width}}}"
         for width, is_number in zip(widths, numbers, strict=True)
     )
-    _emit("".join(f"{form.format(*line).rstrip()}\n" for line in lines))
+    print_text("".join(f"{form.format(*line).rstrip()}\n" for line in lines))
 
 
 def columns_that_fit(
     headings: Sequence[str], rows: Sequence[Sequence[str]], less_needed: Sequence[str], *, gap: int
 ) -> list[int]:
-    """The columns of a table to show: all; on a terminal that they do not fit, fewer.
+    """Return the indices of the columns to show: all, or on a narrow terminal those that fit.
 
     Args:
         headings: as for :func:`table`.
-        rows: the text in each column.
-        less_needed: headings of the columns that are left out, one after the other, until the others fit.
+        rows: the text of each column.
+        less_needed: headings of the columns to leave out, one after the other, until the others fit.
         gap: least space between two columns.
     """
     kept = list(range(len(headings)))
@@ -172,7 +159,7 @@ def columns_that_fit(
 
 
 def table(*headings: str, title: str | None = None) -> Table:
-    """An empty table; a heading that starts with ``>`` is that of a column of numbers."""
+    """Make an empty table; a heading that starts with ``>`` is for a column of numbers."""
     from rich.table import Table
 
     made = Table(
@@ -196,7 +183,7 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 def columns(values: dict[str, Any]) -> Table:
-    """Names and values (text, or what rich can show), one pair a line, without headings."""
+    """Make a table of names and values (text, or renderables of rich), one pair a line, without headings."""
     made = table("", "")
     made.show_header = False
     for name, value in values.items():
@@ -205,14 +192,14 @@ def columns(values: dict[str, Any]) -> Table:
 
 
 def cell(value: object, style: str = "") -> Text:
-    """A value from outside as text that is neither markup nor control characters."""
+    """Turn an untrusted value into text without markup and control characters."""
     from rich.text import Text
 
     return Text(printable(value), style=style)
 
 
 def finding(error: str, message: str, hint: str | None) -> Text:
-    """One defect: the class of its error, what is wrong where, and what to do."""
+    """Format a defect: the class of its error, its message with the place, and the hint."""
     from rich.text import Text
 
     text = Text.assemble((error, "bold red"), ": ", printable(message))
@@ -220,7 +207,7 @@ def finding(error: str, message: str, hint: str | None) -> Text:
 
 
 def drop_unwritten(stream: TextIO) -> None:
-    """Write what a stream still holds, or let it go: the interpreter would try once more, and complain."""
+    """Flush a stream, or drop its buffer: at exit the interpreter would try again, and print an error."""
     try:
         stream.flush()
     except OSError:
@@ -228,44 +215,47 @@ def drop_unwritten(stream: TextIO) -> None:
 
 
 def complain(text: str) -> None:
-    """Write a line to standard error; where nobody reads that, the exit code has to do."""
+    """Write a line to standard error; ignore failures, as the exit code remains."""
     with contextlib.suppress(OSError):
         click.echo(text, err=True)
     drop_unwritten(sys.stderr)
 
 
 def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
-    """Tell which runs were left out and why: of those with one reason, the first few by name.
+    """Report on standard error the runs that were left out: the first few of each reason by name.
 
     Args:
-        left_out: each run's name, and the reason.
+        left_out: name of each run, and the reason.
     """
     counts: dict[str, int] = {}
     for name, reason in left_out:
-        kind = reason.replace(name.rpartition(": ")[2], "")  # which run it is, is no part of the reason
+        kind = reason.replace(name.rpartition(": ")[2], "")  # without the run's name
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] <= _NAMED_MAX:
             complain(f"left out: {printable(name)}: {printable(reason)}")
     for count in counts.values():
         if count > _NAMED_MAX:
-            complain(f"left out: {count - _NAMED_MAX:,} more of that kind")
+            complain(f"left out: {count - _NAMED_MAX:,} more for this reason")
 
 
 def unwritten(error: OSError) -> Exception:
-    """What to raise where standard output could not be written; what it still holds is let go."""
+    """Return the exception for a failed write to standard output, and drop its buffer."""
     drop_unwritten(sys.stdout)
     if isinstance(error, BrokenPipeError):
         return click.exceptions.Exit(EXIT_PIPE_CLOSED)
     from tape2048.errors import DiskFullError, StorageError
 
     kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-    return kind(
-        f"writing to standard output failed ({error.strerror})", hint="check where the output is sent"
-    )
+    return kind(f"writing to standard output failed ({error.strerror})", hint="check where the output goes")
 
 
-def _emit(text: str) -> None:
-    # Text that the output's encoding lacks is escaped too; by default a name could end the command.
+def print_text(text: str) -> None:
+    """Write text to standard output; characters that its encoding lacks are escaped.
+
+    Raises:
+        click.exceptions.Exit: the reader closed the pipe.
+        StorageError: it could not be written.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

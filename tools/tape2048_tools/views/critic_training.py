@@ -1,4 +1,4 @@
-"""What ``tape2048 critic train`` shows while it runs, and how it ended."""
+"""The view of ``tape2048 critic train``, and its summary at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tape2048.base.text import counted
 from tape2048_tools.terminal.display import duration, near, number, rate, share
 from tape2048_tools.terminal.output import columns
-from tape2048_tools.views import progress as job_progress
+from tape2048_tools.views import progress as views
 from tape2048_tools.views.opening import JobView, open_view
 
 if TYPE_CHECKING:
@@ -18,25 +18,18 @@ if TYPE_CHECKING:
     from tape2048.torch.training.run import Progress, Trained
 
 
-class CriticView(JobView):
-    """Where a training's words go: the view for where standard error goes, or nowhere with ``quiet``."""
+def critic_view(config: CriticConfig, *, quiet: bool = False) -> JobView[Progress]:
+    """Open the view of a training; with ``quiet`` it shows errors only."""
+    step_rows = config.batch_rows * int(os.environ.get("WORLD_SIZE") or 1)
 
-    def __init__(self, config: CriticConfig, *, quiet: bool = False) -> None:
-        super().__init__(open_view(f"tape2048 critic train: {config.out}", quiet=quiet))
-        self._step_rows = config.batch_rows * int(os.environ.get("WORLD_SIZE") or 1)
-
-    def progress(self, progress: Progress) -> None:
-        """How it stands, after every step."""
-        self.view.show(lambda: self._shown(progress))
-
-    def _shown(self, progress: Progress) -> job_progress.Progress:
+    def describe(progress: Progress) -> views.Progress:
         facts = {"epoch": [f"{progress.epoch:.2f}"], "loss": [f"{progress.loss:.5f}"]}
         if progress.val_loss is not None:
             best = f"best at step {number(progress.best_step)}"
             facts["validation"] = [f"loss {progress.val_loss:.5f}", best]
             facts["AUROC"] = _auroc(progress.val_auroc)
-        rows = (progress.steps - progress.step) * self._step_rows
-        return job_progress.Progress(
+        rows = (progress.steps - progress.step) * step_rows
+        return views.Progress(
             "learned",
             progress.step,
             progress.steps,
@@ -49,13 +42,15 @@ class CriticView(JobView):
             trend=("loss", progress.loss),
         )
 
+    return JobView(open_view(f"tape2048 critic train: {config.out}", quiet=quiet), describe)
+
 
 def _auroc(found: dict[str, float | None]) -> list[str]:
     return [f"{tile} {'-' if value is None else format(value, '.4f')}" for tile, value in found.items()]
 
 
 def trained_facts(trained: Trained) -> dict[str, Any]:
-    """How a training ended, as a document."""
+    """Return the result of a training as a document."""
     progress = trained.progress
     return {
         "ended": trained.ended or "stopped",
@@ -72,10 +67,10 @@ def trained_facts(trained: Trained) -> dict[str, Any]:
 
 
 def trained_summary(config: CriticConfig, trained: Trained) -> list[RenderableType]:
-    """How a training ended, and what comes next."""
+    """Return the result of a training, and the commands to try next, as text."""
     progress = trained.progress
     facts: dict[str, Any] = {
-        "ended": trained.ended or "stopped; the same command goes on",
+        "ended": trained.ended or "stopped; the same command resumes it",
         "learned": f"step {number(progress.step)} of {number(progress.steps)}, "
         f"{duration(progress.elapsed_s)}, {rate(progress.rows_per_s)} rows/s, "
         f"{share(progress.data_wait)} waiting for data",

@@ -1,37 +1,35 @@
-"""The panel of a long job on a terminal, drawn anew twice a second; events scroll by above it."""
+"""A panel on a terminal that shows a long job, redrawn twice a second; events scroll by above it."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import math
-import sys
-import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from tape2048_tools.terminal.output import cell, drop_unwritten, printable
+from tape2048_tools.terminal.output import cell, printable
+from tape2048_tools.views.progress import Progress, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
 
     from tape2048_recorder.status.report import Level
-    from tape2048_tools.views.progress import Progress
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
-_BESIDE = 16  # what a panel has beside a fact: borders, its name, spaces
+_BESIDE = 16  # width of a panel's borders, a fact's name and spaces
 _PANEL_WIDTH = 88
 _BAR_WIDTH = 24
 _DRAW_INTERVAL_S = 0.4
-#: What is done sooner needs no view: hundreds of small sessions would only flicker.
+#: Shorter jobs show nothing: hundreds of small sessions would only flicker.
 _DRAW_AFTER_S = 0.3
 _STYLES = {"info": "", "warning": "yellow", "error": "bold red"}
 
 
 def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
-    """The values as a line of bars, each of ``width`` bars the mean of its part; lowest to highest."""
+    """Draw values as a line of bars, from lowest to highest; each bar is the mean of its part."""
     if not values:
         return ""
     width = min(width, len(values))
@@ -42,48 +40,37 @@ def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
     return "".join(_BARS[min(int((mean - low) / span * len(_BARS)), len(_BARS) - 1)] for mean in means)
 
 
-class LiveView:
-    """A panel for a job with facts, a line with a bar for one without.
+class LiveView(View):
+    """A panel for a job with a state, a line with a bar for one without.
 
     Args:
-        title: stands above the panel.
+        title: title of the panel.
     """
 
     def __init__(self, title: str = "") -> None:
         from rich.console import Console
         from rich.live import Live
 
+        super().__init__(_DRAW_INTERVAL_S, _DRAW_AFTER_S)
         self._title = title
         self._trend: list[float] = []
-        self._next = time.monotonic() + _DRAW_AFTER_S
-        self._drawn = (0, 0)  # lines, and the width of the terminal that they were drawn on
+        self._drawn = (0, 0)  # lines, and the width of the terminal when they were drawn
         self._console: Console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._live.stop()
-        drop_unwritten(sys.stderr)
-
-    def change(self, interval_s: float, level: str) -> None:
-        """Do nothing: these are a log's settings."""
+        super().__exit__()
 
     def event(self, message: str, level: Level = "info") -> None:
         """Print a line above the panel."""
-        with self._letting_go():
+        with self._dropping_unwritten():
             self._erase_wrapped()
             self._console.print(cell(message, _STYLES[level]))
 
-    def show(self, make: Callable[[], Progress]) -> None:
-        """Draw how the job stands, if it is time."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _DRAW_INTERVAL_S
-        progress = make()
-        with self._letting_go():
+    def _show(self, progress: Progress) -> None:
+        with self._dropping_unwritten():
             self._erase_wrapped()
             drawn = self.draw(progress)
             self._live.start()
@@ -92,7 +79,7 @@ class LiveView:
             self._drawn = len(lines), self._console.width
 
     def _erase_wrapped(self) -> None:
-        """Erase what a terminal that became narrower made of the lines that were drawn."""
+        """Erase the rows into which a terminal that became narrower has wrapped the drawn lines."""
         from rich.control import Control
         from rich.segment import ControlType
 
@@ -104,8 +91,8 @@ class LiveView:
         self._drawn = lines, self._console.width
 
     @contextlib.contextmanager
-    def _letting_go(self) -> Iterator[None]:
-        """Have rich forget what a terminal did not take; it would keep all of it, and write it each time."""
+    def _dropping_unwritten(self) -> Iterator[None]:
+        """Drop output that the terminal did not take; rich would keep it, and write it each time."""
         try:
             yield
         except OSError:
@@ -114,7 +101,7 @@ class LiveView:
             self._console.quiet = False
 
     def draw(self, progress: Progress) -> RenderableType:
-        """What is shown at one moment."""
+        """Return the display of one moment."""
         from rich.columns import Columns
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
@@ -132,7 +119,10 @@ class LiveView:
         shown.add_column(style="dim")
         shown.add_column()
         style = "bold green" if progress.warning is None else "bold yellow"
-        shown.add_row(Text(progress.state, style), Columns(map(self._bold, progress.pace), padding=(0, 3)))
+        shown.add_row(
+            Text(progress.state, style),
+            Columns([cell(text, "bold") for text in progress.pace], padding=(0, 3)),
+        )
         shown.add_row(progress.what, done)
         if progress.trend is not None and math.isfinite(progress.trend[1]):
             self._trend.append(progress.trend[1])
@@ -145,7 +135,3 @@ class LiveView:
         if progress.warning is not None:
             shown.add_row("", cell(progress.warning, "yellow"))
         return Panel(shown, title=Text(printable(self._title)), title_align="left", width=_PANEL_WIDTH)
-
-    @staticmethod
-    def _bold(text: str) -> RenderableType:
-        return cell(text, "bold")

@@ -1,7 +1,4 @@
-"""The log of a long job on standard error: lines for people, for programs (JSON), or for the journal.
-
-The journal wants their priorities.
-"""
+"""The log of a long job on standard error: lines as text, as JSON, or with priorities for the journal."""
 
 from __future__ import annotations
 
@@ -10,43 +7,43 @@ import os
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048_tools.terminal.output import drop_unwritten, printable
+from tape2048_tools.terminal.output import printable
+from tape2048_tools.views.progress import Progress, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tape2048_recorder.status.report import Level
-    from tape2048_tools.views.progress import Progress
 
-#: syslog's numbers, which the journal takes from the beginning of a line: sd-daemon(3).
+#: syslog's priorities, with which the journal expects lines to begin: sd-daemon(3).
 _PRIORITIES: dict[Level, int] = {"error": 3, "warning": 4, "info": 6}
 
 
 def stderr_is_journal(env: Mapping[str, str]) -> bool:
-    """Whether standard error is the stream that systemd opened to the journal (``JOURNAL_STREAM``)."""
+    """Return whether standard error is the stream that systemd opened to the journal (``JOURNAL_STREAM``)."""
     with contextlib.suppress(OSError, ValueError):
         stat = os.fstat(sys.stderr.fileno())
         return env.get("JOURNAL_STREAM") == f"{stat.st_dev}:{stat.st_ino}"
     return False
 
 
-def worth_saying(level: Level, least: str) -> bool:
-    """Whether a line of this level is written where ``least`` is the least important one."""
+def is_logged(level: Level, least: str) -> bool:
+    """Return whether a log with the least important level ``least`` has lines of this level."""
     return _PRIORITIES[level] <= _PRIORITIES[least]  # type: ignore[index]
 
 
 def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
-    """One line, without its end.
+    """Return one line, without its end.
 
     Args:
-        level: how important it is.
-        message: what happened; control characters are escaped.
+        level: its importance.
+        message: its text; control characters are escaped.
         form: ``text`` or ``json``.
-        journal: whether the journal reads it: it knows the time, and takes the level from the prefix.
+        journal: whether the journal reads it, which adds the time and takes the level from the prefix.
     """
     now = datetime.now(UTC)
     text = printable(message)
@@ -57,47 +54,34 @@ def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
     return prefix + text if journal else f"{now.strftime('%Y-%m-%dT%H:%M:%SZ')} {level} {text}"
 
 
-class LogView:
-    """One line an event, and one every ``interval_s`` on how the job stands.
+class LogView(View):
+    """A log with one line for each event, and one for the progress every ``interval_s``.
 
     Args:
-        interval_s: seconds from one line to the next.
-        level: the least important level that is written.
+        interval_s: seconds between two lines of progress.
+        level: the least important level that is logged.
         form: ``text`` or ``json``.
     """
 
     def __init__(self, interval_s: float, *, level: str = "info", form: str = "text") -> None:
-        self._interval_s = interval_s
+        super().__init__(interval_s, interval_s)
         self._level = level
         self._form = form
         self._journal = stderr_is_journal(os.environ)
-        self._next = time.monotonic() + interval_s
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        drop_unwritten(sys.stderr)
 
     def change(self, interval_s: float, level: str) -> None:
-        """Go on with another interval and level."""
+        """Change the interval and the level."""
         self._interval_s, self._level = interval_s, level
         self._next = min(self._next, time.monotonic() + interval_s)
 
     def event(self, message: str, level: Level = "info") -> None:
-        """Write one line; work goes on where that cannot be written, and the next one is tried again."""
-        if worth_saying(level, self._level):
+        """Write one line; drop it if standard error does not take it."""
+        if is_logged(level, self._level):
             with contextlib.suppress(OSError):
                 sys.stderr.write(f"{log_line(level, message, form=self._form, journal=self._journal)}\n")
                 sys.stderr.flush()
 
-    def show(self, make: Callable[[], Progress]) -> None:
-        """Write a line, if it is time for one."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self._interval_s
-        progress = make()
+    def _show(self, progress: Progress) -> None:
         facts = [f"{name} {', '.join(words)}".lstrip() for name, words in progress.facts.items()]
         done = progress.amount if not progress.state else f"{progress.what} {progress.amount}"
         words = [done, *progress.pace, *facts, *filter(None, [progress.warning])]

@@ -1,4 +1,4 @@
-"""What ``tape2048 train-player`` shows while it runs and at the end, and the learning curve."""
+"""The view of ``tape2048 train-player``, its summary at the end, and the learning curve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tape2048.base.text import counted
 from tape2048.io.durable import storage_error
 from tape2048_tools.terminal.display import duration, near, number, rate, reach_words
 from tape2048_tools.terminal.output import columns, complain, printable
-from tape2048_tools.views import progress as job_progress
+from tape2048_tools.views import progress as views
 from tape2048_tools.views.opening import JobView, open_view
 
 if TYPE_CHECKING:
@@ -23,74 +23,61 @@ if TYPE_CHECKING:
     from tape2048_recorder.ntuple_training.trainer import Progress
 
 
-class TrainingView(JobView):
-    """Where a training's words go: the view for where standard error goes."""
+def training_view(config: TrainingConfig, out: str) -> JobView[Progress]:
+    """Open the view of a training that writes to ``out``."""
 
-    def __init__(self, config: TrainingConfig, out: str) -> None:
-        super().__init__(open_view(f"tape2048 train-player: {out}"))
-        self._config = config
-        self._threads = counted(config.thread_count, "thread")
-
-    def progress(self, progress: Progress) -> None:
-        """How it stands."""
-        self.view.show(lambda: self._shown(progress))
-
-    def _shown(self, progress: Progress) -> job_progress.Progress:
-        moves, speed = self._config.moves, progress.moves_per_s
+    def describe(progress: Progress) -> views.Progress:
+        moves, speed = config.moves, progress.moves_per_s
         facts = {}
-        if _has_means(progress):
+        if not math.isnan(progress.mean_score):
             facts = {
                 "games": [number(progress.games)],
                 "score": [f"mean {number(progress.mean_score)}"],
                 "reach": reach_words(progress.reach),
             }
         first = f"{rate(speed)} moves/s" if speed else "kernels compile at their first use"
-        return job_progress.Progress(
+        return views.Progress(
             "learned",
             progress.moves,
             moves,
             "moves",
             state="training" if speed else "getting ready",
-            rate=[first, self._threads],
+            rate=[first, counted(config.thread_count, "thread")],
             elapsed_s=progress.elapsed_s,
             left_s=max(moves - progress.moves, 0) / speed if speed else None,
             facts=facts,
             trend=("score", progress.mean_score),
         )
 
-
-def _has_means(progress: Progress) -> bool:
-    """Whether a game has ended since training began or went on: before, there is nothing to take means of."""
-    return not math.isnan(progress.mean_score)
+    return JobView(open_view(f"tape2048 train-player: {out}"), describe)
 
 
 def training_summary(
     progress: Progress, *, done: bool, network: Path | None, curve: Path | None
 ) -> list[RenderableType]:
-    """What was learned, and what to try next; ``network`` is None where none was written."""
+    """Return the result, and the commands to try next, as text; ``network`` is None if none was written."""
+    has_games = not math.isnan(progress.mean_score)
     facts: dict[str, Any] = {
-        "ended": "all moves are learned" if done else "stopped; the same command goes on",
+        "ended": "all moves are learned" if done else "stopped; the same command resumes it",
         "moves": f"{number(progress.moves)} in {duration(progress.elapsed_s)}",
         "games": number(progress.games),
-        "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if _has_means(progress) else "-",
-        "reach": "   ".join(reach_words(progress.reach)) if _has_means(progress) else "-",
+        "score": f"mean {number(progress.mean_score)} while learning, 1-ply" if has_games else "-",
+        "reach": "   ".join(reach_words(progress.reach)) if has_games else "-",
     }
+    following = ""
     if network is not None:
-        facts["network"] = near(str(network))
+        path = facts["network"] = near(str(network))
+        following = (
+            f"\nNext:\n  tape2048 player eval ntuple:weights={path}\n"
+            f"  tape2048 record --player ntuple:weights={path}"
+        )
     if curve is not None:
         facts["curve"] = near(str(curve))
-    if network is None:
-        return [columns(facts)]
-    path = near(str(network))
-    following = (
-        f"\nNext:\n  tape2048 player eval ntuple:weights={path}\n"
-        f"  tape2048 record --player ntuple:weights={path}"
-    )
-    return [columns(facts), following]
+    return [columns(facts), *([following] if following else [])]
 
 
 def draw_curve(directory: Path) -> Path | None:
-    """Draw ``curve.svg`` from ``metrics.jsonl``; None where there is nothing to draw, or no matplotlib."""
+    """Draw ``curve.svg`` from ``metrics.jsonl``; return None without points or without matplotlib."""
     from tape2048.io.training_directory import METRICS
 
     path = directory / METRICS
@@ -102,7 +89,7 @@ def draw_curve(directory: Path) -> Path | None:
         mpl.use("svg")
         import matplotlib.pyplot as plt
     except ImportError:
-        complain("no learning curve is drawn: pip install 'tape2048[plot]' brings matplotlib")
+        complain("no learning curve: matplotlib is missing (pip install 'tape2048[plot]')")
         return None
     points = _points(path)
     if not points:
@@ -128,7 +115,7 @@ def draw_curve(directory: Path) -> Path | None:
 
 
 class _Point(msgspec.Struct):
-    """What a line of metrics has for the curve."""
+    """The part of a line of metrics that the curve shows."""
 
     moves: int
     mean_score: float | None
@@ -136,14 +123,14 @@ class _Point(msgspec.Struct):
 
 
 def _points(path: Path) -> list[_Point]:
-    """The lines of metrics in which games had ended; one that somebody has spoilt costs no curve."""
-    points, spoilt = [], 0
+    """Return the lines of metrics with finished games; skip damaged lines."""
+    points, damaged = [], 0
     for line in path.read_bytes().splitlines():
         try:
             points.append(msgspec.json.decode(line, type=_Point))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            spoilt += 1
-    if spoilt:
+            damaged += 1
+    if damaged:
         where = printable(near(str(path)))
-        complain(f"the learning curve leaves out {spoilt} lines of {where} that are no metrics")
+        complain(f"the learning curve omits {damaged} damaged lines of {where}")
     return [point for point in points if point.mean_score is not None]

@@ -8,20 +8,20 @@ import math
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tape2048_tools.terminal.display import number
 from tape2048_tools.views.live import LiveView
 from tape2048_tools.views.log import LogView
-from tape2048_tools.views.progress import Progress
+from tape2048_tools.views.progress import Progress, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Seconds from one line of a log to the next, where no setting says it.
+#: Default of the seconds between two lines of progress in a log.
 LOG_INTERVAL_S = 30.0
 
-View = LiveView | LogView
+P = TypeVar("P")
 
 
 def open_view(
@@ -32,14 +32,14 @@ def open_view(
     form: str = "text",
     quiet: bool = False,
 ) -> View:
-    """The view for where standard error goes; a context.
+    """Return the view that suits standard error; a context.
 
     Args:
-        title: stands above the panel.
-        interval_s: seconds from one line of the log to the next.
-        level: the least important level that a log has.
-        form: of the log's lines: ``text`` or ``json``.
-        quiet: show errors alone.
+        title: title of the panel.
+        interval_s: seconds between two lines of progress in the log.
+        level: the least important level that is logged.
+        form: form of the log's lines: ``text`` or ``json``.
+        quiet: show errors only.
     """
     if quiet:
         return LogView(math.inf, level="error", form=form)
@@ -48,15 +48,17 @@ def open_view(
     return LogView(interval_s, level=level, form=form)
 
 
-class JobView:
-    """Where a job's words go; each job adds what makes a :class:`Progress` of its own events.
+class JobView(Generic[P]):
+    """A view of one kind of job, to which the job reports its own kind of progress.
 
     Args:
         view: see :func:`open_view`.
+        describe: turns the job's progress into the one that views show.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, describe: Callable[[P], Progress]) -> None:
         self.view = view
+        self.describe = describe
 
     def __enter__(self) -> Self:
         return self
@@ -65,16 +67,20 @@ class JobView:
         self.view.__exit__()
 
     def event(self, message: str) -> None:
-        """Something happened once that a person should know."""
+        """Show an event."""
         self.view.event(message)
+
+    def progress(self, progress: P) -> None:
+        """Show the progress if it is time."""
+        self.view.show(lambda: self.describe(progress))
 
 
 @contextlib.contextmanager
 def stages_bar(*, unit: str = "", quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Yield what is to be called with a stage's name, the amount done and the whole; None with ``quiet``.
+    """Yield a callback for a stage's name, the amount done and the total; None with ``quiet``.
 
-    Nothing is drawn but in these calls: no thread is beside work that is timed. With a ``unit``, its rate is
-    shown, from the first call of a stage on, which says what was done before.
+    Only these calls draw: no thread runs beside work that is timed. With a ``unit`` the bar shows the rate
+    since the first call of a stage, which may start above 0.
     """
     if quiet:
         yield None
@@ -97,6 +103,6 @@ def stages_bar(*, unit: str = "", quiet: bool = False) -> Iterator[Callable[[str
 def progress_bar(
     label: str, *, unit: str = "", quiet: bool = False
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """As :func:`stages_bar`, for work of one stage: yields what takes the amount done and the whole."""
+    """Yield a callback for the amount done and the total; None with ``quiet``. See :func:`stages_bar`."""
     with stages_bar(unit=unit, quiet=quiet) as update:
         yield None if update is None else functools.partial(update, label)

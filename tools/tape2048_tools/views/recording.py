@@ -1,7 +1,4 @@
-"""What ``tape2048 record`` shows while it runs, and its summary at the end.
-
-The view goes to standard error; standard output gets the summary alone.
-"""
+"""The view of ``tape2048 record`` on standard error, and its summary on standard output."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _SESSIONS_SHOWN = 8
 
 
 class RecordingView:
-    """Where a recorder's words go: the view for where standard error goes."""
+    """The view to which a recorder reports."""
 
     def __init__(self, config: RecorderConfig) -> None:
         from tape2048.formats.session import step_dtype
@@ -58,19 +55,19 @@ class RecordingView:
         self.view.__exit__()
 
     def changed(self, config: RecorderConfig) -> None:
-        """Go on with the settings of this configuration that are the log's."""
+        """Apply the log settings of a changed configuration."""
         self.view.change(config.log_interval_s, config.log_level)
 
     def event(self, level: Level, message: str) -> None:
-        """Something happened once that a person should know."""
+        """Show an event."""
         self.view.event(message, level)
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """How things stand."""
+        """Show the status if it is time."""
         self.view.show(lambda: self.progress(make_status()))
 
     def progress(self, status: Status) -> Progress:
-        """How things stand, as views show it."""
+        """Turn a status into the progress that views show."""
         facts = {"games": [number(status.games)]}
         if status.mean_score is not None:
             facts["games"].append(f"mean score {number(status.mean_score)}")
@@ -99,26 +96,26 @@ class RecordingView:
 
 
 def in_model(model_share: float | None) -> str:
-    """What a batched player has of the workers' time, to follow a rate; nothing without one."""
+    """Return the share of the workers' time in the model, to follow a rate; empty without a model."""
     return "" if model_share is None else f", {share(model_share)} of the time in the model"
 
 
 def dropped_words(games: int) -> str:
-    """So many games that workers had and that were not recorded, and what these may have been."""
-    return f"{counted(games, 'game')} that workers had: not begun, in play, or finished and not yet written"
+    """Return the number of games that were not recorded, and their possible states."""
+    return f"{counted(games, 'game')} of the workers: not begun, in play, or finished and not yet written"
 
 
 def summary_parts(summary: Summary) -> list[RenderableType]:
-    """What was recorded, where, and what to try next."""
+    """Return what was recorded, where, and the commands to try next, as text."""
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
-        said = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
+        text = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
         if summary.first_step_s is None and not summary.reason.startswith(("max_disk_mb", "max_ram_mb")):
-            said += (
-                " No move was made yet: the first start of a version compiles, for half a minute or so."
-                " Start it again, and give it longer."
+            text += (
+                " No move was made yet: the first start of a version compiles for about half a minute."
+                " Start it again, and let it run longer."
             )
-        return [said]
+        return [text]
     steps_per_s = summary.steps / summary.elapsed_s
     facts: dict[str, object] = {
         "ended": summary.reason,
@@ -139,7 +136,7 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     last = near(summary.sessions[-1] if summary.sessions else summary.out_dir)
     command, python = runnable("tape2048", sys.argv[0]), runnable("python", sys.executable)
     labels = f"from tape2048 import Session; print(Session.open({last!r}).labels().mean(axis=0))"
-    replay = " --replay" if summary.model_share is None else ""  # refused where it would run a user's code
+    replay = " --replay" if summary.model_share is None else ""  # refused if it would run a user's code
     following = (
         "\nNext:\n"
         f"  {command} show {shlex.quote(last)}\n"

@@ -1,4 +1,4 @@
-"""One run as people read it: its facts, its moves, its boards."""
+"""One run as text and as documents: its facts, its moves, its boards."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ if TYPE_CHECKING:
 
     from tape2048.runs.run import Run
 
-__all__ = ["exps_of", "run_document", "run_parts", "step_document"]
-
 
 def exps_of(packed: int) -> list[int]:
-    """The 16 exponents of a packed board."""
+    """Return the 16 exponents of a packed board."""
     return [packed >> (60 - 4 * i) & 15 for i in range(16)]
 
 
 def run_document(run: Run) -> dict[str, Any]:
-    """The run's facts, for ``--json`` and for :func:`run_parts`."""
+    """Return the run's facts, for ``--json`` and for :func:`run_parts`."""
     import datetime as dt
 
     import numpy as np
@@ -34,7 +32,7 @@ def run_document(run: Run) -> dict[str, Any]:
             dt.datetime.fromtimestamp(meta.start_unix_s, dt.UTC).isoformat() if meta.start_unix_s else None
         )
     except (ValueError, OverflowError, OSError):
-        started = None  # a year that no calendar here has
+        started = None  # outside the years of datetime
     counts = np.bincount(run.moves, minlength=4)
     return {
         "steps": meta.steps,
@@ -54,7 +52,7 @@ def run_document(run: Run) -> dict[str, Any]:
 
 
 def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
-    """A document of :func:`run_document` (with whatever else stands in it) as text, and the final board."""
+    """Return a document of :func:`run_document`, which may have further keys, and the final board as text."""
     shown = {
         key: value for key, value in document.items() if key not in ("final_board", "final_exps", "moves")
     }
@@ -74,7 +72,7 @@ def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
 
 
 def step_document(run: Run, step: int) -> dict[str, Any]:
-    """One board of the run, the move on it with its spawn, and its branch values.
+    """Return one board of the run, its move and spawn, and its branch values.
 
     Args:
         run: the run.

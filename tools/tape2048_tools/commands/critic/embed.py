@@ -1,4 +1,4 @@
-"""``tape2048 embed``: a tower's vectors of every row; what it does is in :mod:`tape2048.torch.embedding`."""
+"""``tape2048 embed``: the command around :mod:`tape2048.torch.embedding`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.terminal.click_extras import DEVICE, PATH, Command, json_option
+from tape2048_tools.terminal.click_extras import DEVICE, PATH, int_option, json_option, new_command
 from tape2048_tools.terminal.display import duration, number, size
-from tape2048_tools.terminal.output import print_human, print_json, printable, table
+from tape2048_tools.terminal.output import print_result, printable, table
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
-    import torch
+    from rich.console import RenderableType
 
     from tape2048.session.session import Session
     from tape2048.torch.tower import OpenTower
 
 
 class _Share(click.ParamType[tuple[int, int]]):
-    """``i/n``, with 0 <= i < n."""
+    """The parameter type of ``i/n``, with 0 <= i < n."""
 
     name = "I/N"
 
@@ -37,41 +37,29 @@ class _Share(click.ParamType[tuple[int, int]]):
         return int(match[1]), int(match[2])
 
 
-@click.command(
-    "embed",
-    cls=Command,
-    examples=[
-        "tape2048 embed selfplay --tower critic/best",
-        "tape2048 embed selfplay --tower critic/best --dry-run",
-        "tape2048 embed selfplay --tower my_towers:load --checkpoint tower.pt --pooling cls --device cuda",
-        "torchrun --nproc-per-node 8 --no-python tape2048 embed selfplay --tower critic/best",
-    ],
+@new_command(
+    "tape2048 embed selfplay --tower critic/best",
+    "tape2048 embed selfplay --tower critic/best --dry-run",
+    "tape2048 embed selfplay --tower my_towers:load --checkpoint tower.pt --pooling cls --device cuda",
+    "torchrun --nproc-per-node 8 --no-python tape2048 embed selfplay --tower critic/best",
 )
 @click.argument("sources", nargs=-1, required=True, type=PATH, metavar="SESSION|ROOT...")
+@click.option("--tower", required=True, help="Directory of a tower or token critic, or module:factory.")
+@click.option("--checkpoint", type=PATH, help="Argument of the factory; its SHA-256 identifies the tower.")
 @click.option(
-    "--tower", required=True, help="Directory of a tower or of a critic of tokens; or module:factory."
-)
-@click.option("--checkpoint", type=PATH, help="What a factory is given; its SHA-256 names it.")
-@click.option(
-    "--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="Of [B, n, D]."
+    "--pooling",
+    type=click.Choice(["mean", "cls"]),
+    default="mean",
+    show_default=True,
+    help="How a tower's [B, n, D] becomes [B, D].",
 )
 @DEVICE
-@click.option("--batch-rows", type=click.IntRange(1), default=2048, show_default=True, help="Rows at once.")
-@click.option(
-    "--chunk-rows",
-    type=click.IntRange(1),
-    default=65_536,
-    show_default=True,
-    help="Rows that a kill costs at most.",
-)
-@click.option(
-    "--threads", type=click.IntRange(0), default=0, help="Threads of PyTorch on a CPU; 0: its own choice."
-)
-@click.option("--shard", "share", type=_Share(), help="This process's share; otherwise $RANK of $WORLD_SIZE.")
-@click.option("--force", is_flag=True, help="Make them anew where a session has embeddings.")
-@click.option(
-    "--dry-run", is_flag=True, help="Say what would be made, how large, and how long it would take."
-)
+@int_option("--batch-rows", "Rows of a batch.", default=2048, least=1)
+@int_option("--chunk-rows", "Rows between two writes: a kill loses no more.", default=65_536, least=1)
+@int_option("--threads", "Threads of PyTorch on a CPU; 0: PyTorch's default.", default=0)
+@click.option("--shard", "share", type=_Share(), help="Share of this process.  [default: $RANK/$WORLD_SIZE]")
+@click.option("--force", is_flag=True, help="Replace embeddings that exist.")
+@click.option("--dry-run", is_flag=True, help="Print the number, size and duration, and write nothing.")
 @json_option()
 def command(
     *,
@@ -81,17 +69,16 @@ def command(
     pooling: Any,
     device: str,
     batch_rows: int,
-    chunk_rows: int,
     threads: int,
     share: tuple[int, int] | None,
-    force: bool,
     dry_run: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
-    """Make embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
+    """Compute embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
 
-    A session's file appears when all of it is made. Killed at any moment, the same command goes on. Sessions
-    that have embeddings of this tower are left alone; those of another tower are refused.
+    A session's file appears when it is complete. After a kill the same command resumes. Sessions with
+    embeddings of this tower are skipped; those with embeddings of another tower are refused.
     """
     from tape2048_tools.options.critic import require_torch
 
@@ -104,35 +91,26 @@ def command(
     share = share or _share_of_rank()
     if threads:
         torch.set_num_threads(threads)
-    sys.path.append(str(Path.cwd()))  # where module:factory may stand
+    sys.path.append(str(Path.cwd()))  # for the module of module:factory
     opened = open_tower(tower, checkpoint=checkpoint, pooling=pooling)
     chosen = local_device(device)
     found = _sessions(sources)
     if dry_run:
-        _say_plan(found, opened, chosen, batch_rows, share, as_json=as_json)
+        _print_plan(found, opened, device=chosen, batch_rows=batch_rows, shares=share[1], as_json=as_json)
         return
-    how = {
-        "device": chosen,
-        "batch_rows": batch_rows,
-        "chunk_rows": chunk_rows,
-        "share": share,
-        "force": force,
-    }
-    report = [_embed(session, opened, how) for session in found]
-    if as_json:
-        print_json({"model_sha": opened.sha256, "pooling": opened.pooling, "sessions": report})
-        return
-    made = table("session", ">rows", ">made now", ">D", "")
-    words = {"made": "made", "there": "was there", "waiting": "this share is done, others are not"}
-    for line in report:
-        made.add_row(
-            printable(line["session"]),
-            number(line["rows"]),
-            number(line["rows_made"]),
-            str(line["D"]),
-            words[line["status"]],
-        )
-    print_human(f"tower {opened.sha256}, {opened.pooling}-pooled", made)
+    how |= {"device": chosen, "batch_rows": batch_rows, "share": share}
+    report = [_embed(session, opened, **how) for session in found]
+    document = {"model_sha": opened.sha256, "pooling": opened.pooling, "sessions": report}
+    print_result(document, lambda: _report_parts(document), as_json=as_json)
+
+
+def _report_parts(document: dict[str, Any]) -> list[RenderableType]:
+    made = table("session", ">rows", ">computed", ">D", "")
+    words = {"made": "complete", "there": "was complete", "waiting": "other shares are missing"}
+    for line in document["sessions"]:
+        counts = number(line["rows"]), number(line["rows_made"]), str(line["D"])
+        made.add_row(printable(line["session"]), *counts, words[line["status"]])
+    return [f"tower {document['model_sha']}, {document['pooling']}-pooled", made]
 
 
 def _share_of_rank() -> tuple[int, int]:
@@ -158,13 +136,12 @@ def _sessions(sources: tuple[Path, ...]) -> list[Session]:
             is_one = (source / "metadata.db").exists() or not source.is_dir()
         found += [Session.open(path) for path in ([source] if is_one else sessions(source))]
     if not found:
-        raise EmptyCorpusError(
-            f"no sessions in {', '.join(map(str, sources))}", hint="tape2048 record makes some"
-        )
+        names = ", ".join(map(str, sources))
+        raise EmptyCorpusError(f"no sessions in {names}", hint="tape2048 record writes some")
     return found
 
 
-def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str, Any]:
+def _embed(session: Session, tower: OpenTower, **how: Any) -> dict[str, Any]:
     from tape2048.torch.embedding import embed_session
 
     begin = time.monotonic()
@@ -183,14 +160,8 @@ def _embed(session: Session, tower: OpenTower, how: dict[str, Any]) -> dict[str,
     }
 
 
-def _say_plan(
-    found: list[Session],
-    tower: OpenTower,
-    device: torch.device,
-    batch_rows: int,
-    share: tuple[int, int],
-    *,
-    as_json: bool,
+def _print_plan(
+    found: list[Session], tower: OpenTower, *, device: Any, batch_rows: int, shares: int, as_json: bool
 ) -> None:
     from tape2048.base.text import counted
     from tape2048.torch.embedding import tower_rate, tower_width
@@ -207,15 +178,12 @@ def _say_plan(
         "bytes": 2 * rows * width,
         "device": str(device),
         "rows_per_s": round(rate, 1),
-        "seconds": round(rows / share[1] / rate, 3),
+        "seconds": round(rows / shares / rate, 3),
     }
-    if as_json:
-        print_json(facts)
-        return
-    print_human(
+    text = (
         f"{counted(rows, 'row')} of {counted(len(found), 'session')}, D = {width}: "
-        f"{size(facts['bytes'])}; "
-        f"at {number(rate)} rows/s on {device}, "
-        + (f"each of {share[1]} shares takes " if share[1] > 1 else "")
+        f"{size(facts['bytes'])}; at {number(rate)} rows/s on {device}, "
+        + (f"each of {shares} shares takes " if shares > 1 else "")
         + f"about {duration(facts['seconds'])}. Nothing was written."
     )
+    print_result(facts, lambda: [text], as_json=as_json)

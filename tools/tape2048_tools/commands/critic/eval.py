@@ -1,4 +1,4 @@
-"""``tape2048 critic eval``: how good a critic is, stage by stage and tile by tile, beside baselines."""
+"""``tape2048 critic eval``: measure a critic by stage and tile, beside baselines."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from tape2048_tools.terminal.click_extras import (
     CRITIC_TOWER,
     DEVICE,
     PATH,
-    Command,
+    force_option,
+    int_option,
     json_option,
+    new_command,
     quiet_option,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.critic.evaluation import Evaluation
+    from tape2048.critic.results import Evaluation
 
 
-@click.command(
-    "eval",
-    cls=Command,
-    examples=[
-        "tape2048 critic eval critic/best selfplay",
-        "tape2048 critic eval critic/best selfplay --split val --html report.html",
-        'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
-        "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
-    ],
+@new_command(
+    "tape2048 critic eval critic/best selfplay",
+    "tape2048 critic eval critic/best selfplay --split val --html report.html",
+    'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
+    "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
 @click.argument("critic", type=PATH)
 @click.argument("root", type=PATH)
@@ -37,87 +35,58 @@ if TYPE_CHECKING:
     "--split",
     "part",
     metavar="PART",
-    help="Which games: val (or validation), test, train or all.  [default: test, or val where there is none]",
+    help="Part of the games: val (or validation), test, train or all.  [default: test, or val]",
 )
-@click.option(
-    "--where",
-    metavar="SQL",
-    help="Only runs for which this holds, such as id >= 3000; beside the condition of the training, if any.",
-)
+@click.option("--where", metavar="SQL", help="Condition on runs, such as id >= 3000.")
 @click.option(
     "--by",
     type=click.Choice(["moves", "tile", "progress"]),
     default="moves",
     show_default=True,
-    help="What makes stages: the move number, the highest tile now, or the share of the game played.",
+    help="What defines stages: move number, highest tile on the board, or share of the game played.",
 )
-@click.option(
-    "--per-run",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Rows of each game at most; 0: all.  [default: as in its training]",
-)
-@click.option(
-    "--rows-max",
-    type=click.IntRange(0),
-    default=1_000_000,
-    show_default=True,
-    help="Rows of all games at most, by fewer of each; 0: no bound.",
-)
-@click.option(
-    "--bootstrap",
-    type=click.IntRange(0, 100_000),
-    default=1000,
-    show_default=True,
-    help="Replicates behind the intervals.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63),
-    default=0,
-    show_default=True,
-    help="Of the rows and the replicates.",
-)
+@int_option("--per-run", "Maximum of rows of each game; 0: all.  [default: as in its training]")
+@int_option("--rows-max", "Maximum of rows of all games, by fewer of each; 0: no bound.", default=1_000_000)
+@int_option("--bootstrap", "Number of bootstrap replicates.", default=1000, most=100_000)
+@int_option("--seed", "Seed of rows and replicates.", default=0, most=2**63)
 @click.option(
     "--player",
     default="ntuple",
     show_default=True,
-    help="N-tuple player whose expected score is a baseline, parameters included; none: leave it out.",
+    help="N-tuple player whose expected score is a baseline, or none.",
 )
 @CRITIC_TOWER
 @DEVICE
-@click.option("--html", type=PATH, metavar="FILE", help="Also write a report.")
-@click.option("--force", is_flag=True, help="Replace the report if it exists.")
+@click.option("--html", type=PATH, metavar="FILE", help="Write a report, too.")
+@force_option("the report")
 @json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="One line for each stage, tile and predictor.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
 @quiet_option()
-def command(
-    *, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **options: Any
-) -> None:
+def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path | None, **how: Any) -> None:
     """Examine CRITIC on games in ROOT that it did not learn from.
 
     For each stage of the game and each tile: AUROC, average precision, Brier score and calibration error,
     with 95% intervals by a bootstrap over games, beside the prevalence, the highest tile on the board and
-    the score that the n-tuple player expects.
+    the score that the n-tuple player expects. Games have to meet the condition of the training, too.
     """
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv both go to standard output: give one of them")
+        raise click.UsageError("--json and --csv both write to standard output: give one of them")
     from tape2048_tools.critic_report.tables import csv_text, document, summary
     from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     if html is not None:
-        _check_report(html, force=options["force"])
+        _check_report(html, force=how["force"])
     require_torch()
-    evaluation, about = _examine(critic, root, **options)
+    evaluation, about = _examine(critic, root, **how)
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
-        from tape2048_tools.critic_report.curves import read_curves
+        from tape2048_tools.critic_report.figures import read_curves
         from tape2048_tools.critic_report.html import report
 
         page = report(evaluation, about, read_curves(critic), found).encode("utf-8", "backslashreplace")
-        with publishing_file(html, replace=options["force"]) as file:
+        with publishing_file(html, replace=how["force"]) as file:
             file.write(page)
     if as_json:
         print_json(found)
@@ -128,13 +97,13 @@ def command(
 
 
 def _check_report(html: Path, *, force: bool) -> None:
-    """Say at once, not after minutes, what would stop the report."""
+    """Check at once, not after minutes, that the report can be written."""
     from tape2048.errors import NameTakenError, OutDirError
     from tape2048_tools.critic_report.figures import require_matplotlib
 
     require_matplotlib()
     if html.exists() and not force:
-        raise NameTakenError("a report stands here", path=html, hint="--force replaces it")
+        raise NameTakenError("the report exists; nothing was replaced", path=html, hint="--force replaces it")
     if not html.absolute().parent.is_dir():
         raise OutDirError("no such directory", path=html.absolute().parent)
 

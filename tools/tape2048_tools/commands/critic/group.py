@@ -1,4 +1,4 @@
-"""``tape2048 critic``: will this game reach these tiles? Training, examination, use."""
+"""``tape2048 critic``: train, examine and apply critics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import click
 
 from tape2048_tools.terminal.click_extras import LazyGroup
 
-__all__ = ["command"]
-
 COMMANDS = {
     "train": ("tape2048_tools.commands.critic.train", "Train a critic on sessions."),
-    "eval": ("tape2048_tools.commands.critic.eval", "Examine a critic by game stage and threshold."),
+    "eval": ("tape2048_tools.commands.critic.eval", "Measure a critic by game stage and tile."),
     "score": ("tape2048_tools.commands.critic.score", "Write a critic's probabilities, row by row."),
 }
 
@@ -26,4 +24,4 @@ COMMANDS = {
     ],
 )
 def command() -> None:
-    """Train critics of positions, examine them, apply them."""
+    """Train, examine and apply critics of positions."""

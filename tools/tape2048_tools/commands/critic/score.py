@@ -1,4 +1,4 @@
-"""``tape2048 critic score``: a critic's probabilities of every row, for filters and viewers."""
+"""``tape2048 critic score``: write a critic's probabilities of every row, for filters and viewers."""
 
 from __future__ import annotations
 
@@ -10,33 +10,29 @@ from tape2048_tools.terminal.click_extras import (
     CRITIC_TOWER,
     DEVICE,
     PATH,
-    Command,
+    exit_on_findings,
+    force_option,
     json_option,
+    new_command,
     quiet_option,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXIT_FINDINGS = 1
 
-
-@click.command(
-    "score",
-    cls=Command,
-    examples=[
-        "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
-        "tape2048 critic score critic/best selfplay --out scores.npy --json",
-        "tape2048 critic score critic/best games.a2pack --out games.npy",
-    ],
+@new_command(
+    "tape2048 critic score critic/best selfplay/20261121T060000Z_model=ntuple --out scores.npy",
+    "tape2048 critic score critic/best selfplay --out scores.npy --json",
+    "tape2048 critic score critic/best games.a2pack --out games.npy",
 )
 @click.argument("critic", type=PATH)
 @click.argument("source", type=PATH)
-@click.option("--out", type=PATH, required=True, metavar="FILE.npy", help="Where they go.")
+@click.option("--out", type=PATH, required=True, metavar="FILE.npy", help="The file to write.")
 @CRITIC_TOWER
 @DEVICE
-@click.option("--force", is_flag=True, help="Replace FILE and its sidecar if they exist.")
-@json_option("The sidecar, as one JSON document.")
+@force_option("FILE.npy and its sidecar")
+@json_option("Print the sidecar, one JSON document.")
 @quiet_option()
 def command(
     *,
@@ -52,14 +48,14 @@ def command(
     """Write CRITIC's probabilities of every row of SOURCE, f32[rows, tiles], in the order of its rows.
 
     SOURCE is a session, a directory of sessions, a data set, pack.dat, a pack, a run file, a directory of
-    them, JSONL or Parquet with runs. Beside FILE.npy stands FILE.json: the critic's SHA-256, the tiles, and
-    where runs begin. Runs that cannot be read are left out and named on standard error; the exit code is
+    run files, or JSONL or Parquet with runs. FILE.json beside FILE.npy holds the critic's SHA-256, the tiles,
+    and the first row of each run. Unreadable runs are left out and named on standard error; the exit code is
     then 1.
     """
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
     from tape2048_tools.options.critic import require_torch
-    from tape2048_tools.terminal.output import complain, print_human, print_json, printable
+    from tape2048_tools.terminal.output import complain, print_result, printable
     from tape2048_tools.views.opening import progress_bar
 
     require_torch()
@@ -84,11 +80,8 @@ def command(
     failed = [run for run in info.runs or () if run.error is not None]
     for run in failed:
         complain(f"left out: {printable(run.name)}: {printable(run.error)}")
-    if as_json:
-        print_json(msgspec.to_builtins(info))
-    else:
-        tiles = ", ".join(map(str, info.thresholds))
-        left_out = f"; {counted(len(failed), 'run')} left out" if failed else ""
-        print_human(f"{printable(out)}: {counted(info.rows, 'row')}, P(>= {tiles}){left_out}")
-    if failed:
-        raise click.exceptions.Exit(EXIT_FINDINGS)
+    tiles = ", ".join(map(str, info.thresholds))
+    left_out = f"; {counted(len(failed), 'run')} left out" if failed else ""
+    text = f"{printable(out)}: {counted(info.rows, 'row')}, P(>= {tiles}){left_out}"
+    print_result(msgspec.to_builtins(info), lambda: [text], as_json=as_json)
+    exit_on_findings(failed)

@@ -1,42 +1,39 @@
-"""``tape2048 player``: what a network is, how strong and how fast a player is, and smaller networks."""
+"""``tape2048 player``: evaluate players; show and quantise networks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from tape2048.errors import ConfigError
-from tape2048_tools.terminal.click_extras import PATH, Command, Group, json_option
+from tape2048_tools.terminal.click_extras import PATH, force_option, int_option, json_option, new_group
 from tape2048_tools.terminal.display import duration, number, share, size
-from tape2048_tools.terminal.output import columns, print_human, print_json, table
+from tape2048_tools.terminal.output import columns, print_result, table
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.table import Table
+
     from tape2048_recorder.players.evaluation import Evaluation
 
 
-@click.group(
-    cls=Group,
-    examples=[
-        "tape2048 player info default",
-        "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
-        "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
-    ],
+@new_group(
+    "tape2048 player info default",
+    "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
+    "tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16",
 )
 def command() -> None:
-    """Look at players: their networks, strength and speed."""
+    """Evaluate players; show and quantise their networks."""
 
 
-@command.command(
-    cls=Command, examples=["tape2048 player info default", "tape2048 player info mine.ntuple --json"]
-)
+@command.subcommand("tape2048 player info default", "tape2048 player info mine.ntuple --json")
 @click.argument("weights")
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
-    """Show what a network file holds. WEIGHTS is a file, or a network that ships (default, fast)."""
+    """Show the contents of a network file. WEIGHTS is a file, or a shipped network (default, fast)."""
     from tape2048.ntuple.files import file_facts, load_network
     from tape2048.ntuple.layout import tuple_text
 
@@ -54,98 +51,71 @@ def info(*, weights: str, as_json: bool) -> None:
         "scales": network.scales.tolist(),
         "facts": network.facts,
     }
-    if as_json:
-        print_json(facts)
-        return
     training = network.facts.get("training")
     settings = training.items() if isinstance(training, dict) else ()
-    print_human(
-        columns(
-            {
-                "network": weights,
-                "file": f"{size(facts['bytes'])}, SHA-256 {facts['sha256'][:16]}...",
-                "tuples": " ".join(facts["tuples"]),
-                "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
-                "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
-                f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
-                "trained": _trained(network.facts),
-                "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
-            }
-        )
-    )
+    shown = {
+        "network": weights,
+        "file": f"{size(facts['bytes'])}, SHA-256 {facts['sha256'][:16]}...",
+        "tuples": " ".join(facts["tuples"]),
+        "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
+        "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
+        f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
+        "trained": _trained(network.facts),
+        "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
+    }
+    print_result(facts, lambda: [columns(shown)], as_json=as_json)
 
 
 def _trained(facts: dict[str, Any]) -> str:
-    """How long it learned; ``-`` for what the file does not say, or says in another way."""
-    found = [facts.get(name) for name in ("moves", "games", "elapsed_s")]
-    plain = [fact for fact in found if isinstance(fact, int | float)]
-    if len(plain) < len(found):
+    """Return the extent of a training; ``-`` if the file does not state it."""
+    plain = [
+        facts[name] for name in ("moves", "games", "elapsed_s") if isinstance(facts.get(name), int | float)
+    ]
+    if len(plain) < 3:
         return "-"
     moves, games, seconds = plain
     return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
 
 
-@command.command(
-    "eval",
-    short_help="Play seeded games with each player: scores, reach rates, speed.",
-    cls=Command,
-    examples=[
-        "tape2048 player eval ntuple",
-        "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
-        "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
-    ],
+@command.subcommand(
+    "tape2048 player eval ntuple",
+    "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
+    "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
+    name="eval",
 )
 @click.argument("players", nargs=-1, required=True)
-@click.option(
-    "--games", type=click.IntRange(1), default=1000, show_default=True, help="Games of each player."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True, help="Same seed, same games."
-)
-@click.option(
-    "--threads", type=click.IntRange(0, 1024), default=0, show_default=True, help="0: one for each core."
-)
+@int_option("--games", "Games of each player.", default=1000, least=1)
+@int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
+@int_option("--threads", "Number of threads; 0: one for each core.", default=0, most=1024)
 @json_option()
 def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads: int, as_json: bool) -> None:
-    """Play seeded games with each of PLAYERS: mean score, reach rates with 95% intervals, speed.
+    """Play seeded games: mean scores, reach rates, speed.
 
-    A player is written as for `record`: NAME or NAME:key=value,key=value.
+    Each of PLAYERS plays the same games; reach rates have 95% intervals. A player is written
+    as for `record`: NAME or NAME:key=value,key=value.
     """
     from tape2048.base.resources import available_cores
-    from tape2048_recorder.config.loading import split_player
     from tape2048_recorder.players.evaluation import evaluate
     from tape2048_recorder.players.registry import check_player, make_player
+    from tape2048_tools.options.recorder import parse_player
 
-    chosen = []
-    for text in dict.fromkeys(players):  # one that is named twice plays once: its games would be the same
-        try:
-            name, args = split_player(text)
-        except ValueError as error:
-            raise ConfigError(f"found the player {text!r}, expected NAME:key=value,... ({error})") from error
-        check_player(name, args or {})
-        chosen.append((text, name, args or {}))
-    # All are made before any plays: a network that is damaged would cost the games of those before it.
-    made = [(text, make_player(name, args)) for text, name, args in chosen]
+    chosen = {text: parse_player(text) for text in players}
+    for name, args in chosen.values():
+        check_player(name, args)
+    # Make all players first: a damaged network would waste the games of the players before it.
+    made = [(text, make_player(name, args)) for text, (name, args) in chosen.items()]
     found: dict[str, Evaluation] = {}
     for text, player in made:
         with progress_bar(text) as progress:
             found[text] = evaluate(
-                player,
-                games=games,
-                seed=seed,
-                threads=threads or available_cores(),
-                progress=progress,
+                player, games=games, seed=seed, threads=threads or available_cores(), progress=progress
             )
-    if as_json:
-        import msgspec
-
-        print_json({"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)})
-    else:
-        print_human(_table(found))
+    document = {"games": games, "seed": seed, "players": msgspec.to_builtins(found, str_keys=True)}
+    print_result(document, lambda: [_table(found)], as_json=as_json)
 
 
-def _table(found: dict[str, Evaluation]) -> Any:
-    from tape2048_recorder.game import REACH_TILES
+def _table(found: dict[str, Evaluation]) -> Table:
+    from tape2048_recorder.players.evaluation import REACH_TILES
 
     made = table(
         "player",
@@ -170,18 +140,14 @@ def _table(found: dict[str, Evaluation]) -> Any:
     return made
 
 
-@command.command(
-    cls=Command, examples=["tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16"]
-)
+@command.subcommand("tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16")
 @click.argument("source")
 @click.argument("target", type=PATH)
-@click.option(
-    "--step", type=float, default=16.0, show_default=True, help="Points of score that a step of int16 counts."
-)
-@click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
+@click.option("--step", type=float, default=16.0, show_default=True, help="Points of score per int16 step.")
+@force_option("TARGET")
 @json_option()
 def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bool) -> None:
-    """Write a float32 network as int16, compressed. `player eval` of both shows what that costs."""
+    """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
     import numpy as np
 
     from tape2048.errors import NameTakenError
@@ -189,18 +155,15 @@ def quantise(*, source: str, target: Path, step: float, force: bool, as_json: bo
     from tape2048.ntuple.files import load_network, save_network
 
     with reading(target):
-        there = target.exists()
-    if there and not force:
-        raise NameTakenError(
-            "the target exists; nothing was replaced", path=target, hint="--force replaces it"
-        )
+        exists = target.exists()
+    if exists and not force:
+        raise NameTakenError("the file exists; nothing was replaced", path=target, hint="--force replaces it")
     network = load_network(source).quantised(step)
     written = save_network(network, target)
     largest = float(network.scales.max())
-    if as_json:
-        print_json({"path": str(target), "bytes": written, "step": step, "step_max": largest})
-        return
-    coarser = (
-        f" (up to {largest:.3g} where a table's range asks for it)" if largest > np.float32(step) else ""
+    coarser = f" (up to {largest:.3g} for tables with a wide range)" if largest > np.float32(step) else ""
+    print_result(
+        {"path": str(target), "bytes": written, "step": step, "step_max": largest},
+        lambda: [f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}"],
+        as_json=as_json,
     )
-    print_human(f"{target}: {size(written)}, int16 in steps of {step:g}{coarser}")

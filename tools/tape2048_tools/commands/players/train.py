@@ -1,4 +1,4 @@
-"""``tape2048 train-player``: train an n-tuple network; what it does is in :mod:`tape2048_recorder.ntuple`."""
+"""``tape2048 train-player``: the command around :mod:`tape2048_recorder.ntuple_training`."""
 
 from __future__ import annotations
 
@@ -11,40 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: A signal so much later than the first one is a second one.
+#: A signal this long after the first one counts as a second one: `timeout` sends two at once.
 _SECOND_SIGNAL_S = 0.25
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 train-player --preset default --out runs/default",
-        "tape2048 train-player --config player.toml --out runs/mine",
-        "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
-        "tape2048 train-player --preset default --print-config > player.toml",
-    ],
+@new_command(
+    "tape2048 train-player --preset default --out runs/default",
+    "tape2048 train-player --config player.toml --out runs/mine",
+    "tape2048 train-player --preset default --out runs/longer --threads 8 --moves 50_000_000_000",
+    "tape2048 train-player --preset default --print-config > player.toml",
 )
-@click.option("--config", "config_path", type=PATH, help="TOML file with the training's settings.")
-@click.option("--preset", help="A configuration that comes with tape2048: default, fast or strong.")
-@click.option(
-    "--out",
-    type=PATH,
-    help="Directory for checkpoint, metrics and networks; a training that was stopped there goes on.",
-)
-@click.option(
-    "--moves", metavar="N", help="Moves to learn from, in place of the configuration's (units: k, M or G)."
-)
-@click.option("--threads", metavar="N", help="Threads (presets have 1, strong 2); 0: one for each core.")
-@click.option("--seed", metavar="N", help="Decides the games of a single thread.")
-@click.option("--print-config", is_flag=True, help="Print every setting as TOML, and do nothing else.")
-@json_option("One JSON document at the end.")
+@click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
+@click.option("--preset", help="Shipped configuration: default, fast or strong.")
+@click.option("--out", type=PATH, help="Directory of the training; a stopped one is resumed.")
+@click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
+@click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")
+@click.option("--seed", metavar="N", help="Seed of the games; reproducible with a single thread.")
+@click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
+@json_option("Print one JSON document at the end.")
 def command(
     *,
     config_path: Path | None,
@@ -56,14 +47,14 @@ def command(
 ) -> None:
     """Train an n-tuple network by temporal differences.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command goes on from there. A second one, while
-    the network is compressed, leaves it as it was. --print-config shows
-    every setting with what it does: the beginning of a configuration of your own.
+    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training. A second one, while
+    the network is being compressed, keeps the previous network. --print-config prints every setting with its
+    effect, as a start for a configuration of your own.
     """
     from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 
     if (config_path is None) == (preset is None):
-        raise click.UsageError("name either a --config file or a --preset")
+        raise click.UsageError("give either --config FILE or --preset NAME")
     path = config_path if config_path is not None else preset_path(preset or "")
     config = load_training_config(path, flags)
     if print_config:
@@ -72,36 +63,38 @@ def command(
         print_human(settings_toml(config).rstrip("\n"))
         return
     if out is None:
-        raise click.UsageError("name the directory that receives the network: --out DIR")
+        raise click.UsageError("give the directory of the network: --out DIR")
 
     from tape2048_recorder.ntuple_training.run import NETWORK, run_training
-    from tape2048_tools.views.ntuple_training import TrainingView, draw_curve, training_summary
+    from tape2048_tools.views.ntuple_training import draw_curve, training_summary, training_view
 
     stop = threading.Event()
-    with _stopped_by_signals(stop) as hurry, TrainingView(config, str(out)) as view:
+    with _stopped_by_signals(stop) as hurry, training_view(config, str(out)) as view:
         trainer = run_training(config, out, view, stop, hurry)
     curve = draw_curve(out)
     network = out / NETWORK if trainer.moves else None
-    if as_json:
-        files = {"network": network and str(network), "curve": curve and str(curve)}
-        print_json({**trainer.progress()._asdict(), "done": trainer.done, **files})
-        return
-    print_human(*training_summary(trainer.progress(), done=trainer.done, network=network, curve=curve))
+    progress, done = trainer.progress(), trainer.done
+    files = {"network": network and str(network), "curve": curve and str(curve)}
+    print_result(
+        {**progress._asdict(), "done": done, **files},
+        lambda: training_summary(progress, done=done, network=network, curve=curve),
+        as_json=as_json,
+    )
 
 
 @contextlib.contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[Callable[[], bool]]:
-    """Set ``stop`` when a signal comes; yields whether a later one came (`timeout` sends two at once)."""
+    """Set ``stop`` at the first signal; yield a function that returns whether a second one followed."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    came: list[float] = []
+    received: list[float] = []
 
     def note(*_: object) -> None:
-        came.append(time.monotonic())
+        received.append(time.monotonic())
         stop.set()
 
     before = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield lambda: bool(came) and came[-1] - came[0] >= _SECOND_SIGNAL_S
+        yield lambda: bool(received) and received[-1] - received[0] >= _SECOND_SIGNAL_S
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

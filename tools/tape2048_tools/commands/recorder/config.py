@@ -1,4 +1,4 @@
-"""``tape2048 config``: the recorder's settings as they stand, and a sample file to start from."""
+"""``tape2048 config``: show the recorder's settings, or write a sample file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.options.recorder import load_from_command_line, setting_options
-from tape2048_tools.terminal.click_extras import PATH, Group, json_option
+from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_group
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text, printable, table
 
 if TYPE_CHECKING:
@@ -20,37 +20,29 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.loading import Loaded
 
 
-@click.group(
-    cls=Group,
-    examples=["tape2048 config show --origin", "tape2048 config init recorder.toml"],
-)
+@new_group("tape2048 config show --origin", "tape2048 config init recorder.toml")
 def command() -> None:
     """Show the recorder's settings, or write a sample file."""
 
 
-@command.command(
-    "show",
-    examples=[
-        "tape2048 config show --origin",
-        "tape2048 config show --config recorder.toml --workers 2 --origin",
-        "TAPE2048_ROTATE_S=1h tape2048 config show --json",
-    ],
+@command.subcommand(
+    "tape2048 config show --origin",
+    "tape2048 config show --config recorder.toml --workers 2 --origin",
+    "TAPE2048_ROTATE_S=1h tape2048 config show --json",
 )
-@click.option(
-    "--origin", is_flag=True, help="Say where each value was written: file and line, variable or flag."
-)
-@json_option("One JSON document: settings, origins, hash.")
-@click.option("--markdown", is_flag=True, help="The reference table of all settings and defaults instead.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value: file, variable or flag.")
+@json_option("Print one JSON document: settings, origins, hash.")
+@click.option("--markdown", is_flag=True, help="Print the reference table of all settings and defaults.")
 @setting_options
 def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: bool, **flags: Any) -> None:
-    """Show the settings that `tape2048 record` would run with.
+    """Show the settings with which `tape2048 record` would run.
 
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
     if markdown:
-        from tape2048_tools.options.reference import markdown_table
+        from tape2048_tools.options.reference import settings_table
 
-        print_human(markdown_table().rstrip("\n"))
+        print_human(settings_table().rstrip("\n"))
         return
     loaded = load_from_command_line(config_path, flags)
     if as_json:
@@ -73,15 +65,13 @@ def _document(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-@command.command(
-    "init", examples=["tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force"]
-)
+@command.subcommand("tape2048 config init", "tape2048 config init /etc/tape2048/recorder.toml --force")
 @click.argument("path", type=PATH, default="recorder.toml")
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@force_option("PATH")
 def init(*, path: Path, force: bool) -> None:
     """Write a sample file with every setting, explained, at its default.
 
-    PATH is `recorder.toml` where not given; - is standard output.
+    PATH is `recorder.toml` by default; - is standard output.
     """
     from tape2048.errors import NameTakenError
     from tape2048.io.durable import refuse_special, replace_file, storage_error, write_file

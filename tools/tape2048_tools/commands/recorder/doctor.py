@@ -1,4 +1,4 @@
-"""``tape2048 doctor``: what a recorder will need on this machine, a line each."""
+"""``tape2048 doctor``: check this machine for a recorder."""
 
 from __future__ import annotations
 
@@ -7,48 +7,44 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import cell, print_human, print_json, table
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.output import cell, print_result, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXIT_FAILED = 1
+    from rich.table import Table
+
+    from tape2048_tools.machine.doctor import Check
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 doctor",
-        "tape2048 doctor --config /etc/tape2048/recorder.toml",
-        "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
-    ],
+@new_command(
+    "tape2048 doctor",
+    "tape2048 doctor --config /etc/tape2048/recorder.toml",
+    "tape2048 doctor --json | jq '.checks[] | select(.status != \"ok\")'",
 )
-@click.option("--config", "config_path", type=PATH, help="The recorder's file, as for `record`.")
-@json_option("One JSON document: each check.")
+@click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
+@json_option("Print one JSON document: each check.")
 def command(*, config_path: Path | None, as_json: bool) -> None:
-    """Look at what a recorder will need on this machine: ok, warn or fail, and what to do.
+    """Check whether this machine suits a recorder: ok, warn or fail, and what to do.
 
-    Run it as the user, and with the environment, that the recorder will have. The exit code is 1 where
-    something will not work; a warning is what will work worse than it could.
+    Run it as the user and in the environment of the recorder. The exit code is 1 if a check fails: the
+    recorder will not work. After a warning it works, with a drawback.
     """
     from tape2048_tools.machine.doctor import examine
 
     checks = examine(config_path)
     failed = any(check.status == "fail" for check in checks)
-    if as_json:
-        print_json({"ok": not failed, "checks": msgspec.to_builtins(checks)})
-    else:
-        shown = table("", "what", "found", "what to do")
-        for check in checks:
-            shown.add_row(
-                cell(check.status, style=_STYLES[check.status]),
-                cell(check.name),
-                cell(check.found),
-                cell(check.hint or ""),
-            )
-        print_human(shown)
-    if failed:
-        raise click.exceptions.Exit(EXIT_FAILED)
+    document = {"ok": not failed, "checks": msgspec.to_builtins(checks)}
+    print_result(document, lambda: [_table(checks)], as_json=as_json)
+    exit_on_findings(failed)
+
+
+def _table(checks: list[Check]) -> Table:
+    shown = table("", "what", "found", "what to do")
+    for check in checks:
+        words = map(cell, (check.name, check.found, check.hint or ""))
+        shown.add_row(cell(check.status, style=_STYLES[check.status]), *words)
+    return shown

@@ -1,30 +1,27 @@
-"""``tape2048 recover``: publish what killed recorders left, as the next start would."""
+"""``tape2048 recover``: publish the unfinished sessions of killed recorders."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import cell, complain, print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.output import cell, complain, print_result, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from tape2048_recorder.status.report import Level, Status
-
-EXIT_FINDINGS = 1
 
 #: ``.<TS>_model=<tag>.<instance>.partial``; a tag may hold dots, an instance may not.
 _PARTIAL = re.compile(r"\..*\.(?P<instance>[A-Za-z0-9_-]{1,64})\.partial")
 
 
 class _Collected:
-    """A reporter that keeps what it is told."""
+    """A reporter that collects events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Level, str]] = []
@@ -33,38 +30,35 @@ class _Collected:
         self.events.append((level, message))
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """Nothing is playing."""
+        """Ignore the status: nothing plays."""
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 recover",
-        "tape2048 recover /data/selfplay",
-        "tape2048 recover selfplay --instance default --json",
-    ],
+@new_command(
+    "tape2048 recover",
+    "tape2048 recover /data/selfplay",
+    "tape2048 recover selfplay --instance default --json",
 )
 @click.argument("root", type=PATH, required=False)
-@click.option("--instance", "instances", multiple=True, help="Only what this instance left (repeatable).")
-@json_option("One JSON document: sessions, and what was said.")
+@click.option("--instance", "instances", multiple=True, help="Recover this instance only (repeatable).")
+@json_option("Print one JSON document: sessions and events.")
 def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> None:
-    """Publish what killed recorders left in ROOT: each confirmed block whose checksum holds.
+    """Publish the unfinished sessions of killed recorders in ROOT: all confirmed, valid blocks.
 
-    The next start of a recorder does the same; here nothing is played. ROOT is where `tape2048 record` would
-    write where not given. Calling it again changes nothing. It is refused while a recorder of the instance
-    runs. The exit code is 1 where something could not be recovered, or blocks did not match their checksums.
+    The next start of a recorder does the same. ROOT is by default the out_dir of `tape2048 record`. A second
+    call changes nothing. The command is refused while a recorder of the instance runs. The exit code is 1 if
+    a session could not be recovered, or blocks did not match their checksums.
     """
     from tape2048.base.text import counted
-    from tape2048_recorder.config.loading import load_config
     from tape2048_recorder.daemon.instance import Instance
     from tape2048_recorder.recording.publish import recover_all
+    from tape2048_tools.sessions.roots import default_root
 
-    directory = (root or Path(load_config({}, os.environ).config.out_dir)).absolute()
-    known = _locked_ever(directory)
+    directory = (root or default_root()).absolute()
+    known = _known_instances(directory)
     for instance in instances:
         if instance not in known:
-            there = f"; those that did: {', '.join(known)}" if known else ""
-            complain(f"{printable(directory)}: nobody recorded here as instance {instance!r}{there}")
+            there = f"; found: {', '.join(known)}" if known else ""
+            complain(f"{printable(directory)}: no recorder of instance {instance!r} ever ran here{there}")
     collected = _Collected()
     found: list[Path] = []
     for instance in _unfinished(directory, known):
@@ -76,29 +70,21 @@ def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
         finally:
             lock.close()
     errors = [message for level, message in collected.events if level == "error"]
-    if as_json:
-        print_json(
-            {
-                "root": str(directory),
-                "recovered": [str(path) for path in found],
-                "events": [{"level": level, "message": message} for level, message in collected.events],
-            }
-        )
-    else:
-        print_human(
-            *(cell(f"{level}: {message}") for level, message in collected.events),
-            cell(
-                f"{directory}: {counted(len(found), 'session')} recovered"
-                if found
-                else f"{directory}: nothing {'could be recovered' if errors else 'to recover'}"
-            ),
-        )
-    if errors:
-        raise click.exceptions.Exit(EXIT_FINDINGS)
+    result = "nothing could be recovered" if errors else "nothing to recover"
+    if found:
+        result = f"{counted(len(found), 'session')} recovered"
+    lines = [*(f"{level}: {message}" for level, message in collected.events), f"{directory}: {result}"]
+    document = {
+        "root": str(directory),
+        "recovered": [str(path) for path in found],
+        "events": [{"level": level, "message": message} for level, message in collected.events],
+    }
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
+    exit_on_findings(errors)
 
 
-def _locked_ever(root: Path) -> list[str]:
-    """The instances of which there is a lock file: those that ever recorded in a directory."""
+def _known_instances(root: Path) -> list[str]:
+    """Return the instances that have a lock file: all that ever recorded in a directory."""
     from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
 
     try:
@@ -111,9 +97,9 @@ def _locked_ever(root: Path) -> list[str]:
 
 
 def _unfinished(root: Path, known: list[str]) -> list[str]:
-    """Those of the known instances that left something unfinished.
+    """Return the known instances with an unfinished session.
 
-    Other programs' unfinished directories have such names too (``convert`` writing a session).
+    Unknown ones are drafts of other programs, such as ``convert``.
 
     Raises:
         OutDirError: the directory cannot be listed.

@@ -1,7 +1,8 @@
-"""``tape2048 service``: the recorder as a systemd service: its units, shown, written, removed."""
+"""``tape2048 service``: print, install and remove the systemd units of the recorder."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -9,32 +10,45 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Group, json_option
+from tape2048_tools.terminal.click_extras import json_option, new_group, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tape2048_tools.machine.units import Layout, Unit
 
-F = TypeVar("F", bound="Callable[..., Any]")
-
-#: What systemd-escape would leave as it is, and the recorder takes for a name.
+#: Names that the recorder accepts and systemd-escape leaves unchanged.
 _INSTANCE = r"[A-Za-z0-9_-]{1,64}"
 
 
-@click.group(
-    cls=Group,
-    examples=[
-        "tape2048 service print",
-        "sudo tape2048 service install --instance main --dry-run",
-        "tape2048 service install --user --instance main",
-        "sudo tape2048 service uninstall",
-    ],
+_common = options(
+    click.option("--user", is_flag=True, help="Use the units of your own user manager; no root needed."),
+    click.option(
+        "--instance",
+        "instances",
+        metavar="TEXT",
+        multiple=True,
+        help="Include the additional units that this instance's configuration needs (repeatable).",
+    ),
+    click.option(
+        "--root",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("/"),
+        help="Directory to use as /, as of an image.",
+    ),
+)
+
+
+@new_group(
+    "tape2048 service print",
+    "sudo tape2048 service install --instance main --dry-run",
+    "tape2048 service install --user --instance main",
+    "sudo tape2048 service uninstall",
 )
 def command() -> None:
     """Install the recorder as a systemd service.
@@ -44,41 +58,16 @@ def command() -> None:
     """
 
 
-def _common(command: F) -> F:
-    options = [
-        click.option("--user", is_flag=True, help="Units of your own user manager; no root needed."),
-        click.option(
-            "--instance",
-            "instances",
-            metavar="TEXT",
-            multiple=True,
-            help="Also what this instance needs because of its configuration (may be given again).",
-        ),
-        click.option(
-            "--root",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path("/"),
-            help="A directory to take for /, as an image that is being built.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-@command.command(
-    "print",
-    short_help="Print the units, each with its path.",
-    examples=[
-        "tape2048 service print",
-        "tape2048 service print --user",
-        "tape2048 service print --json | jq '.files[].path'",
-    ],
+@command.subcommand(
+    "tape2048 service print",
+    "tape2048 service print --user",
+    "tape2048 service print --json | jq '.files[].path'",
+    name="print",
 )
 @_common
-@json_option("One JSON document: each file with path and text.")
+@json_option("Print one JSON document: each file with path and text.")
 def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Print the units, each with the path that it would be written to."""
+    """Print the units, each with its path."""
     files = _files(_layout(user=user), instances, root)
     if as_json:
         print_json({"files": [{"path": str(unit.path), "text": unit.text} for unit in files]})
@@ -87,22 +76,18 @@ def print_(*, user: bool, instances: tuple[str, ...], root: Path, as_json: bool)
         print_human(f"# {unit.path}", unit.text)
 
 
-@command.command(
-    "install",
-    short_help="Write the units, and sample configurations.",
-    examples=[
-        "sudo tape2048 service install --instance main --dry-run",
-        "sudo tape2048 service install --instance main",
-        "tape2048 service install --user --instance main",
-    ],
+@command.subcommand(
+    "sudo tape2048 service install --instance main --dry-run",
+    "sudo tape2048 service install --instance main",
+    "tape2048 service install --user --instance main",
 )
 @_common
-@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="List the files, and write nothing.")
 def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
-    """Write the units, and for each --instance a sample configuration where there is none.
+    """Write the units, and sample configurations.
 
-    Files of ours that stand there are replaced, others are not. Nothing is started: the commands for that are
-    printed.
+    Each --instance without a configuration gets a sample. Files that this command wrote are replaced; other
+    files are refused. Nothing is started: the command prints the commands that start it.
     """
     from tape2048_tools.machine.units import Unit
     from tape2048_tools.options.reference import sample_toml
@@ -113,56 +98,44 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
         path = layout.config_dir / f"{name}.toml"
         if not _at(root, path).exists():
             files.append(Unit(path, sample_toml()))
-    for unit in files:
-        _refuse_foreign(unit, root)
+    _refuse_foreign(_at(root, unit.path) for unit in files)
     for unit in files:
         if not dry_run:
-            _write(unit, root)
+            _write(_at(root, unit.path), unit.text)
         print_human(cell(f"{'would write' if dry_run else 'wrote'} {_at(root, unit.path)}"))
     if not files:
-        print_human("everything is there as it should be")
+        print_human("everything is up to date")
     if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(layout.program)):
-        print_human(
-            f"note: the user tape2048 has to be able to run {layout.program}; in a home it often is not"
-        )
-    _say_next(instances, user=user)
+        print_human(f"note: check that the user tape2048 can run {layout.program}: homes are usually private")
+    _print_next(instances, user=user)
 
 
-@command.command(
-    "uninstall",
-    short_help="Remove the units; configurations and recordings stay.",
-    examples=["sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user"],
-)
+@command.subcommand("sudo tape2048 service uninstall --dry-run", "tape2048 service uninstall --user")
 @_common
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="List the files, and remove nothing.")
 def uninstall(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
-    """Remove the units, or with --instance only what that instance needed beside them.
+    """Remove the units; configurations and recordings stay.
 
-    Configurations and recordings stay. Stop the recorders first.
+    With --instance, remove only the additional units of that instance. Stop the recorders first.
     """
     from tape2048_tools.machine.units import units
 
     layout = _layout(user=user)
     common = [] if instances else [_at(root, unit.path) for unit in units(layout)]
-    names = instances or ("*",)
-    drop_ins = [
-        path
-        for name in names
-        for path in sorted(
-            _at(root, layout.unit_dir).glob(f"tape2048-*@{name}.service.d/50-configuration.conf")
-        )
-    ]
+    drop_ins: list[Path] = []
+    for name in instances or ("*",):
+        pattern = f"tape2048-*@{name}.service.d/50-configuration.conf"
+        drop_ins += sorted(_at(root, layout.unit_dir).glob(pattern))
     found = [path for path in [*common, *drop_ins] if path.exists()]
-    for path in found:
-        _refuse_foreign_file(path)
+    _refuse_foreign(found)
     for path in found:
         if not dry_run:
             _remove(path)
         print_human(cell(f"{'would remove' if dry_run else 'removed'} {path}"))
     if not found:
-        print_human("nothing of ours is there")
+        print_human("no units are installed")
     elif not dry_run:
-        print_human("", f"Next:\n  {_systemctl(user=user)} daemon-reload")
+        print_human("", f"Next:\n  systemctl{' --user' if user else ''} daemon-reload")
 
 
 def _layout(*, user: bool) -> Layout:
@@ -173,7 +146,7 @@ def _layout(*, user: bool) -> Layout:
 
 
 def _program() -> str:
-    """How the service is to call us: as we were called."""
+    """Return the command line of the service: the one of this process."""
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "tape2048" else None
     if called is not None:
         return shlex.quote(str(Path(called).absolute()))
@@ -181,7 +154,7 @@ def _program() -> str:
 
 
 def _systemd_version() -> int:
-    """The version of systemd here; the oldest that our units are for where it cannot be asked."""
+    """Return the version of systemd; if unknown, the oldest one that the units support."""
     try:
         done = subprocess.run(["systemctl", "--version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -217,64 +190,48 @@ def _differs(unit: Unit, root: Path) -> bool:
     return not path.exists() or path.read_text(errors="replace") != unit.text
 
 
-def _refuse_foreign(unit: Unit, root: Path) -> None:
-    path = _at(root, unit.path)
-    if path.exists():
-        _refuse_foreign_file(path)
-
-
-def _refuse_foreign_file(path: Path) -> None:
-    """Refuse to touch a file that somebody else has written.
-
-    Raises:
-        UnitsError: it lacks our first line.
-    """
+def _refuse_foreign(paths: Iterable[Path]) -> None:
+    """Raise UnitsError if a file exists that ``service install`` has not written."""
     from tape2048.errors import UnitsError
     from tape2048_tools.machine.units import MARKER
 
-    if not path.read_text(errors="replace").startswith(MARKER):
-        raise UnitsError(
-            "found a file that is not ours; nothing was changed",
-            path=path,
-            hint="move it away, or keep it and leave ours out",
-        )
+    for path in paths:
+        if path.exists() and not path.read_text(errors="replace").startswith(MARKER):
+            raise UnitsError(
+                "found a foreign file; nothing was changed",
+                path=path,
+                hint="move it away, or keep it and do without the unit",
+            )
 
 
-def _write(unit: Unit, root: Path) -> None:
-    from tape2048.errors import UnitsError
+def _write(path: Path, text: str) -> None:
     from tape2048.io.durable import replace_file
 
-    path = _at(root, unit.path)
-    try:
+    with _units_errors(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, unit.text.encode())
-    except OSError as error:
-        raise UnitsError(
-            f"the file cannot be written ({error.strerror})",
-            path=path,
-            hint="run it as root (sudo), or with --user for units of your own",
-        ) from error
+        replace_file(path, text.encode())
 
 
 def _remove(path: Path) -> None:
-    from tape2048.errors import UnitsError
-
-    try:
+    with _units_errors(path, "removed"):
         path.unlink()
         if path.parent.name.endswith(".service.d") and not any(path.parent.iterdir()):
             path.parent.rmdir()
+
+
+@contextlib.contextmanager
+def _units_errors(path: Path, done: str) -> Iterator[None]:
+    from tape2048.errors import UnitsError
+
+    try:
+        yield
     except OSError as error:
-        raise UnitsError(
-            f"the file cannot be removed ({error.strerror})", path=path, hint="run it as root (sudo)"
-        ) from error
+        hint = "run as root (sudo), or with --user for units of your own"
+        raise UnitsError(f"the file cannot be {done} ({error.strerror})", path=path, hint=hint) from error
 
 
-def _systemctl(*, user: bool) -> str:
-    return "systemctl --user" if user else "systemctl"
-
-
-def _say_next(instances: Sequence[str], *, user: bool) -> None:
-    systemctl = _systemctl(user=user)
+def _print_next(instances: Sequence[str], *, user: bool) -> None:
+    systemctl = "systemctl --user" if user else "systemctl"
     lines = [] if user else ["systemd-sysusers"]
     lines.append(f"{systemctl} daemon-reload")
     names = [printable(name) for name in instances] or ["NAME"]

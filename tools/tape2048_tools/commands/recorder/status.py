@@ -1,4 +1,4 @@
-"""``tape2048 status``: what the recorders of a directory last said, and whether that still holds."""
+"""``tape2048 status``: show the last status of the recorders of a directory, and whether it is current."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.display import number, share, size
-from tape2048_tools.terminal.output import cell, columns, print_human, print_json, printable
+from tape2048.base.text import counted
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.display import duration, number, share, size
+from tape2048_tools.terminal.output import cell, columns, print_human, print_result, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,47 +22,38 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048_recorder.status.report import Status
     from tape2048_recorder.status.status_file import Snapshot, Verdict
 
-EXIT_NOT_RUNNING = 1
-
-#: A recorder writes its status this often.
+#: A recorder writes its status at this interval.
 WATCH_S = 1.0
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 status",
-        "tape2048 status /var/lib/tape2048/main/selfplay --watch",
-        "tape2048 status selfplay --json | jq '.recorders[].status.steps_per_s'",
-        "tape2048 status selfplay --instance default >/dev/null || echo not recording",
-    ],
+@new_command(
+    "tape2048 status",
+    "tape2048 status /var/lib/tape2048/main/selfplay --watch",
+    "tape2048 status selfplay --json | jq '.recorders[].status.steps_per_s'",
+    "tape2048 status selfplay --instance default >/dev/null || echo not recording",
 )
 @click.argument("directory", type=PATH, default="selfplay")
-@click.option("--instance", metavar="TEXT", help="Only this one's; all of the directory where not given.")
-@click.option("--watch", is_flag=True, help="Show it anew each second, until Ctrl-C.")
-@json_option("One JSON document: each recorder with its verdict.")
+@click.option("--instance", metavar="TEXT", help="Name of the recorder.  [default: all of the directory]")
+@click.option("--watch", is_flag=True, help="Update the display each second, until Ctrl-C.")
+@json_option("Print one JSON document: each recorder with its verdict.")
 def command(*, directory: Path, instance: str | None, watch: bool, as_json: bool) -> None:
-    """Show what the recorders of DIRECTORY (selfplay) are doing.
+    """Show the state of the recorders of DIRECTORY (selfplay).
 
-    This reads the file that a recorder writes each second and needs nothing else of it: one that hangs or
-    was killed shows as stale. The exit code is 0 where one is running (starting, recording or paused), and 1
-    where all are draining, stopped or stale. Where none ever was it is 44.
+    This reads the file that a recorder writes each second and needs nothing else from it: a hung or killed
+    recorder shows as stale. The exit code is 0 if one is running (starting, recording or paused), 1 if all
+    are draining, stopped or stale, and 44 if none ever ran.
     """
     if watch and as_json:
-        raise click.UsageError("--watch is for people, --json for programs: ask for one of them")
+        raise click.UsageError("--watch and --json exclude each other: give one of them")
     if watch:
         _watch(directory, instance)
         return
     found = _look(directory, instance)
-    if as_json:
-        print_json({"recorders": [_document(*pair) for pair in found]})
-    else:
-        print_human(*_parts(found))
-    if not any(verdict.running for _, verdict in found):
-        raise click.exceptions.Exit(EXIT_NOT_RUNNING)
+    document = {"recorders": [_document(*pair) for pair in found]}
+    print_result(document, lambda: _parts(found), as_json=as_json)
+    exit_on_findings(not any(verdict.running for _, verdict in found))
 
 
 Found = tuple["Snapshot", "Verdict"]
@@ -78,7 +70,7 @@ def _watch(directory: Path, instance: str | None) -> None:
     from rich.live import Live
 
     if not sys.stdout.isatty():
-        while True:  # a line a second, until somebody ends it
+        while True:  # one line a second, until the process is ended
             print_human(*(f"{printable(s.instance)}: {_line(s, v)}" for s, v in _look(directory, instance)))
             time.sleep(WATCH_S)
     with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
@@ -88,15 +80,10 @@ def _watch(directory: Path, instance: str | None) -> None:
 
 
 def _document(snapshot: Snapshot, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "verdict": msgspec.to_builtins(verdict),
-        **msgspec.to_builtins(snapshot, str_keys=True),
-    }
+    return {"verdict": msgspec.to_builtins(verdict), **msgspec.to_builtins(snapshot, str_keys=True)}
 
 
 def _line(snapshot: Snapshot, verdict: Verdict) -> str:
-    from tape2048.base.text import counted
-
     status = snapshot.status
     return (
         f"{printable(verdict.text)}, {number(status.steps_per_s)} steps/s, {counted(status.games, 'game')}, "
@@ -114,16 +101,14 @@ def _parts(found: Sequence[Found]) -> list[RenderableType]:
     return parts
 
 
-def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
-    from tape2048.base.text import counted
-    from tape2048_tools.terminal.display import duration
+def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
     from tape2048_tools.views.recording import dropped_words, in_model
 
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     workers = counted(status.workers, "worker")
     games = f"{number(status.games)} finished, {number(status.recorded_games)} recorded"
-    facts: dict[str, object] = {
+    facts: dict[str, str] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",
         "plays": f"{snapshot.config['player']} with {status.workers_ready} of {workers}",
@@ -135,7 +120,9 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     if verdict.running:
         facts["rate"] = f"{number(status.steps_per_s)} steps/s{in_model(status.model_share)}"
     if status.free_bytes is not None:
-        facts["disk"] = f"{size(status.free_bytes)} free" + (_until_full(status) if verdict.running else "")
+        facts["disk"] = f"{size(status.free_bytes)} free"
+        if verdict.running and status.disk_full_s is not None:
+            facts["disk"] += f", full in {duration(status.disk_full_s)} at this rate"
     if status.rows_waiting or status.sessions_pending:
         rows, sessions = counted(status.rows_waiting, "row"), counted(status.sessions_pending, "session")
         facts["waiting"] = f"{rows}, {sessions}"
@@ -147,9 +134,3 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, object]:
     if counts.worker_restarts:
         facts["restarts"] = f"{counted(counts.worker_restarts, 'worker')} ({counts.workers_silent} silent)"
     return facts
-
-
-def _until_full(status: Status) -> str:
-    from tape2048_tools.terminal.display import duration
-
-    return "" if status.disk_full_s is None else f", full in {duration(status.disk_full_s)} at this rate"

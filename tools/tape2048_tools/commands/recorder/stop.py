@@ -1,4 +1,4 @@
-"""``tape2048 stop``: have a recorder that runs end, and wait until it has."""
+"""``tape2048 stop``: stop a running recorder, and wait until it has ended."""
 
 from __future__ import annotations
 
@@ -6,42 +6,33 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import Command, json_option, running_recorder
-from tape2048_tools.terminal.output import print_human, print_json, printable
+from tape2048_tools.terminal.click_extras import json_option, new_command, running_recorder
+from tape2048_tools.terminal.output import print_result, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 stop",
-        "tape2048 stop /data/selfplay --instance gpu0 --now",
-        "tape2048 stop selfplay --timeout-s 300",
-    ],
+@new_command(
+    "tape2048 stop",
+    "tape2048 stop /data/selfplay --instance gpu0 --now",
+    "tape2048 stop selfplay --timeout-s 300",
 )
-@running_recorder
+@running_recorder("Longest time to wait; the recorder continues to stop after that.  [default: unlimited]")
 @click.option(
     "--drain/--now",
     default=True,
-    help="Finish the games in play first (the default, at most drain_timeout_s), or drop them, with the "
-    "finished ones that only workers hold (of flush_s at most).",
+    help="Finish the games in play first (default; at most drain_timeout_s), or drop them and the finished "
+    "games that workers have not written (at most those of flush_s).",
 )
-@click.option(
-    "--timeout-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    help="The longest to wait; it goes on ending after that.  [default: until it has ended]",
-)
-@json_option("One JSON document: the last status.")
+@json_option("Print one JSON document: the last status.")
 def command(
     *, directory: Path, instance: str | None, drain: bool, timeout_s: float | None, as_json: bool
 ) -> None:
-    """Have the recorder of DIRECTORY (selfplay) end; wait until it has.
+    """Stop the recorder of DIRECTORY (selfplay), and wait until it has ended.
 
-    It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`). Where
-    it ends with an error instead, this says which, and exits with 40.
+    It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`). If it
+    ends with an error, this command prints the error and exits with 40.
     """
     import msgspec
 
@@ -54,28 +45,26 @@ def command(
         recorder.stop(drain=drain)
         if not recorder.wait(timeout_s):
             raise ControlError(
-                f"the recorder (pid {recorder.process.pid}) has not ended within {timeout_s:g} s",
+                f"the recorder (pid {recorder.process.pid}) did not end within {timeout_s:g} s",
                 path=directory,
-                hint="it goes on ending; `tape2048 stop --now` publishes at once what is confirmed",
+                hint="it continues to stop; `tape2048 stop --now` publishes at once what is confirmed",
             )
         last = recorder.snapshot()
     if last.status.state != "stopped":
         raise RecorderError(
-            f"the recorder (pid {recorder.process.pid}) ended without publishing what it had",
+            f"the recorder (pid {recorder.process.pid}) ended without publishing its session",
             path=directory,
-            hint="its log says why; the next start publishes what is confirmed",
+            hint="its log has the reason; the next start publishes what is confirmed",
         )
     if last.status.error is not None:
         raise RecorderError(
             f"the recorder (pid {recorder.process.pid}) ended with an error: {last.status.error}",
-            hint="its log says more; the next start publishes what is confirmed and was not published",
+            hint="its log has the details; the next start publishes what is confirmed and unpublished",
         )
-    if as_json:
-        print_json(msgspec.to_builtins(last, str_keys=True))
-    else:
-        status = last.status
-        dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""
-        print_human(
-            f"stopped ({printable(status.why)}): {counted(status.sessions, 'session')}, "
-            f"{counted(status.recorded_games, 'game')}, {counted(status.recorded_rows, 'row')}{dropped}"
-        )
+    status = last.status
+    dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""
+    text = (
+        f"stopped ({printable(status.why)}): {counted(status.sessions, 'session')}, "
+        f"{counted(status.recorded_games, 'game')}, {counted(status.recorded_rows, 'row')}{dropped}"
+    )
+    print_result(msgspec.to_builtins(last, str_keys=True), lambda: [text], as_json=as_json)

@@ -1,4 +1,4 @@
-"""``tape2048 export``: rows or runs as one file for other tools."""
+"""``tape2048 export``: write rows or runs to one file for other tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_command, quiet_option
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_human, print_json, unwritten
 from tape2048_tools.views.opening import progress_bar
@@ -20,32 +20,29 @@ if TYPE_CHECKING:
     from tape2048.export.table import TableName
     from tape2048.export.write import Format
 
-#: What ``--output`` is given for standard output.
+#: The value of ``--output`` for standard output.
 _STDOUT = "-"
 
 
 def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """``8192,16384`` as numbers; whether these are tiles is for the export to say."""
+    """Parse ``8192,16384``."""
     from tape2048.session.labels import check_thresholds
 
     if value is None:
         return ()
     words = value.split(",")
     if not all(word.strip().isdecimal() for word in words):
-        raise click.BadParameter(f"found {value!r}, expected tiles with commas, as 8192,16384")
+        raise click.BadParameter(f"found {value!r}, expected tiles separated by commas, as 8192,16384")
     try:
         return tuple(check_thresholds([int(word) for word in words]).tolist())
     except ValueError as error:
         raise click.BadParameter(f"{error}; write them as 8192,16384") from error
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
-        'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
-        "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
-    ],
+@new_command(
+    "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
+    'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
+    "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
 )
 @click.argument("sources", type=PATH, nargs=-1, required=True)
 @click.option(
@@ -53,23 +50,23 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "format_",
     type=click.Choice(["parquet", "arrow", "jsonl"]),
     required=True,
-    help="Parquet and Arrow (an IPC file, Feather version 2) need the extra [arrow]; jsonl: JSON lines.",
+    help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
 )
-@click.option("--rows/--runs", default=True, help="One record for each position (default), or each game.")
+@click.option("--rows/--runs", default=True, help="Write one record a position (default), or a game.")
 @click.option(
     "--output",
     "-o",
     type=PATH,
-    help="The file to write; - is standard output (jsonl). [default: <source>.<rows|runs>.<format>]",
+    help="The file to write; - is standard output (jsonl).  [default: <source>.<rows|runs>.<format>]",
 )
-@click.option("--labels", metavar="TILES", callback=_tiles, help="Add reached_<tile> for these: 8192,16384.")
-@click.option("--where", metavar="SQL", help="Only runs for which this holds: max_score >= 50000.")
+@click.option("--labels", metavar="TILES", callback=_tiles, help="Add columns reached_<tile>, as 8192,16384.")
+@click.option("--where", metavar="SQL", help="Condition on runs, such as max_score >= 50000.")
 @click.option(
     "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
 )
-@click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@json_option("Say what was written as one JSON document.")
-@quiet_option("Say nothing; no progress bar.")
+@force_option("the file")
+@json_option()
+@quiet_option("Print nothing, and show no progress bar.")
 def command(
     *,
     sources: Sequence[Path],
@@ -85,7 +82,7 @@ def command(
 ) -> None:
     """Write the rows or runs of sessions to one file for other tools.
 
-    Each of SOURCES is a session, or a directory of sessions. The file appears when it is whole.
+    Each of SOURCES is a session, or a directory of sessions. The file appears when it is complete.
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
@@ -93,11 +90,11 @@ def command(
 
     if compression is not None and compression not in COMPRESSIONS[format_]:
         raise click.UsageError(
-            f"--compression {compression}: {format_} has {', '.join(COMPRESSIONS[format_])}"
+            f"--compression {compression}: {format_} supports {', '.join(COMPRESSIONS[format_])}"
         )
     to_stdout = output is not None and str(output) == _STDOUT
     if to_stdout and format_ != "jsonl":
-        raise click.UsageError(f"--output -: {format_} is written to a file; only jsonl can go to a pipe")
+        raise click.UsageError(f"--output -: {format_} needs a file; only jsonl can go to a pipe")
     table: TableName = "rows" if rows else "runs"
     corpus = Corpus.open(sources, where, load="mmap")
     if to_stdout:
@@ -117,9 +114,8 @@ def command(
         )
     written = path.stat().st_size
     if as_json:
-        print_json(
-            {"path": str(path), "format": format_, "table": table, "records": records, "bytes": written}
-        )
+        kind = {"format": format_, "table": table}
+        print_json({"path": str(path), **kind, "records": records, "bytes": written})
     elif not quiet:
         print_human(cell(f"{path}: {counted(records, table.removesuffix('s'))}, {size(written)}"))
 

@@ -1,4 +1,4 @@
-"""``tape2048 list``: the sessions in a directory, one line each."""
+"""``tape2048 list``: list the sessions in a directory, one line each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from tape2048.errors import OutDirError, TapeError
-from tape2048_tools.sessions.roots import refuse_session
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.sessions.roots import default_root, refuse_session
+from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
@@ -29,46 +29,39 @@ if TYPE_CHECKING:
 
     from tape2048_tools.sessions.summary import Summary
 
-EXIT_FINDINGS = 1
-
-#: With more sessions than this, scores are read only where they are asked for: they stand in a SQLite file
-#: each, which takes two milliseconds; and the table is plain text, since rich takes as long for a line.
+#: With more sessions than this, scores are read only with --scores, as each session's SQLite file takes two
+#: milliseconds, and the table is plain text, as rich takes as long for a line.
 SCORES_SESSIONS_MAX = 500
 
-#: What a narrow terminal goes without, one after the other: the critic's own tiles stay.
+#: Columns that a narrow terminal leaves out, in this order; the critic's own tiles stay.
 _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
 
-_RECOVERED = "recovered"
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 list",
-        "tape2048 list /data/selfplay",
-        "tape2048 list --scores",
-        "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
-    ],
+@new_command(
+    "tape2048 list",
+    "tape2048 list /data/selfplay",
+    "tape2048 list --scores",
+    "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
 @click.argument("root", type=PATH, required=False)
 @click.option(
     "--scores/--no-scores",
     default=None,
-    help=f"Read each game's score and tile, or not.  [default: with at most {SCORES_SESSIONS_MAX} sessions]",
+    help=f"Read the games' scores and tiles, or not.  [default: with at most {SCORES_SESSIONS_MAX} sessions]",
 )
-@json_option("One JSON document: sessions, broken ones, totals.")
+@json_option("Print one JSON document: sessions, broken ones, totals.")
 def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     """List the sessions in ROOT: rows, games, mean score, reach of the big tiles, size.
 
-    ROOT is where `tape2048 record` would write (its out_dir) where not given. Costs time in proportion
-    to the games, or without scores to the sessions; no rows are read. A session that cannot be opened is
-    listed with its error, and makes the exit code 1. What stands in ROOT/.quarantine is only counted. On
-    a terminal that is too narrow, the columns 2048, 4096, best and size are left out, in this order.
+    ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
+    scores to the sessions; no rows are read. An unreadable session is listed with its error, and the exit
+    code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the columns
+    2048, 4096, best and size, in this order.
     """
     from tape2048.maintenance.quarantine import list_quarantine
 
-    directory = root if root is not None else _default_root()
-    refuse_session(directory, f"one session: tape2048 show {directory}; or list the directory above it")
+    directory = root or default_root()
+    refuse_session(directory, f"show it with: tape2048 show {directory}; or list its parent directory")
     try:
         good, broken, scores = _open_all(directory, scores)
     except OutDirError as error:
@@ -76,61 +69,50 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
         raise
     put_away = len(list_quarantine(directory))
     if as_json:
-        more = {"scores": scores, "quarantined": put_away}
-        print_json(_document(directory, good, broken) | more)
-        if broken:
-            raise click.exceptions.Exit(EXIT_FINDINGS)
+        print_json(_document(directory, good, broken) | {"scores": scores, "quarantined": put_away})
+        exit_on_findings(broken)
         return
+    findings = [finding(type(error).__name__, str(error), error.hint) for _, error in broken]
     if len(good) > SCORES_SESSIONS_MAX:
         print_lines(*_lines(good, scores=scores, note=True, gap=2))
-        good = []  # they are printed
-        if broken or put_away or not scores:
-            print_human(
-                *(finding(type(error).__name__, str(error), error.hint) for _, error in broken),
-                *([] if scores else ["scores are left out: --scores reads them"]),
-            )
+        print_human(*findings, *([] if scores else ["scores are left out: --scores reads them"]))
     elif not good and not broken:
-        print_human(
-            cell(f"no sessions in {directory}"), f"record some: tape2048 record --out-dir {directory}"
-        )
+        hint = f"record some: tape2048 record --out-dir {directory}"
+        print_human(cell(f"no sessions in {directory}"), hint)
     else:
-        print_human(
-            *([_table(good)] if good else []),
-            *(finding(type(error).__name__, str(error), error.hint) for _, error in broken),
-        )
+        print_human(*([_table(good)] if good else []), *findings)
     if put_away:
         print_human(cell(f"{put_away} in {directory / '.quarantine'}, each with its reason beside it"))
-    if broken:
-        raise click.exceptions.Exit(EXIT_FINDINGS)
+    exit_on_findings(broken)
 
 
 def _lines(
     summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings, and a line for each session and one of totals; on a narrow terminal with fewer columns."""
+    """Return headings, a line for each session and one of totals; fewer columns for a narrow terminal."""
     from tape2048_tools.sessions.summary import REACH_THRESHOLDS
 
     headings = ["session", ">rows", ">games"]
     if scores:
         headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_THRESHOLDS)]
     headings += [">size", *(["note"] if note else [])]
+    named = [(printable(summary.name), summary) for summary in summaries]
+    if len(summaries) > 1:
+        named.append((f"{len(summaries)} sessions", _total(summaries)))
     lines = [
         [
-            printable(summary.name),
+            name,
             *_numbers(summary, scores=scores),
-            *([_RECOVERED if summary.recovered else ""] if note else []),
+            *(["recovered" if summary.recovered else ""] if note else []),
         ]
-        for summary in summaries
+        for name, summary in named
     ]
-    if len(summaries) > 1:
-        total = _numbers(_total(summaries), scores=scores)
-        lines.append([f"{len(summaries)} sessions", *total, *([""] if note else [])])
     kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=gap)
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
 def _table(summaries: Sequence[Summary]) -> Any:
-    """Sessions as a table with a line of totals."""
+    """Return the sessions as a table with a line of totals."""
     note = any(summary.recovered for summary in summaries)
     headings, lines = _lines(summaries, scores=True, note=note, gap=1)
     shown = table(*headings)
@@ -143,24 +125,15 @@ def _table(summaries: Sequence[Summary]) -> Any:
 
 
 def _numbers(summary: Summary, *, scores: bool) -> list[str]:
-    return [
-        number(summary.rows),
-        number(summary.games),
-        *(_scores(summary) if scores else []),
-        size(summary.bytes),
-    ]
-
-
-def _scores(summary: Summary) -> list[str]:
-    return [
-        number(summary.mean_score),
-        "-" if summary.best_tile is None else str(summary.best_tile),
-        *(share(value) for value in summary.reach.values()),
-    ]
+    found = [number(summary.rows), number(summary.games)]
+    if scores:
+        best = "-" if summary.best_tile is None else str(summary.best_tile)
+        found += [number(summary.mean_score), best, *map(share, summary.reach.values())]
+    return [*found, size(summary.bytes)]
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:
-    """All sessions as if they were one: means and shares are over games, not over sessions."""
+    """Combine sessions into one summary; means and shares are over games."""
     from tape2048_tools.sessions.summary import REACH_THRESHOLDS, Summary
 
     games = sum(summary.games for summary in summaries)
@@ -206,10 +179,9 @@ def _open_all(
     directory: Path,
     scores: bool | None,  # noqa: FBT001 - as the command has it
 ) -> tuple[list[Summary], list[tuple[Path, TapeError]], bool]:
-    """The sessions, those that cannot be opened, and whether scores were read."""
+    """Return the sessions, the unreadable ones with their errors, and whether scores were read."""
     from tape2048.session.session import Session, session_names
-    from tape2048_tools.sessions.brief import brief
-    from tape2048_tools.sessions.summary import summarize
+    from tape2048_tools.sessions.summary import brief, summarize
 
     good: list[Summary] = []
     broken: list[tuple[Path, TapeError]] = []
@@ -221,14 +193,8 @@ def _open_all(
             path = before + name
             good.append((None if scores else brief(path, name)) or summarize(Session.open(path)))
         except TapeError as error:
-            if os.path.lexists(path):  # else it was removed since its name was read
+            if os.path.lexists(path):  # otherwise it was removed after its name was read
                 broken.append((Path(path), error))
         except FileNotFoundError:
             continue
     return good, broken, scores
-
-
-def _default_root() -> Path:
-    from tape2048_recorder.config.loading import load_config
-
-    return Path(load_config({}, os.environ).config.out_dir)

@@ -1,65 +1,58 @@
-"""``tape2048 prune``: remove the sessions that retention lets go."""
+"""``tape2048 prune``: remove sessions past the retention limits."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from tape2048.base.text import counted
-from tape2048.errors import OutDirError
-from tape2048.settings.fields import settings_of
-from tape2048_recorder.config.loading import CONFIG_ENV, load_config
+from tape2048.errors import OutDirError, RemoveAllError
+from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
-from tape2048_tools.options.recorder import setting_option
-from tape2048_tools.sessions.roots import refuse_session
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
+from tape2048_tools.options.recorder import flags_of
+from tape2048_tools.sessions.roots import default_root, refuse_session
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    exit_on_findings,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_json, print_lines, printable
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tape2048.maintenance.removal import Removed
     from tape2048.session.locks import LockProbe, RemovalLock
-    from tape2048_tools.sessions.pruning import Candidate, Going, Plan
-
-EXIT_FAILED = 1
+    from tape2048_tools.sessions.pruning import Candidate, Plan
 
 
-def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One flag for each limit; values are text, read as those of the recorder's settings are."""
-    for setting in reversed(settings_of(RetentionLimits).values()):
-        command = setting_option(setting)(command)
-    return command
-
-
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 prune selfplay --max-total-mb 500GB --dry-run",
-        "tape2048 prune selfplay --max-age-s 30d --keep-last 10",
-        "tape2048 prune selfplay --tag greedy --max-sessions 20",
-        "tape2048 prune --config recorder.toml",
-    ],
+@new_command(
+    "tape2048 prune selfplay --max-total-mb 500GB --dry-run",
+    "tape2048 prune selfplay --max-age-s 30d --keep-last 10",
+    "tape2048 prune selfplay --tag greedy --max-sessions 20",
+    "tape2048 prune --config recorder.toml",
 )
 @click.argument("root", type=PATH, required=False)
 @click.option(
     "--config",
     "config_path",
     type=PATH,
-    help=f"The recorder's file: its [retention] table, and its out_dir; otherwise what {CONFIG_ENV} names.",
+    help=f"TOML file with [retention] and out_dir.  [default: the file named by {CONFIG_ENV}]",
 )
-@click.option("--tag", "tags", multiple=True, help="Look at sessions of this model tag only (repeatable).")
-@_limit_options
-@click.option("--dry-run", is_flag=True, help="Remove nothing; say what would go and why.")
-@click.option("--yes-really", is_flag=True, help="Go on where no session at all would be left.")
-@json_option("One JSON document: what goes and why, what stays.")
-@quiet_option("No table and no progress bar.")
+@click.option("--tag", "tags", multiple=True, help="Consider sessions of this model tag only (repeatable).")
+@flags_of(RetentionLimits)
+@click.option("--dry-run", is_flag=True, help="List what would be removed and why, and remove nothing.")
+@click.option("--yes-really", is_flag=True, help="Allow that no session is left.")
+@json_option("Print one JSON document: what is removed and why, what stays.")
+@quiet_option("Show no table and no progress bar.")
 def command(
     *,
     root: Path | None,
@@ -71,30 +64,28 @@ def command(
     quiet: bool,
     **limits: Any,
 ) -> None:
-    """Remove the sessions in ROOT that retention lets go, the oldest first.
+    """Remove the sessions in ROOT that exceed the retention limits, the oldest first.
 
-    The limits are those of the [retention] table of the recorder's file; a flag counts before it. ROOT is
-    where `tape2048 record` would write where not given. Only sessions that the recorder or `merge` published
-    go, and none that a process reads; sessions that are read stay, and for limits of size and number the
-    next ones go. Without any limit nothing does. The exit code is 1 where one could not be removed.
+    A flag counts before the [retention] table of the file. ROOT is by default the out_dir of
+    `tape2048 record`. Only sessions that the recorder or `merge` published are removed. Sessions that a
+    process reads stay; limits of size and number then remove the next ones. Without a limit nothing is
+    removed. The exit code is 1 if a session could not be removed.
     """
     path = config_path or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     retention = load_retention(limits, path)
-    directory = root or Path(load_config({}, os.environ, config_path).config.out_dir)
-    refuse_session(directory, "name the directory that holds it")
+    directory = root or default_root(config_path)
+    refuse_session(directory, "name its parent directory")
     from tape2048.maintenance.removal import clear_leftovers
     from tape2048.session.locks import LockProbe, RemovalLock
     from tape2048_tools.sessions.pruning import candidates, free_bytes, make_plan
 
     try:
-        found, passed = candidates(directory, tags)
+        found, skipped = candidates(directory, tags)
     except OutDirError as error:
         error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
         raise
     for tag in sorted(set(tags) - {session.tag for session in found}):
-        complain(
-            f"no session that may go has the tag {printable(repr(tag))}: `tape2048 list` shows the names"
-        )
+        complain(f"no removable session has the tag {printable(repr(tag))}: `tape2048 list` shows the names")
     with LockProbe(directory) if dry_run else RemovalLock(directory) as upkeep:
         leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, RemovalLock) else []
         plan = make_plan(
@@ -104,39 +95,28 @@ def command(
             free=free_bytes(directory),
             is_held=lambda session: _is_read(upkeep, directory, session),
         )
-        _refuse_to_remove_all(directory, plan, found, yes_really=yes_really or dry_run)
-        keep_free_mb = retention.general.keep_free_mb
-        done = (
-            _remove(directory, plan, upkeep, keep_free_mb, quiet=quiet)
-            if isinstance(upkeep, RemovalLock)
-            else []
-        )
-    outcomes = [*leftovers, *done]
+        if plan.going and not plan.staying and not yes_really and not dry_run:
+            raise RemoveAllError(
+                f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
+                path=directory,
+                hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
+            )
+        done: list[Removed] = []
+        if isinstance(upkeep, RemovalLock):
+            done = _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
+    pruned = _Pruned(directory, plan, done, leftovers, skipped, dry_run)
     if as_json:
-        print_json(_document(directory, plan, done, passed, leftovers, dry_run=dry_run))
+        print_json(_document(pruned))
     else:
-        limited = retention.limited
-        _print(directory, plan, outcomes, passed, dry_run=dry_run, quiet=quiet, has_limit=limited)
-    if any(outcome.error is not None for outcome in outcomes):
-        raise click.exceptions.Exit(EXIT_FAILED)
+        _print(pruned, quiet=quiet, has_limit=retention.limited)
+    exit_on_findings(pruned.failed)
 
 
 def _is_read(upkeep: LockProbe | RemovalLock, root: Path, session: Candidate) -> bool:
     try:
         return upkeep.is_read(root / session.name)
     except OSError:
-        return False  # gone, or not ours to open: removing it says which
-
-
-def _refuse_to_remove_all(root: Path, plan: Plan, found: list[Candidate], *, yes_really: bool) -> None:
-    from tape2048.errors import RemoveAllError
-
-    if plan.going and not plan.staying and not yes_really:
-        raise RemoveAllError(
-            f"found limits that leave none of {counted(len(found), 'session')}; nothing was removed",
-            path=root,
-            hint="see what goes with --dry-run; raise the limits or keep_last, or say --yes-really",
-        )
+        return False  # missing or not accessible: the removal reports it
 
 
 def _remove(
@@ -148,7 +128,7 @@ def _remove(
     rules = {root / going.session.name: going.rule for going in plan.going}
 
     def still_needed(path: Path) -> bool:
-        # What other removals have freed may be more than the files' sizes said.
+        # Other removals may have freed more than the sizes of the files.
         if rules[path] != FREE_SPACE or keep_free_mb is None:
             return True
         return free_bytes(root) < keep_free_mb * MEGABYTE
@@ -162,97 +142,86 @@ def _remove(
     return done
 
 
-def _document(
-    root: Path,
-    plan: Plan,
-    done: list[Removed],
-    passed: list[tuple[Path, str]],
-    leftovers: list[Removed],
-    *,
-    dry_run: bool,
-) -> dict[str, Any]:
-    gone = {outcome.path.name for outcome in done if outcome.gone}
+class _Pruned(NamedTuple):
+    """The result of pruning a directory."""
+
+    root: Path
+    plan: Plan
+    done: list[Removed]
+    leftovers: list[Removed]
+    skipped: list[tuple[Path, str]]
+    dry_run: bool
+
+    @property
+    def failed(self) -> list[Removed]:
+        return [outcome for outcome in (*self.leftovers, *self.done) if outcome.error is not None]
+
+    @property
+    def gone(self) -> set[str]:
+        return {outcome.path.name for outcome in self.done if outcome.gone}
+
+
+def _document(pruned: _Pruned) -> dict[str, Any]:
+    plan, gone = pruned.plan, pruned.gone
+    read = [outcome.path.name for outcome in pruned.done if not outcome.gone and not outcome.error]
     return {
-        "root": str(root),
-        "dry_run": dry_run,
-        "sessions": [_entry(going) | {"removed": going.session.name in gone} for going in plan.going],
+        "root": str(pruned.root),
+        "dry_run": pruned.dry_run,
+        "sessions": [
+            {
+                "name": session.name,
+                "model_tag": session.tag,
+                "bytes": session.bytes,
+                "rule": rule,
+                "why": why,
+                "removed": session.name in gone,
+            }
+            for session, rule, why in plan.going
+        ],
         "bytes_removed": sum(going.session.bytes for going in plan.going if going.session.name in gone),
         "staying": plan.staying,
         "staying_bytes": plan.staying_bytes,
-        "read": [
-            *plan.held,
-            *(outcome.path.name for outcome in done if not outcome.gone and not outcome.error),
-        ],
-        "passed_over": [{"name": path.name, "why": why} for path, why in passed],
+        "read": [*plan.held, *read],
+        "passed_over": [{"name": path.name, "why": why} for path, why in pruned.skipped],
         "failed": [
             {"name": outcome.path.name, "error": type(outcome.error).__name__, "message": str(outcome.error)}
-            for outcome in (*leftovers, *done)
-            if outcome.error is not None
+            for outcome in pruned.failed
         ],
         "unmet": plan.unmet,
-        "leftovers_removed": [outcome.path.name for outcome in leftovers if outcome.gone],
+        "leftovers_removed": [outcome.path.name for outcome in pruned.leftovers if outcome.gone],
     }
 
 
-def _entry(going: Going) -> dict[str, Any]:
-    session = going.session
-    return {
-        "name": session.name,
-        "model_tag": session.tag,
-        "bytes": session.bytes,
-        "rule": going.rule,
-        "why": going.why,
-    }
-
-
-def _print(
-    root: Path,
-    plan: Plan,
-    done: list[Removed],
-    passed: list[tuple[Path, str]],
-    *,
-    dry_run: bool,
-    quiet: bool,
-    has_limit: bool,
-) -> None:
-    outcomes = {outcome.path.name: outcome for outcome in done}
-    parts: list[Any] = []
+def _print(pruned: _Pruned, *, quiet: bool, has_limit: bool) -> None:
+    plan, dry_run = pruned.plan, pruned.dry_run
     if plan.going and not quiet:
+        outcomes = {outcome.path.name: outcome for outcome in pruned.done}
         rows = [
-            (
-                going.session.name,
-                size(going.session.bytes),
-                going.why,
-                _note(outcomes.get(going.session.name), dry_run),
-            )
-            for going in plan.going
+            (session.name, size(session.bytes), why, _note(outcomes.get(session.name), dry_run))
+            for session, _, why in plan.going
         ]
         print_lines(("session", ">size", "why", "note"), rows)
-    parts += [cell(f"left since it is read: {name}") for name in plan.held]
-    parts += [cell(f"passed over: {path.name}: {why}") for path, why in passed]
-    parts += [cell(f"not met: {text}") for text in plan.unmet]
-    parts += [cell(f"failed: {outcome.error}") for outcome in done if outcome.error is not None]
+    lines = [f"kept, as it is being read: {name}" for name in plan.held]
+    lines += [f"skipped: {path.name}: {why}" for path, why in pruned.skipped]
+    lines += [f"not met: {text}" for text in plan.unmet]
+    lines += [f"failed: {outcome.error}" for outcome in pruned.failed]
     if not has_limit:
-        parts.append(cell("no limit is set: nothing goes (flags, or [retention] in the recorder's file)"))
-    gone = {name for name, outcome in outcomes.items() if outcome.gone}
+        lines.append("no limit is set: use flags, or [retention] in the recorder's file")
+    gone = pruned.gone
     chosen = [going.session for going in plan.going if dry_run or going.session.name in gone]
-    verb = "would go" if dry_run else "removed"
+    verb = "would be removed" if dry_run else "removed"
     freed = size(sum(session.bytes for session in chosen))
     kept = len(plan.going) - len(chosen) + plan.staying
-    parts.append(
-        cell(
-            f"{root}: {counted(len(chosen), 'session')} {verb} ({freed}), "
-            f"{number(kept)} {'stays' if kept == 1 else 'stay'}"
-        )
-    )
-    print_human(*parts)
+    stay = f"{number(kept)} {'stays' if kept == 1 else 'stay'}"
+    lines.append(f"{pruned.root}: {counted(len(chosen), 'session')} {verb} ({freed}), {stay}")
+    print_human(*map(cell, lines))
 
 
 def _note(outcome: Removed | None, dry_run: bool) -> str:  # noqa: FBT001 - as the command has it
     if dry_run:
-        return "would go"
+        return "would be removed"
     if outcome is None:
         return "stays: there is room now"
     if outcome.error is not None:
         return "failed"
-    return "removed" if outcome.gone else "stays: it is read"
+    return "removed" if outcome.gone else "stays: it is being read"

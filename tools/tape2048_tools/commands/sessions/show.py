@@ -1,4 +1,4 @@
-"""``tape2048 show``: one session in full."""
+"""``tape2048 show``: show one session in full."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
 from tape2048_tools.terminal.display import board, number, share, size
-from tape2048_tools.terminal.output import cell, columns, print_human, print_json, table
+from tape2048_tools.terminal.output import cell, columns, print_result, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,29 +21,24 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 40
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 show selfplay/20260101T000000Z_model=ntuple",
-        'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
-        "tape2048 show SESSION --json | jq .score.p50",
-    ],
+@new_command(
+    "tape2048 show selfplay/20260101T000000Z_model=ntuple",
+    'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
+    "tape2048 show SESSION --json | jq .score.p50",
 )
 @click.argument("session", type=PATH)
 @json_option()
 def command(*, session: Path, as_json: bool) -> None:
-    """Show what a session holds: its facts and settings, scores, tiles, labels, its best game."""
+    """Show a session: its facts and settings, scores, tiles, labels, its best game."""
     from tape2048.session.session import Session
 
     document = _document(Session.open(session))
-    if as_json:
-        print_json(document)
-    else:
-        print_human(*_parts(document))
+    print_result(document, lambda: _parts(document), as_json=as_json)
 
 
 def _document(session: Session) -> dict[str, Any]:
-    from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles, tiles
+    from tape2048_tools.sessions.roots import directory_bytes
+    from tape2048_tools.sessions.summary import label_prevalence, quantiles, tiles
 
     runs = session.runs
     return {
@@ -62,7 +57,7 @@ def _document(session: Session) -> dict[str, Any]:
 
 
 def _best(session: Session) -> dict[str, Any] | None:
-    """The game with the highest score and the last board of it that was recorded (its end has no row)."""
+    """Return the game with the highest score, and its last recorded board (the final one has no row)."""
     if not len(session.runs):
         return None
     ordinal = int(session.runs["max_score"].argmax())
@@ -83,42 +78,30 @@ def _best(session: Session) -> dict[str, Any] | None:
 def _parts(document: dict[str, Any]) -> list[RenderableType]:
     facts = {key: value for key, value in document["meta"].items() if key not in ("config", "rows", "runs")}
     config = document["meta"].get("config")
-    head = {
+    shown = {
+        "path": document["path"],
         "rows": number(document["rows"]),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
+        **{key: _plain(value) for key, value in facts.items()},
     }
-    parts: list[RenderableType] = [
-        cell(document["name"], style="bold"),
-        columns({"path": document["path"], **head, **{key: _plain(value) for key, value in facts.items()}}),
-    ]
+    parts: list[RenderableType] = [cell(document["name"], style="bold"), columns(shown)]
     if isinstance(config, dict):
-        parts += [
-            "",
-            cell("settings", style="bold"),
-            columns({key: _setting(key, value) for key, value in config.items()}),
-        ]
+        settings = {key: _setting(key, value) for key, value in config.items()}
+        parts += ["", cell("settings", style="bold"), columns(settings)]
     if document["games"]:
-        parts += [
-            "",
-            _quantiles(document),
-            "",
-            _tiles(document),
-            "",
-            _labels(document),
-            "",
-            *_best_parts(document["best"]),
-        ]
+        parts += ["", _quantiles(document), "", _tiles(document), "", _labels(document), ""]
+        parts += _best_parts(document["best"])
     return parts
 
 
 def _plain(value: object) -> str:
-    """A fact as text: what is not text is shown as JSON."""
+    """Return a fact as text; as JSON if it is not text."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _setting(name: str, value: object) -> str:
-    """A setting's value as a person would write it; one of another version as :func:`_plain` shows it."""
+    """Return a setting's value as text; an unknown setting as :func:`_plain` does."""
     from tape2048.settings.fields import settings_of
     from tape2048_recorder.config.schema import RecorderConfig
 
@@ -138,30 +121,21 @@ def _tiles(document: dict[str, Any]) -> RenderableType:
     most = max(tile["games"] for tile in document["tiles"])
     for tile in document["tiles"]:
         bar = "#" * max(1, round(_BAR_WIDTH * tile["games"] / most))
-        shown.add_row(
-            str(tile["tile"]),
-            number(tile["games"]),
-            share(tile["share"]),
-            share(tile["reach"]),
-            cell(bar, "yellow"),
-        )
+        shares = share(tile["share"]), share(tile["reach"])
+        shown.add_row(str(tile["tile"]), number(tile["games"]), *shares, cell(bar, "yellow"))
     return shown
 
 
 def _labels(document: dict[str, Any]) -> RenderableType:
     shown = table(">label", ">games", ">of games", ">of rows")
     for label in document["labels"]:
-        shown.add_row(
-            str(label["threshold"]),
-            number(label["games"]),
-            share(label["game_share"]),
-            share(label["row_share"]),
-        )
+        shares = share(label["game_share"]), share(label["row_share"])
+        shown.add_row(str(label["threshold"]), number(label["games"]), *shares)
     return shown
 
 
 def _best_parts(best: dict[str, Any]) -> list[RenderableType]:
     facts = f"best game: run {best['run_id']}, score {number(best['score'])}, {number(best['steps'])} moves"
     if best["exps"] is None:
-        return [cell(f"{facts}; none of its boards was kept")]
+        return [cell(f"{facts}; none of its boards was recorded")]
     return [cell(f"{facts}; its board before move {best['step_idx']}", "bold"), board(best["exps"])]

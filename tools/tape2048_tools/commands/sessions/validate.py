@@ -1,4 +1,4 @@
-"""``tape2048 validate``: read sessions to the last byte, and on request play their games again."""
+"""``tape2048 validate``: check sessions completely, and optionally replay their games."""
 
 from __future__ import annotations
 
@@ -14,31 +14,35 @@ from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayEr
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    exit_on_findings,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-EXIT_FINDINGS = 1
-
-_EXPECTED = "name a session, or where `record` writes"
+_EXPECTED = "name a session, or a directory of sessions"
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What is known of one session after it was checked.
+    """The result of checking one session.
 
     Attributes:
         name: the directory's name.
         path: the directory.
         ok: whether there are no findings.
-        rows: rows that were read.
-        runs: runs in the run table.
-        checksums: checksums that were recomputed.
-        replayed: runs that were played again; None where that was not asked for, or not possible.
-        findings: everything that is wrong.
-        quarantined: where it was moved; None where it stays.
+        rows: number of rows read.
+        runs: number of runs in the run table.
+        checksums: number of checksums recomputed.
+        replayed: number of runs replayed; None if not requested, or not possible.
+        findings: all defects.
+        quarantined: the path in the quarantine, or None.
     """
 
     name: str
@@ -52,31 +56,28 @@ class Checked(msgspec.Struct, frozen=True):
     quarantined: str | None = None
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 validate selfplay",
-        "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
-        "tape2048 validate selfplay --quarantine",
-        "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
-    ],
+@new_command(
+    "tape2048 validate selfplay",
+    "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
+    "tape2048 validate selfplay --quarantine",
+    "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
 )
 @click.argument("paths", type=PATH, nargs=-1, required=True)
-@click.option("--replay", is_flag=True, help="Play every recorded game again from its seed, and compare.")
+@click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(
     "--quarantine",
     "put_away",
     is_flag=True,
-    help="Move a session with findings to .quarantine beside it, with the reason; not one that is read.",
+    help="Move a session with findings to .quarantine beside it, with the reason, unless it is being read.",
 )
-@json_option("One JSON document: each session with its findings.")
-@quiet_option("Say nothing but findings; no progress bar.")
+@json_option("Print one JSON document: each session with its findings.")
+@quiet_option("Print findings only, and show no progress bar.")
 def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 where anything is wrong; where
-    no directory stands at one of PATHS (11, 31), nothing is read.
-    With --quarantine, what the operating system could not read stays: that says nothing of the session.
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. If one
+    of PATHS is not a directory (11, 31), nothing is read. --quarantine does not move sessions that the
+    operating system failed to read: the session itself may be fine.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
@@ -90,25 +91,23 @@ def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: boo
         print_json({"ok": bad == 0, "sessions": msgspec.to_builtins(checked)})
     elif not quiet and len(checked) > 1:
         print_human(f"{len(checked)} sessions, {bad or 'none'} with findings")
-    if bad:
-        raise click.exceptions.Exit(EXIT_FINDINGS)
+    exit_on_findings(bad)
 
 
 def _expand(path: Path) -> list[Path]:
-    """A session as it is; a directory of sessions as its sessions.
+    """Return the session, or the sessions of a directory.
 
     Raises:
-        OutDirError: nothing stands there: no finding about a session.
-        NotASessionError: a file, a data set, or a directory that is no session and holds none: "nothing
-            wrong" would be true, but mislead.
+        OutDirError: the path does not exist.
+        NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
     from tape2048.session.session import sessions
 
     with reading(path):
-        there = path.exists()
-    if not there:
-        raise OutDirError("nothing stands at this path", path=path, hint=_EXPECTED)
+        exists = path.exists()
+    if not exists:
+        raise OutDirError("no such file or directory", path=path, hint=_EXPECTED)
     if not path.is_dir():
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
@@ -121,11 +120,7 @@ def _expand(path: Path) -> list[Path]:
         return [path]
     if found := sessions(path):
         return found
-    raise NotASessionError(
-        "neither a session nor a directory that holds one",
-        path=path,
-        hint=_EXPECTED,
-    )
+    raise NotASessionError("neither a session nor a directory of sessions", path=path, hint=_EXPECTED)
 
 
 def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
@@ -133,7 +128,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
         report = validate_session(path, progress=progress)
     findings = report.findings
     replayed = None
-    if replay and report.ok:  # what is known to be damaged proves nothing about the player
+    if replay and report.ok:  # damaged games prove nothing about the player
         replayed, found = _replay(path, which, quiet=quiet)
         findings += found
     return Checked(
@@ -149,7 +144,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
 
 
 def _put_away(result: Checked) -> Checked:
-    """Move a session to the quarantine, if it is one and its findings are about its bytes."""
+    """Move a session to the quarantine if its findings are about its bytes."""
     from tape2048.maintenance.quarantine import quarantine_session
     from tape2048.session.locks import RemovalLock
 
@@ -157,17 +152,15 @@ def _put_away(result: Checked) -> Checked:
     about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)
     if not path.is_dir() or path.is_symlink() or not all(about_bytes):
         return result
-    # Once more: what a device failed once is no reason (of a replay, the findings are the player's).
-    if all(found.error != ReplayError.__name__ for found in result.findings):
-        again = validate_session(path).findings
-        if again != result.findings:
-            return result
+    # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
+    replay_failed = any(found.error == ReplayError.__name__ for found in result.findings)
+    if not replay_failed and validate_session(path).findings != result.findings:
+        return result
     try:
         with RemovalLock(path.parent) as upkeep:
             moved = quarantine_session(path, result.findings, upkeep, by="tape2048 validate")
     except TapeError as error:
-        refused = Finding.of(error)
-        return msgspec.structs.replace(result, findings=(*result.findings, refused))
+        return msgspec.structs.replace(result, findings=(*result.findings, Finding.of(error)))
     return msgspec.structs.replace(result, quarantined=str(moved))
 
 
@@ -175,11 +168,10 @@ def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[F
     from tape2048_recorder.replay.replay import replay_session
 
     try:
-        with progress_bar(f"{which} playing again", quiet=quiet) as progress:
+        with progress_bar(f"{which} replaying", quiet=quiet) as progress:
             report = replay_session(path, progress=progress)
-    except TapeError as error:  # a player that is not known here, say
-        found = Finding.of(error)
-        return None, (found,)
+    except TapeError as error:  # such as an unknown player
+        return None, (Finding.of(error),)
     return report.runs, tuple(report.findings)
 
 
@@ -188,7 +180,7 @@ def _print(result: Checked, *, quiet: bool) -> None:
         facts = [counted(result.rows, "row"), counted(result.runs, "run")]
         facts.append(counted(result.checksums, "checksum") if result.checksums else "no checksums to compare")
         if result.replayed is not None:
-            facts.append(f"{counted(result.replayed, 'run')} played again")
+            facts.append(f"{counted(result.replayed, 'run')} replayed")
         word = "ok " if result.ok else "BAD"
         print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
     for found in result.findings:

@@ -1,4 +1,4 @@
-"""``tape2048 visualize``: one run, its facts and its boards, in the terminal."""
+"""``tape2048 visualize``: show one run, its facts and its boards, in the terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import PATH, Command, json_option
-from tape2048_tools.terminal.output import cell, print_human, print_json
+from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.output import cell, print_human, print_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,30 +20,25 @@ if TYPE_CHECKING:
     from tape2048.runs.run import Run
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        "tape2048 visualize game.a2run2",
-        "tape2048 visualize game.a2run --step 100",
-        "tape2048 visualize runs.a2pack --index 5 --play --fps 20",
-        "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --index 0 --step 10",
-        "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
-    ],
+@new_command(
+    "tape2048 visualize game.a2run2",
+    "tape2048 visualize game.a2run --step 100",
+    "tape2048 visualize runs.a2pack --index 5 --play --fps 20",
+    "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --index 0 --step 10",
+    "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
 )
 @click.argument("run", type=PATH)
 @click.option("--index", type=click.IntRange(0), metavar="I", help="The run's number, from 0.")
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the final board.")
-@click.option("--play", is_flag=True, help="Play through the game.")
-@click.option(
-    "--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second of --play."
-)
+@click.option("--play", is_flag=True, help="Show every board in turn.")
+@click.option("--fps", type=click.FloatRange(0, min_open=True), default=10.0, help="Boards a second.")
 @json_option()
 def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: float, as_json: bool) -> None:
     """Show a run: its facts and final board, any one of its boards, or the whole game.
 
-    RUN is a file of one run (A2T1 or a2run2), or, together with --index, whatever holds several: a pack, a
-    session, pack.dat, a data set, JSON lines. Of a session the boards that it kept are shown (it has none
-    after the last move); moves and spawns that no file stores are recovered from the boards.
+    RUN is a file of one run (A2T1 or a2run2), or, with --index, a file or directory of several: a pack, a
+    session, pack.dat, a data set, JSON lines. A session shows the boards that it recorded, without the final
+    one. Moves and spawns that are not stored are recovered from the boards.
     """
     from tape2048_tools.views.run import run_document, run_parts, step_document
 
@@ -52,16 +47,12 @@ def command(*, run: Path, index: int | None, step: int | None, play: bool, fps: 
         if not -1 <= step <= len(found):
             raise click.BadParameter(f"{step}; the run has boards 0 to {len(found)}", param_hint="--step")
         document = step_document(found, len(found) if step == -1 else step)
-        if as_json:
-            print_json(document)
-        else:
-            print_human(*_step_parts(document, len(found)))
-    elif as_json:
-        print_json({"path": str(run), **run_document(found)})
-    else:
-        if play:
-            _play(found, fps)
-        print_human(*run_parts(found, {"path": str(run), **run_document(found)}))
+        print_result(document, lambda: _step_parts(document, len(found)), as_json=as_json)
+        return
+    document = {"path": str(run), **run_document(found)}
+    if play and not as_json:
+        _play(found, fps)
+    print_result(document, lambda: run_parts(found, document), as_json=as_json)
 
 
 def _read(path: Path, index: int | None) -> Run:
@@ -77,13 +68,11 @@ def _read(path: Path, index: int | None) -> Run:
             is_directory = path.is_dir()
         if is_directory or first_bytes(path, len(MAGIC)) == MAGIC:
             count = open_source(path).count
-            raise click.BadParameter(
-                f"say which of its {counted(count, 'run')}, from 0", param_hint="--index"
-            )
-        return read_run_file(path)  # by its content, whatever it is named
+            raise click.BadParameter(f"name one of its {counted(count, 'run')}, from 0", param_hint="--index")
+        return read_run_file(path)  # which recognises the content, not the name
     kind = kind_of(path)
     if kind == "run":
-        raise click.BadParameter("a file of one run has no others", param_hint="--index")
+        raise click.BadParameter("the file has a single run: leave --index out", param_hint="--index")
     if kind == "pack":
         from tape2048.packs import PackReader
 
@@ -101,7 +90,7 @@ def _read(path: Path, index: int | None) -> Run:
 
 
 def _of_session(path: Path, index: int) -> Run:
-    """The boards that a session kept of a game; its moves, where they were not recorded, recovered."""
+    """Return the recorded boards of a game; recover its moves if they were not recorded."""
     import numpy as np
 
     from tape2048.conversion.session_runs import boards_of
@@ -113,7 +102,7 @@ def _of_session(path: Path, index: int) -> Run:
     row = session.runs[_checked(index, len(session.runs))]
     rows = session.steps[session.rows_of(index)]
     if not len(rows):
-        raise click.BadParameter(f"the session kept no board of run {index}", param_hint="--index")
+        raise click.BadParameter(f"the session has no board of run {index}", param_hint="--index")
     boards = boards_of(rows, f"run {row['id']}", path)
     names = rows.dtype.names or ()
     moves = np.ascontiguousarray(rows["action"][:-1]) if "action" in names else recover(boards).moves
@@ -144,7 +133,7 @@ def _step_parts(document: dict[str, Any], steps: int) -> list[RenderableType]:
     spawn = document["spawn"]
     if document["move"] is None:
         last = document["step"] == steps
-        parts.append("the final board" if last else "the boards do not tell which move was made")
+        parts.append("the final board" if last else "the move cannot be recovered from the boards")
     elif spawn is None:
         parts.append(f"{document['move']}, which does not lead to the next board")
     else:
@@ -161,7 +150,7 @@ def _step_parts(document: dict[str, Any], steps: int) -> list[RenderableType]:
 
 
 def _play(run: Run, fps: float) -> None:
-    """Show every board in turn: in one place on a terminal, below each other elsewhere."""
+    """Show every board in turn: in one place on a terminal, one below the other elsewhere."""
     from rich.console import Group as Parts
 
     from tape2048_tools.terminal.display import board
