@@ -206,14 +206,14 @@ class _Flow:
     def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
         return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
 
-    def _lose(self, what: str, name: str) -> None:
+    def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
             raise LossError(
-                f"{self.kind} has no place for {what} ({name}); nothing was written",
+                f"{self.kind} cannot hold {loss} ({name}); nothing was written",
                 path=self.source.path,
                 hint="--lossy leaves it out",
             )
-        self.lost[what] += 1
+        self.lost[loss] += 1
 
 
 def _losses(found: SourceRun, source: str, target: str) -> list[str]:
@@ -224,7 +224,7 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
     losses = []
     has_values = run.has_branches is not None and bool(run.has_branches.any())
     if not found.ending_known and target not in {*_NO_FINAL, "dataset"}:
-        losses.append("a final board that is not known for sure")
+        losses.append("a final board that is uncertain")
     if target in _NO_FINAL and source not in {*_NO_FINAL, "sessions"} and found.ending_known:
         losses.append("the final board")
     if has_values and target in {"a2run", "session", "jsonl"}:
