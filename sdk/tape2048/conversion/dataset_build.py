@@ -18,7 +18,7 @@ import numpy as np
 from tape2048.base.text import pretty_json
 from tape2048.conversion.rows_writer import RowsWriter
 from tape2048.conversion.sources import Source, open_source
-from tape2048.datasets.directory import open_directory, refuse_nothing
+from tape2048.datasets.directory import open_directory, refuse_empty
 from tape2048.datasets.metadata import Extras, write_runs_db
 from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES
@@ -129,7 +129,7 @@ def build_dataset(
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
         if not added.metas:
-            refuse_nothing(added.skipped, target)
+            refuse_empty(added.skipped, target)
         added.finish(directory, None)
     return added.built(target)
 

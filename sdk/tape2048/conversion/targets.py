@@ -36,7 +36,7 @@ import msgspec
 import numpy as np
 
 from tape2048.conversion.sources import Source, kind_of, open_source
-from tape2048.datasets.directory import refuse_nothing
+from tape2048.datasets.directory import refuse_empty
 from tape2048.errors import FieldError, FormatError, LossError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.io.durable import new_file, storage_errors, write_all
@@ -148,7 +148,7 @@ def convert(
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
     opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _Flow(opened, where, kind, lossy, workers, progress)
+    flow = _GoodRuns(opened, where, kind, lossy, workers, progress)
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -159,7 +159,7 @@ def convert(
 
 
 @dataclasses.dataclass
-class _Flow:
+class _GoodRuns:
     """Readable runs of a source, after the check of their losses."""
 
     source: Source
@@ -197,7 +197,7 @@ class _Flow:
                 error = found.failure
                 self.skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
         if not has_any:
-            refuse_nothing(self.skipped, self.target)
+            refuse_empty(self.skipped, self.target)
 
     def runs(self) -> Iterator[Run]:
         """Iterate over the readable runs."""
@@ -206,14 +206,14 @@ class _Flow:
     def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
         return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
 
-    def _lose(self, what: str, name: str) -> None:
+    def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
             raise LossError(
-                f"{self.kind} has no place for {what} ({name}); nothing was written",
+                f"{self.kind} cannot hold {loss} ({name}); nothing was written",
                 path=self.source.path,
                 hint="--lossy leaves it out",
             )
-        self.lost[what] += 1
+        self.lost[loss] += 1
 
 
 def _losses(found: SourceRun, source: str, target: str) -> list[str]:
@@ -224,7 +224,7 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
     losses = []
     has_values = run.has_branches is not None and bool(run.has_branches.any())
     if not found.ending_known and target not in {*_NO_FINAL, "dataset"}:
-        losses.append("a final board that is not known for sure")
+        losses.append("a final board that is uncertain")
     if target in _NO_FINAL and source not in {*_NO_FINAL, "sessions"} and found.ending_known:
         losses.append("the final board")
     if has_values and target in {"a2run", "session", "jsonl"}:
@@ -278,7 +278,7 @@ def _fits_dataset(run: Run) -> bool:
     )
 
 
-def _run_files(where: Path, flow: _Flow) -> int:
+def _run_files(where: Path, flow: _GoodRuns) -> int:
     if flow.source.kind == "run":
         for run in flow.runs():
             _write_run(flow.kind, where, run)
@@ -307,7 +307,7 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
         RunV2.from_run(run).save(path)
 
 
-def _pack(where: Path, flow: _Flow) -> int:
+def _pack(where: Path, flow: _GoodRuns) -> int:
     from tape2048.packs.writer import PackWriter
 
     with PackWriter(where, count_hint=flow.source.count) as writer:
@@ -316,7 +316,7 @@ def _pack(where: Path, flow: _Flow) -> int:
         return len(writer)
 
 
-def _packdat(where: Path, flow: _Flow) -> int:
+def _packdat(where: Path, flow: _GoodRuns) -> int:
     from tape2048.datasets.packdat import DataPack
 
     pack = DataPack.build(flow.runs())
@@ -324,7 +324,7 @@ def _packdat(where: Path, flow: _Flow) -> int:
     return len(pack.runs)
 
 
-def _dataset(where: Path, flow: _Flow) -> int:
+def _dataset(where: Path, flow: _GoodRuns) -> int:
     from tape2048.conversion.dataset_build import build_dataset
 
     # Lays out rows on this thread, not on those that decode: the check of losses comes first.
@@ -334,13 +334,13 @@ def _dataset(where: Path, flow: _Flow) -> int:
     return built.runs
 
 
-def _session(where: Path, flow: _Flow) -> int:
+def _session(where: Path, flow: _GoodRuns) -> int:
     from tape2048.conversion.session_runs import write_session
 
     return write_session(where, flow.runs(), {"converted_from": flow.source.kind})
 
 
-def _jsonl(where: Path, flow: _Flow) -> int:
+def _jsonl(where: Path, flow: _GoodRuns) -> int:
     from tape2048.runs.jsonl import run_line
 
     count = 0
@@ -350,13 +350,13 @@ def _jsonl(where: Path, flow: _Flow) -> int:
     return count
 
 
-def _parquet(where: Path, flow: _Flow) -> int:
+def _parquet(where: Path, flow: _GoodRuns) -> int:
     from tape2048.runs.parquet import write_parquet
 
     return write_parquet(where, flow.runs())
 
 
-_WRITERS: dict[str, Callable[[Path, _Flow], int]] = {
+_WRITERS: dict[str, Callable[[Path, _GoodRuns], int]] = {
     "a2run": _run_files,
     "a2run2": _run_files,
     "pack": _pack,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.datasets.directory import Arriving, Opened
+    from tape2048.datasets.directory import Opened, PendingRows
     from tape2048.formats.npy import Load
 
 # Runs of a mapped data set whose first and last row are checked when it is opened.
@@ -120,8 +120,8 @@ class Dataset(TableRows):
             table, shifts = _joined_table(opened)
             if load == "ram":
                 files = [file for one in opened for file in one.files]
-                arriving = opened[0].rows or begin_rows(files, stack)
-                parts = [_in_memory(arriving, opened, shifts, progress)]
+                pending = opened[0].rows or begin_rows(files, stack)
+                parts = [_in_memory(pending, opened, shifts, progress)]
             else:
                 parts = _mapped(opened, shifts)
         runs = table.rows[table.rows["steps"] > 0]
@@ -281,10 +281,13 @@ def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
 
 
 def _in_memory(
-    arriving: Arriving, opened: list[Opened], shifts: list[int], progress: Callable[[int, int], object] | None
+    pending: PendingRows,
+    opened: list[Opened],
+    shifts: list[int],
+    progress: Callable[[int, int], object] | None,
 ) -> Part:
     """Wait for all rows in one piece of memory; make their run ids those among all data sets."""
-    records = arriving.records
+    records = pending.records
     done = 0
 
     def advance(count: int) -> None:
@@ -293,7 +296,7 @@ def _in_memory(
         if progress is not None:
             progress(done, len(records))
 
-    arriving.reading.finish(advance)
+    pending.reading.finish(advance)
     begin = 0
     for one, shift in zip(opened, shifts, strict=True):
         end = begin + sum(file.header.rows for file in one.files) * ROW_BYTES

@@ -61,7 +61,7 @@ _FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 OPEN_TRIES = 5
 
 
-def refuse_nothing(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
+def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
     """Raise EmptyCorpusError if a target has no run because all were skipped."""
     if skipped:
         first = skipped[0]
@@ -80,7 +80,7 @@ class RowsFile(NamedTuple):
     header: NpyHeader
 
 
-class Arriving(NamedTuple):
+class PendingRows(NamedTuple):
     """Rows on their way into memory: the array, and the reading that fills it."""
 
     records: NDArray[np.uint8]
@@ -95,7 +95,7 @@ class Opened(NamedTuple):
     table: RunTable
     extras: Extras
     manifest: Manifest | None
-    rows: Arriving | None = None
+    rows: PendingRows | None = None
 
 
 def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
@@ -243,13 +243,13 @@ def check_files(manifest: Manifest, directory: Path) -> None:
         raise defect
 
 
-def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> Arriving:
+def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> PendingRows:
     """Start to read the rows of open files, one after the other, into one new array; ``stack`` ends it."""
     records = aligned_records(sum(file.header.rows for file in files))
     parts = [
         Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
     ]
-    return Arriving(records, stack.enter_context(Reading(records, parts)))
+    return PendingRows(records, stack.enter_context(Reading(records, parts)))
 
 
 def check_run_ends(part: Part, runs: NDArray[np.void], path: Path) -> None:

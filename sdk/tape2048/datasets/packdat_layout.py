@@ -145,7 +145,7 @@ def check_content(
     """Raise ChecksumError unless the last four bytes are the checksum of all before."""
     checksum = checksum_of([memoryview(header.packed), records.data, tail[:-CRC_BYTES].data])
     stored = int.from_bytes(tail[-CRC_BYTES:].tobytes(), "little")
-    end = header.metadata_offset + len(tail) - CRC_BYTES
+    end = HEADER_BYTES + len(records) + len(tail) - CRC_BYTES
     check_crc(checksum, stored, "the content", path=path, offset=end)
 
 

@@ -125,12 +125,7 @@ class TableRows(RowView):
         return self._locate(numbers)[1]
 
     def run_index(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the ordinal, in :attr:`runs`, of each row's run: ``i64[n]``.
-
-        Raises:
-            IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: not integers of one dimension.
-        """
+        """Return the ordinal, in :attr:`runs`, of each row's run: ``i64[n]``; errors as :meth:`get_batch`."""
         return self._locate(row_numbers(indices, len(self)))[0]
 
     def _locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:

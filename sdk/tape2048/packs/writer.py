@@ -143,10 +143,7 @@ class PackWriter:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
             try:
@@ -201,14 +198,10 @@ class PackWriter:
     def append_entry(self, entry: _Entry) -> None:
         """Store a result of :meth:`prepare`."""
         self._put(bytes(align_up(self._length, self.align) - self._length))
-        record = np.zeros((), INDEX_DTYPE)
-        record["offset"] = self._length  # relative; absolute in _finish
-        record["length"] = len(entry.stored)
-        record["kind"] = entry.kind
-        record["flags"] = int(entry.raw_length > 0)
-        record["crc32c"] = entry.crc
-        record["raw_length"] = entry.raw_length
-        self._index += record.tobytes()
+        size, flags = len(entry.stored), int(entry.raw_length > 0)
+        # The offset is relative until _finish.
+        record = (self._length, size, entry.kind, flags, entry.crc, entry.raw_length, 0)
+        self._index += np.array(record, INDEX_DTYPE).tobytes()
         self._put(entry.stored)
         self._stats.add(entry.meta)
 

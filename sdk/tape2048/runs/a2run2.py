@@ -177,9 +177,8 @@ class RunV2(Run):
                 engine is not UTF-8.
         """
         kernels = _kernels()
-        array = np.ascontiguousarray(
-            data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-        ).view()
+        given = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        array = np.ascontiguousarray(given).view()
         array.flags.writeable = False  # numba compiles a kernel for each type of array: one is enough
         cursor = _Cursor(array, path)
         meta, steps, at = _fast_head(cursor) or _slow_head(cursor)
@@ -201,15 +200,9 @@ class RunV2(Run):
             branch_legal=np.empty(steps, np.uint8),
             has_branches=np.empty(steps, np.bool_),
         )
-        status, at = kernels.decode_steps(
-            array,
-            cursor.at,
-            run.states,
-            run.moves,
-            run.branch_values.view(np.uint32),
-            run.branch_legal,
-            run.has_branches,
-        )
+        bits = run.branch_values.view(np.uint32)
+        out = (run.states, run.moves, bits, run.branch_legal, run.has_branches)
+        status, at = kernels.decode_steps(array, cursor.at, *out)
         if status != kernels.OK:
             raise _step_error(status, array, at, path)
         cursor.at = at
@@ -247,15 +240,10 @@ class RunV2(Run):
         if len(self) and int(self.moves.max()) > 3:
             raise FieldError(f"a move is {self.moves.max()}; expected 0 to 3")
         body = np.empty(len(self) * kernels.STEP_BYTES_MAX, np.uint8)
-        used = kernels.encode_steps(
-            # Copies: boards of a mapped A2T1 file are unaligned and read-only, absent values broadcast.
-            self.states.copy(),
-            self.moves.copy(),
-            self.branch_values.copy("C").view(np.uint32),
-            self.branch_legal.copy(),
-            self.has_branches.copy(),
-            body,
-        )
+        # Copies: boards of a mapped A2T1 file are unaligned and read-only, absent values broadcast.
+        columns = (self.states, self.moves, self.branch_values, self.branch_legal, self.has_branches)
+        states, moves, values, legal, has = (np.array(column, order="C") for column in columns)
+        used = kernels.encode_steps(states, moves, values.view(np.uint32), legal, has, body)
         meta, engine = self.meta, b"\x00"
         if meta.engine is not None:
             text = meta.engine.encode()

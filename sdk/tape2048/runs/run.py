@@ -31,7 +31,7 @@ _UNSIGNED_MAX = {
     "max_score": 2**64 - 1,
     "highest_tile": 2**32 - 1,
 }
-_U64, _U8, _F32, _BOOL = (np.dtype(kind) for kind in (np.uint64, np.uint8, np.float32, np.bool_))
+_U64, _U8, _F32, _BOOL = map(np.dtype, (np.uint64, np.uint8, np.float32, np.bool_))
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 

@@ -244,15 +244,15 @@ class TestSessions:
 
     def test_without_playing_again_some_are_not_known(self, tmp_path: Path) -> None:
         path = record(tmp_path / "s", "random", 40)
-        with pytest.raises(LossError, match="not known for sure"):
+        with pytest.raises(LossError, match="uncertain"):
             convert(path, tmp_path / "x.a2pack")
         done = convert(path, tmp_path / "x.a2pack", lossy=True)
-        assert 0 < done.lost["a final board that is not known for sure"] < 40
+        assert 0 < done.lost["a final board that is uncertain"] < 40
         known = runs_in(path, final_boards)
         same = [
             a.final_board == b.final_board for a, b in zip(runs_in(tmp_path / "x.a2pack"), known, strict=True)
         ]
-        assert sum(same) >= 40 - done.lost["a final board that is not known for sure"]
+        assert sum(same) >= 40 - done.lost["a final board that is uncertain"]
 
     def test_another_player_of_that_name(self, recorded: Path) -> None:
         session = Session.open(recorded)

@@ -65,7 +65,7 @@ def test_a_data_set_of_recorded_games_knows_how_they_ended_where_that_is_wanted(
     assert tape("dataset", "build", tmp_path / "games", "--output", tmp_path / "some").code == 0
     refused = tape("convert", tmp_path / "some", tmp_path / "some.a2pack")
     assert refused.code != 0
-    assert "a final board that is not known for sure" in refused.err
+    assert "a final board that is uncertain" in refused.err
     assert not (tmp_path / "some.a2pack").exists()
     build = ["dataset", "build", tmp_path / "games", "--output", tmp_path / "all", "--final-boards"]
     assert tape(*build).code == 0
