@@ -22,6 +22,7 @@ from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
     from tape2048.critic.config import CriticConfig as CriticConfig
+    from tape2048.critic.evaluation import Evaluation as Evaluation
     from tape2048.critic.evaluation import evaluate as evaluate
     from tape2048.critic.metrics import Estimate as Estimate
     from tape2048.critic.metrics import RunBootstrap as RunBootstrap
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from tape2048.critic.metrics import calibration_error as calibration_error
     from tape2048.critic.metrics import ranking as ranking
     from tape2048.critic.metrics import reliability as reliability
-    from tape2048.critic.results import Evaluation as Evaluation
     from tape2048.critic.scores import CriticScores as CriticScores
     from tape2048.critic.scores import open_scores as open_scores
     from tape2048.critic.scores import write_scores as write_scores
@@ -37,8 +37,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         config="CriticConfig",
-        evaluation="evaluate",
-        results="Evaluation",
+        evaluation="Evaluation evaluate",
         metrics="Estimate RunBootstrap brier_score calibration_error ranking reliability",
         scores="CriticScores open_scores write_scores",
     )

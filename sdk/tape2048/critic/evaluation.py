@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic.baselines import calibrate, highest_tile, nothing
 from tape2048.critic.metrics import (
+    Estimate,
     RunBootstrap,
     brier_score,
     calibration_error,
@@ -30,7 +32,6 @@ from tape2048.critic.metrics import (
     ranking,
     reliability,
 )
-from tape2048.critic.results import Cell, Evaluation, ReliabilityBin, ReliabilityCurve, Scores, Stage
 from tape2048.critic.sample import CriticLike, Sample, take_sample
 from tape2048.store.view import check_corpus
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from tape2048.critic.baselines import Baseline
 
     #: A stage and its rows, ``bool[N]``; None: the rows whose board does not have the threshold's tile yet.
-    _Stage: TypeAlias = tuple[Stage, NDArray[np.bool_] | None]
+    _Stage: TypeAlias = tuple["Stage", NDArray[np.bool_] | None]
 
 #: Ways to divide rows into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
@@ -55,6 +56,96 @@ CRITIC, PREVALENCE, TILE = "critic", "prevalence", "highest tile"
 
 #: With fewer runs of either class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
 INTERVAL_RUNS_MIN = 5
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A part of the rows."""
+
+    name: str
+    about: str  # description of the rows
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics of one predictor."""
+
+    auroc: Estimate | None = None  # None where there is only one class
+    auprc: Estimate | None = None  # likewise
+    brier: Estimate | None = None  # None for a predictor without probabilities
+    ece: Estimate | None = None  # likewise
+    gain: Estimate | None = None  # the critic's AUROC minus this one's, paired; None for the critic
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics for one stage and one threshold."""
+
+    stage: str
+    threshold: int
+    rows: int
+    rows_positive: int  # rows of games that reached the tile
+    runs: int  # games with rows in the stage
+    runs_positive: int  # the games of these that reached the tile
+    note: str | None = None  # why metrics are missing; None where none are
+    scores: dict[str, Scores] = {}
+
+    @property
+    def prevalence(self) -> float:
+        """Share of positive rows; NaN where there are none."""
+        return self.rows_positive / self.rows if self.rows else float("nan")
+
+
+class ReliabilityBin(msgspec.Struct, frozen=True):
+    """Rows of about the same probability."""
+
+    rows: int
+    predicted: float  # their mean probability
+    observed: Estimate  # the share of true rows
+
+
+class ReliabilityCurve(msgspec.Struct, frozen=True):
+    """The critic's probabilities beside observed shares, on all rows, for one threshold."""
+
+    threshold: int
+    bins: list[ReliabilityBin]
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of :func:`tape2048.critic.evaluate`.
+
+    Attributes:
+        thresholds: tiles.
+        stages: in order.
+        predictors: names, the critic first.
+        rows: number of rows in the sample.
+        runs: number of runs in the sample.
+        per_run: maximum number of rows of a game; None: all.
+        replicates: of the bootstrap.
+        seed: of the rows and the bootstrap.
+        cells: stage by stage, threshold by threshold.
+        reliability: by threshold.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.critic import evaluate
+        >>> from tape2048.torch import Critic
+        >>> found = evaluate(Critic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0)
+        >>> found.cell("all", 8192).note
+        '0 positive runs of 200'
+    """
+
+    thresholds: list[int]
+    stages: list[Stage]
+    predictors: list[str]
+    rows: int
+    runs: int
+    per_run: int | None
+    replicates: int
+    seed: int
+    cells: list[Cell]
+    reliability: list[ReliabilityCurve]
+
+    def cell(self, stage: str, threshold: int) -> Cell:
+        """Return the cell of a stage and a threshold; raise KeyError where there is none."""
+        return {(cell.stage, cell.threshold): cell for cell in self.cells}[stage, threshold]
 
 
 def evaluate(
@@ -177,17 +268,11 @@ def _thirds(steps: NDArray[np.uint32]) -> Iterator[_Stage]:
 
 
 class _Predictor(NamedTuple):
-    """The scores of a predictor.
+    """The scores of a predictor."""
 
-    Attributes:
-        scores: ``[N]`` for each threshold.
-        orders: rows by descending score, ``i64[N]`` for each threshold.
-        probabilities: ``[N, T]``, or None.
-    """
-
-    scores: Sequence[NDArray[Any]]
-    orders: Sequence[NDArray[np.int64]]
-    probabilities: NDArray[Any] | None
+    scores: Sequence[NDArray[Any]]  # `[N]` for each threshold
+    orders: Sequence[NDArray[np.int64]]  # rows by descending score, `i64[N]` for each threshold
+    probabilities: NDArray[Any] | None  # `[N, T]`, or None
 
 
 def _predictors(

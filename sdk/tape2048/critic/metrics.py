@@ -188,19 +188,12 @@ def brier_score(
 
 
 class Bins(NamedTuple):
-    """Rows in bins of probability, from the lowest.
+    """Rows in bins of probability, from the lowest."""
 
-    Attributes:
-        rows: rows in each bin, ``i64[K]``; where many probabilities are equal, there are fewer bins.
-        predicted: mean probability for each weighting, ``f64[K, W]``.
-        observed: share of true rows, ``f64[K, W]``.
-        share: share of the bin's rows in all rows, ``f64[K, W]``.
-    """
-
-    rows: NDArray[np.int64]
-    predicted: NDArray[np.float64]
-    observed: NDArray[np.float64]
-    share: NDArray[np.float64]
+    rows: NDArray[np.int64]  # rows in each bin, `i64[K]`; fewer bins where probabilities are equal
+    predicted: NDArray[np.float64]  # mean probability for each weighting, `f64[K, W]`
+    observed: NDArray[np.float64]  # share of true rows, `f64[K, W]`
+    share: NDArray[np.float64]  # share of the bin's rows in all rows, `f64[K, W]`
 
 
 def reliability(

@@ -40,25 +40,15 @@ class CriticLike(Protocol):
 
 
 class Sample(NamedTuple):
-    """Rows and their scores.
+    """Rows and their scores."""
 
-    Attributes:
-        runs: the run of each row, ``i32[N]``: an index into ``highest`` and ``lengths``.
-        highest: the highest tile of each run, ``i64[R]``.
-        lengths: moves of each run, ``i64[R]``.
-        steps: move number of each row, ``u32[N]``.
-        tiles: exponent of the highest tile on the board, ``u8[N]``.
-        probabilities: the critic's, ``f32[N, T]``; ``f32[N, 0]`` without a critic.
-        baselines: scores by name, ``[N]`` each.
-    """
-
-    runs: NDArray[np.int32]
-    highest: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    steps: NDArray[np.uint32]
-    tiles: NDArray[np.uint8]
-    probabilities: NDArray[np.float32]
-    baselines: dict[str, NDArray[Any]]
+    runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
+    highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
+    lengths: NDArray[np.int64]  # moves of each run, `i64[R]`
+    steps: NDArray[np.uint32]  # move number of each row, `u32[N]`
+    tiles: NDArray[np.uint8]  # exponent of the highest tile on the board, `u8[N]`
+    probabilities: NDArray[np.float32]  # the critic's, `f32[N, T]`; `f32[N, 0]` without a critic
+    baselines: dict[str, NDArray[Any]]  # scores by name, `[N]` each
 
     def labels(self, thresholds: Sequence[int]) -> NDArray[np.bool_]:
         """Return ``bool[R, T]``: the tiles that each run reached."""
@@ -75,15 +65,9 @@ def take_sample(
     seed: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> Sample:
-    """Draw at most ``per_run`` rows of each run, as training does, and score them.
+    """Draw at most ``per_run`` rows of each run (None: all), as training does, and score them.
 
-    Args:
-        corpus: the games.
-        critic: None: baselines alone.
-        baselines: by name.
-        per_run: None: all rows.
-        seed: of the draw.
-        progress: called with the number of rows done and of all rows.
+    ``progress`` is called with the number of rows done and of all rows.
     """
     from tape2048.critic.baselines import highest_tile
     from tape2048.game.rules import exps_to_boards

@@ -46,47 +46,27 @@ _HEADER_BYTES = 128
 
 
 class RunRows(msgspec.Struct, frozen=True):
-    """A run of a source without a table of rows.
+    """A run of a source without a table of rows."""
 
-    Attributes:
-        name: as the source has it.
-        first_row: its first row in the file.
-        rows: number of its rows; 0 if it is unreadable.
-        error: why it is unreadable.
-    """
-
-    name: str
-    first_row: int
-    rows: int
-    error: str | None = None
+    name: str  # as the source has it
+    first_row: int  # its first row in the file
+    rows: int  # number of its rows; 0 if it is unreadable
+    error: str | None = None  # why it is unreadable
 
 
 class ScoresInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The sidecar of a score file.
-
-    Attributes:
-        version: of this layout.
-        critic: path of the critic.
-        critic_sha256: of its parameters.
-        thresholds: tiles, the columns.
-        source: path of the rows.
-        source_kind: from ``tape2048.conversion.sources.kind_of``.
-        source_identity: for sessions, ``Corpus.identity`` of the rows.
-        rows: N.
-        crc32c: of the array's bytes.
-        runs: for a source without a table of rows.
-    """
+    """The sidecar of a score file."""
 
     version: int = VERSION
-    critic: str
-    critic_sha256: str
-    thresholds: list[int]
-    source: str
-    source_kind: str
-    source_identity: str | None = None
-    rows: int
-    crc32c: int
-    runs: list[RunRows] | None = None
+    critic: str  # path of the critic
+    critic_sha256: str  # of its parameters
+    thresholds: list[int]  # tiles, the columns
+    source: str  # path of the rows
+    source_kind: str  # from `tape2048.conversion.sources.kind_of`
+    source_identity: str | None = None  # for sessions, `Corpus.identity` of the rows
+    rows: int  # N
+    crc32c: int  # of the array's bytes
+    runs: list[RunRows] | None = None  # for a source without a table of rows
 
 
 class CriticScores(NamedTuple):
@@ -102,20 +82,13 @@ class CriticScores(NamedTuple):
 
 
 class _Boards(NamedTuple):
-    """A source, open for reading.
+    """A source, open for reading."""
 
-    Attributes:
-        kind: kind of the source.
-        identity: see :class:`ScoresInfo`.
-        rows: N; None if it is unknown before the end.
-        pieces: boards ``u64[n]``, or embeddings ``u16[n, D]``.
-        runs: filled while the pieces are read; None where the source has a table of rows.
-    """
-
-    kind: str
-    identity: str | None
-    rows: int | None
-    pieces: Iterator[NDArray[Any]]
+    kind: str  # kind of the source
+    identity: str | None  # see `ScoresInfo`
+    rows: int | None  # N; None if it is unknown before the end
+    pieces: Iterator[NDArray[Any]]  # boards `u64[n]`, or embeddings `u16[n, D]`
+    # Filled while the pieces are read; None where the source has a table of rows.
     runs: list[RunRows] | None = None
 
 

@@ -22,34 +22,21 @@ TableName: TypeAlias = Literal["rows", "runs"]
 
 
 class Column(NamedTuple):
-    """The type of a column.
-
-    Attributes:
-        name: its name.
-        dtype: type of its values, or of the codes where there are words.
-        width: length of the list in each record; None for scalars.
-        words: the meaning of the codes 0, 1, ...; None for numbers.
-    """
+    """The type of a column."""
 
     name: str
-    dtype: np.dtype[Any]
-    width: int | None = None
-    words: tuple[str, ...] | None = None
+    dtype: np.dtype[Any]  # type of its values, or of the codes where there are words
+    width: int | None = None  # length of the list in each record; None for scalars
+    words: tuple[str, ...] | None = None  # the meaning of the codes 0, 1, ...; None for numbers
 
 
 class Table(NamedTuple):
-    """Columns and the function that reads their values.
+    """Columns and the function that reads their values."""
 
-    Attributes:
-        name: ``"rows"`` or ``"runs"``.
-        columns: in order.
-        records: number of records.
-        values: the values of each column for ``first <= record < last``: ``[n]``, or ``[n, width]``.
-    """
-
-    name: TableName
+    name: TableName  # `"rows"` or `"runs"`
     columns: tuple[Column, ...]
     records: int
+    # The values of each column for `first <= record < last`: `[n]`, or `[n, width]`.
     values: Callable[[int, int], list[NDArray[Any]]]
 
     def stretches(self, records: int) -> Iterator[list[NDArray[Any]]]:
@@ -87,12 +74,24 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     codes = {word: code for code, word in enumerate(dict.fromkeys(names))}
     session = Column("session", np.dtype("<i4"), words=tuple(codes))
     owners = np.array([codes[word] for word in names], np.int32)[corpus.runs["session"]]
+
+    def row_values(first: int, last: int) -> list[NDArray[Any]]:
+        corpus.store.check_files()
+        rows = corpus[first:last]
+        runs = _runs_between(corpus.row_starts, first, last)
+        return [owners[runs], *(rows[field] for field in corpus.dtype.names or ()), *reached[runs].T]
+
+    def run_values(first: int, last: int) -> list[NDArray[Any]]:
+        runs = corpus.runs[first:last]
+        fields = [runs[field] for field in ("id", "seed", "steps", "max_score", "highest_tile")]
+        return [owners[first:last], *fields, counts[first:last], *reached[first:last].T]
+
     if name == "rows":
         types = [(field, corpus.dtype[field]) for field in corpus.dtype.names or ()]
         fields = [Column(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
-        return Table(name, (session, *fields, *labels), len(corpus), _row_values(corpus, owners, reached))
-    columns = (session, *_RUN_COLUMNS, *labels)
-    return Table(name, columns, len(corpus.runs), _run_values(corpus, owners, reached))
+        return Table(name, (session, *fields, *labels), len(corpus), row_values)
+    counts = corpus.row_counts.astype(np.uint32)
+    return Table(name, (session, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
 
 
 _RUN_COLUMNS = (
@@ -101,35 +100,9 @@ _RUN_COLUMNS = (
 )
 
 
-def _row_values(
-    corpus: Corpus, owners: NDArray[np.int32], reached: NDArray[np.bool_]
-) -> Callable[[int, int], list[NDArray[Any]]]:
-    def values(first: int, last: int) -> list[NDArray[Any]]:
-        corpus.store.check_files()
-        rows = corpus[first:last]
-        runs = _runs_between(corpus.row_starts, first, last)
-        fields = [rows[name] for name in corpus.dtype.names or ()]
-        return [owners[runs], *fields, *reached[runs].T]
-
-    return values
-
-
 def _runs_between(starts: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
     """Return the ordinal of the run of each row ``first <= row < last``."""
     begin = int(np.searchsorted(starts, first, "right")) - 1
     end = int(np.searchsorted(starts, last, "left"))
     edges: NDArray[np.int64] = np.clip(starts[begin : end + 1], first, last)
     return np.repeat(np.arange(begin, end), edges[1:] - edges[:-1])
-
-
-def _run_values(
-    corpus: Corpus, owners: NDArray[np.int32], reached: NDArray[np.bool_]
-) -> Callable[[int, int], list[NDArray[Any]]]:
-    runs, counts = corpus.runs, corpus.row_counts.astype(np.uint32)
-
-    def values(first: int, last: int) -> list[NDArray[Any]]:
-        part = runs[first:last]
-        fields = [part[name] for name in ("id", "seed", "steps", "max_score", "highest_tile")]
-        return [owners[first:last], *fields, counts[first:last], *reached[first:last].T]
-
-    return values

@@ -57,11 +57,7 @@ _LARGE_BYTES = 64 << 20
 
 
 def network_path(name: str) -> Path:
-    """Return the file of the network that ships under this name, or the file at this path.
-
-    Raises:
-        ConfigError: there is neither.
-    """
+    """Return the file of the network that ships under this name, or at this path; raise ConfigError."""
     path = Path(name)
     if name in SHIPPED:
         path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]

@@ -29,11 +29,7 @@ _DIGITS = "0123456789abcdef"
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """Parse a tuple's cells from hexadecimal digits, ``"01245"``, lowest first.
-
-    Raises:
-        ConfigError: not 4 to 6 different cells in ascending order.
-    """
+    """Parse a tuple such as ``"01245"``; raise ConfigError unless it has 4 to 6 cells, ascending."""
     cells = tuple(_DIGITS.find(char) for char in text.lower())
     if -1 in cells or list(cells) != sorted(set(cells)) or not CELLS_MIN <= len(cells) <= CELLS_MAX:
         raise ConfigError(

@@ -31,20 +31,13 @@ _BEYOND = 4
 
 
 class Places(NamedTuple):
-    """The offsets of entries, for the kernels.
+    """The offsets of entries, for the kernels."""
 
-    Attributes:
-        pairs: for each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets;
-            see ``tape2048.ntuple.images.sums_at``.
-        singles: the same for each tuple outside pairs.
-        stage_reaches: for each stage but the first, the addend that compares a board's nibbles.
-        stage_bytes: bytes of a stage's entries.
-    """
-
+    # For each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets (`sums_at`).
     pairs: tuple[tuple[np.uint64, ...], ...]
-    singles: tuple[tuple[np.uint64, ...], ...]
-    stage_reaches: tuple[np.uint64, ...]
-    stage_bytes: np.uint64
+    singles: tuple[tuple[np.uint64, ...], ...]  # the same for each tuple outside pairs
+    stage_reaches: tuple[np.uint64, ...]  # by stage, the addend that compares a board's nibbles
+    stage_bytes: np.uint64  # bytes of a stage's entries
 
 
 def stage_reaches(layout: Layout, *, parted: bool = True) -> tuple[np.uint64, ...]:

@@ -28,9 +28,8 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import CriticError, EmbeddingsError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
-from tape2048.torch.files import publish_directory
 from tape2048.torch.head import CriticHead
-from tape2048.torch.support import pick_device, read_tensors, tensor_bytes
+from tape2048.torch.support import by_prefix, pick_device, publish_directory, read_tensors, tensor_bytes
 from tape2048.torch.tower import (
     CRITIC_JSON,
     MODEL,
@@ -51,19 +50,12 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 
 
 class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The tower of a critic.
+    """The tower of a critic."""
 
-    Attributes:
-        sha256: its identity; for kind ``"embeddings"``, the ``model_sha`` of its embeddings.
-        pooling: of its states.
-        config: sizes of a built-in tower that the critic contains.
-        factory: ``module:factory`` of a foreign tower.
-    """
-
-    sha256: str
-    pooling: Pooling = "mean"
-    config: TowerConfig | None = None
-    factory: str | None = None
+    sha256: str  # its identity; for kind `"embeddings"`, the `model_sha` of its embeddings
+    pooling: Pooling = "mean"  # of its states
+    config: TowerConfig | None = None  # sizes of a built-in tower that the critic contains
+    factory: str | None = None  # `module:factory` of a foreign tower
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,37 +75,21 @@ class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of ``critic.json``.
-
-    Attributes:
-        version: of this layout.
-        thresholds: tiles, in the order of the probabilities.
-        kind: the input: ``"tokens"`` of boards, or ``"embeddings"`` of its tower.
-        tower: its tower.
-        head: sizes of the head.
-        corpus_hash: ``Corpus.identity`` of all rows before the split.
-        where: the condition that selected the runs; empty for none.
-        split: the split of the runs.
-        seed: of the training.
-        step: number of optimizer steps before these parameters.
-        metrics: on the validation part, at this step.
-        training: the training's configuration.
-        model_sha256: SHA-256 of ``model.safetensors``.
-    """
+    """The content of ``critic.json``."""
 
     version: int = VERSION
-    thresholds: list[int]
-    kind: Literal["tokens", "embeddings"]
+    thresholds: list[int]  # tiles, in the order of the probabilities
+    kind: Literal["tokens", "embeddings"]  # the input: `"tokens"` of boards, or `"embeddings"` of its tower
     tower: TowerInfo
-    head: HeadInfo
-    corpus_hash: str = ""
-    where: str = ""
-    split: SplitInfo
-    seed: int = 0
-    step: int = 0
-    metrics: dict[str, Any] = {}
-    training: dict[str, Any] = {}
-    model_sha256: str = ""
+    head: HeadInfo  # sizes of the head
+    corpus_hash: str = ""  # `Corpus.identity` of all rows before the split
+    where: str = ""  # the condition that selected the runs; empty for none
+    split: SplitInfo  # the split of the runs
+    seed: int = 0  # of the training
+    step: int = 0  # number of optimizer steps before these parameters
+    metrics: dict[str, Any] = {}  # on the validation part, at this step
+    training: dict[str, Any] = {}  # the training's configuration
+    model_sha256: str = ""  # SHA-256 of `model.safetensors`
 
 
 def save_critic(
@@ -128,17 +104,10 @@ def save_critic(
 
     Args:
         directory: its path.
-        info: the description, without ``model_sha256``.
+        info: the description, returned with ``model_sha256``.
         head: with a ``pos_weight`` folded in.
         tower: for kind ``"tokens"``.
-        replace: whether to replace an existing critic, in one step; other files there (a report) stay.
-
-    Returns:
-        The description as written.
-
-    Raises:
-        NameTakenError: the path exists, and ``replace`` is false or it is no critic.
-        StorageError: the operating system refused something.
+        replace: as for :func:`tape2048.torch.support.publish_directory`, which also lists the errors.
     """
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
     if tower is not None:
@@ -222,20 +191,23 @@ class Critic:
         info = _read_info(directory)
         tensors = read_tensors(directory / MODEL)
         check_model(directory, info.model_sha256)
-        parts: dict[str, dict[str, torch.Tensor]] = {"head": {}, "tower": {}}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            if part not in parts:
-                raise CriticError(
-                    f"found the tensor {name!r}, expected head.* or tower.*", path=directory / MODEL
-                )
-            parts[part][rest] = tensor
+        parts = by_prefix(tensors)
+        if foreign := parts.keys() - {"head", "tower"}:
+            raise CriticError(
+                f"found tensors {sorted(foreign)}, expected head.* or tower.*", path=directory / MODEL
+            )
         head = _make_head(info, parts["head"], directory)
-        module: nn.Module | None
+        module: nn.Module | None = None
         if info.kind == "tokens":
             module = _own_tower(info, parts["tower"], directory, tower)
-        else:
-            module = None if tower is None else _tower_of_embeddings(info, tower, checkpoint, directory)
+        elif tower is not None:
+            opened = open_tower(tower, checkpoint=checkpoint, pooling=info.tower.pooling)
+            if opened.sha256 != info.tower.sha256:
+                raise CriticError(
+                    f"trained on embeddings of the tower {info.tower.sha256}; {tower} is {opened.sha256}",
+                    path=directory,
+                )
+            module = opened.module
         return cls(info, head, module, device=chosen, batch_rows=batch_rows)
 
     @property
@@ -365,18 +337,3 @@ def _own_tower(
     except RuntimeError as error:
         raise CriticError(f"the tower of {tower} has other parameters: {error}", path=directory) from error
     return module
-
-
-def _tower_of_embeddings(
-    info: CriticInfo,
-    tower: str | os.PathLike[str],
-    checkpoint: str | os.PathLike[str] | None,
-    directory: Path,
-) -> nn.Module:
-    opened = open_tower(tower, checkpoint=checkpoint, pooling=info.tower.pooling)
-    if opened.sha256 != info.tower.sha256:
-        raise CriticError(
-            f"trained on embeddings of the tower {info.tower.sha256}; {tower} is {opened.sha256}",
-            path=directory,
-        )
-    return opened.module

@@ -37,20 +37,14 @@ BATCH_ROWS = 2048
 
 
 class Embedded(NamedTuple):
-    """The result of :func:`embed_session`.
+    """The result of :func:`embed_session`."""
 
-    Attributes:
-        status: ``"made"``; ``"there"``: these embeddings existed already; ``"waiting"``: this share is done,
-            and others are not.
-        rows: N.
-        rows_made: rows embedded by this call.
-        width: D.
-    """
-
+    # `"made"`; `"there"`: these embeddings existed already; `"waiting"`: this share is done, and others are
+    # not
     status: Literal["made", "there", "waiting"]
-    rows: int
-    rows_made: int
-    width: int
+    rows: int  # N
+    rows_made: int  # rows embedded by this call
+    width: int  # D
 
 
 def bf16_bits(values: torch.Tensor) -> NDArray[np.uint16]:
@@ -60,11 +54,7 @@ def bf16_bits(values: torch.Tensor) -> NDArray[np.uint16]:
 
 
 def tower_width(tower: OpenTower, device: torch.device) -> int:
-    """Return D, from the vector of one board.
-
-    Raises:
-        CriticError: the tower gives something else than vectors.
-    """
+    """Return D, from the vector of one board; raise CriticError where the tower gives no vector."""
     tower.module.to(device)
     found = _vectors(tower, torch.zeros(1, 16, dtype=torch.uint8), device)
     return int(found.shape[1])
@@ -227,11 +217,7 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
 
 
 def _checked_steps(session: Session) -> int | None:
-    """Compute the checksum of ``steps.npy``; None for a session in shards.
-
-    Raises:
-        ChecksumError: the manifest has another one.
-    """
+    """Compute the checksum of ``steps.npy``, which the manifest must have; None for a session in shards."""
     path = session.path / STEPS_NPY
     if not path.exists():
         return None
@@ -247,11 +233,7 @@ def _checked_steps(session: Session) -> int | None:
 
 
 def _is_there(session: Session, plan: Plan) -> bool:
-    """Return whether the session has these embeddings.
-
-    Raises:
-        EmbeddingsError: it has others.
-    """
+    """Return whether the session has these embeddings; raise EmbeddingsError where it has others."""
     path: Path = session.path / EMBEDDINGS_JSON
     if not path.exists():
         return False

@@ -166,7 +166,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._ended = 0  # iterations, of this or of a DataLoader: an older one finds that it is over
         # Five u64 in shared memory, for a DataLoader's workers: the version of the next three, the seed, the
         # epoch and position of the next pass, and the newest uncounted pass of new workers since then.
-        self._shared = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._shared: torch.Tensor = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._version: int | None = None  # of the shared state that a worker has read
 
     @property

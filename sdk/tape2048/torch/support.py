@@ -1,20 +1,25 @@
-"""Helpers around critics: devices, optional packages, tensor files."""
+"""Helpers around critics: devices, optional packages, tensor files, directories."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
+import shutil
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tape2048.errors import CriticError, DeviceError, MissingPackageError
+from tape2048.errors import CriticError, DeviceError, MissingPackageError, NameTakenError
+from tape2048.io.durable import fsync_path, storage_errors, write_file
 from tape2048.io.reading import read_path
+from tape2048.io.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 _HINT = "pip install 'tape2048[critic]'"
 
@@ -30,11 +35,7 @@ def require(package: str, what: str, hint: str = _HINT) -> Any:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU.
-
-    Raises:
-        DeviceError: no such device on this machine, or no support for it in this build of PyTorch.
-    """
+    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU; raise DeviceError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -72,12 +73,7 @@ def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of a safetensors file into memory.
-
-    Raises:
-        CriticError: the file is missing or malformed.
-        StorageError: the operating system could not read it.
-    """
+    """Read a safetensors file into memory; raise CriticError where it is missing or malformed."""
     if not path.exists():
         raise CriticError(f"no {path.name}: not a complete directory of a model", path=path.parent)
     safetensors = require("safetensors.torch", "reading a model")
@@ -89,6 +85,15 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def by_prefix(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Group tensors by the part of their names before the first dot; keys are the rest."""
+    parts: defaultdict[str, dict[str, torch.Tensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        prefix, _, rest = name.partition(".")
+        parts[prefix][rest] = tensor
+    return parts
+
+
 def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
     """Return SHA-256 (hex) of a text and of tensors by name, type, shape and elements."""
     digest = hashlib.sha256(about)
@@ -97,3 +102,63 @@ def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return digest.hexdigest()
+
+
+def publish_directory(
+    path: str | os.PathLike[str], files: Mapping[str, bytes], *, replace: bool = False
+) -> None:
+    """Write a directory of files in one step.
+
+    Args:
+        path: of the directory.
+        files: content by name.
+        replace: whether to replace a directory that has files of these names and no others, or all of these
+            names; in the latter case its other files (a report, notes) are kept.
+
+    Raises:
+        NameTakenError: the path is something else, which the message names; nothing was changed.
+        StorageError: the operating system refused something; nothing was changed.
+    """
+    target = Path(os.path.abspath(path))
+    with storage_errors(target, "writing it"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        there = os.path.lexists(target)
+        if there and not (replace and target.is_dir()):
+            raise NameTakenError("the name is taken; nothing was replaced", path=target)
+        others = _others(target, set(files)) if there else []
+        with Staging(target) as staging:
+            for name, content in files.items():
+                write_file(staging.path / name, content)
+            for other in others:
+                _carry(other, staging.path / other.name)
+            staging.publish(exchange=there)
+
+
+def _others(directory: Path, names: set[str]) -> list[Path]:
+    """Return the files of a former version that are not in ``names``.
+
+    Raises:
+        NameTakenError: it is no former version, or contains more than files.
+        OSError: it cannot be read.
+    """
+    there = {entry.name: entry for entry in os.scandir(directory)}
+    others = sorted(there.keys() - names)
+    former = names <= there.keys()
+    in_the_way = [name for name in others if not (former and there[name].is_file(follow_symlinks=False))]
+    if in_the_way:
+        raise NameTakenError(
+            f"the directory has {in_the_way[0]} in it; nothing was replaced",
+            path=directory,
+            hint="move this file, or choose another name",
+        )
+    return [directory / name for name in others]
+
+
+def _carry(file: Path, to: Path) -> None:
+    """Link a file to another name, unless it is gone; copy it if its owner forbids links."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.link(file, to, follow_symlinks=False)
+        except PermissionError:
+            shutil.copy2(file, to, follow_symlinks=False)
+            fsync_path(to)

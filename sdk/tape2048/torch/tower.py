@@ -30,8 +30,7 @@ from torch import nn
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, CriticError, MissingPackageError
 from tape2048.io.reading import map_path, read_path
-from tape2048.torch.files import publish_directory
-from tape2048.torch.support import content_sha256, read_tensors, tensor_bytes
+from tape2048.torch.support import by_prefix, content_sha256, publish_directory, read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,21 +159,13 @@ def pool(states: torch.Tensor, pooling: Pooling) -> torch.Tensor:
 
 
 class OpenTower(NamedTuple):
-    """A tower in evaluation mode, and its identity.
+    """A tower in evaluation mode, and its identity."""
 
-    Attributes:
-        module: maps ``u8[B, 16]`` to ``f32[B, D]``.
-        sha256: 64 hexadecimal digits.
-        pooling: of its states.
-        config: of a built-in tower, else None.
-        factory: of a foreign tower, else None.
-    """
-
-    module: nn.Module
-    sha256: str
-    pooling: Pooling
-    config: TowerConfig | None = None
-    factory: str | None = None
+    module: nn.Module  # maps `u8[B, 16]` to `f32[B, D]`
+    sha256: str  # 64 hexadecimal digits
+    pooling: Pooling  # of its states
+    config: TowerConfig | None = None  # of a built-in tower, else None
+    factory: str | None = None  # of a foreign tower, else None
 
 
 def is_factory(spec: str) -> bool:
@@ -222,27 +213,13 @@ def make_tower(factory: str) -> nn.Module:
 
 
 def save_tower(directory: str | os.PathLike[str], tower: Tower, *, replace: bool = False) -> None:
-    """Write a tower's directory, complete or not at all.
-
-    Args:
-        directory: its path.
-        tower: the tower.
-        replace: whether to replace an existing tower.
-
-    Raises:
-        NameTakenError: the path exists, and ``replace`` is false or it is no tower.
-        StorageError: the operating system refused something.
-    """
+    """Write a tower's directory; see :func:`tape2048.torch.support.publish_directory`."""
     files = {TOWER_JSON: pretty_json(tower.config), MODEL: tensor_bytes(tower.state_dict())}
     publish_directory(directory, files, replace=replace)
 
 
 def tower_sha256(tower: str | os.PathLike[str] | nn.Module) -> str:
-    """Return a tower's identity: SHA-256 (hex) of its sizes and parameters.
-
-    Raises:
-        CriticError: there is no tower at this path.
-    """
+    """Return a tower's identity, SHA-256 (hex) of its sizes and parameters; raise CriticError without one."""
     if not isinstance(tower, nn.Module):
         return open_tower(tower).sha256
     config = tower.config if isinstance(tower, Tower) else None
@@ -272,7 +249,7 @@ def _open_directory(path: Path) -> OpenTower:
     elif (path / CRITIC_JSON).exists():
         config, model_sha256 = _tower_in_critic(path / CRITIC_JSON)
         check_model(path, model_sha256)
-        tensors = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("tower.")}
+        tensors = by_prefix(tensors)["tower"]
     else:
         raise CriticError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
     tower = build_tower(config, tensors, path)

@@ -19,7 +19,7 @@ import torch
 from tape2048.errors import CheckpointError, CriticError
 from tape2048.io.durable import publishing_file
 from tape2048.io.training_directory import check_same
-from tape2048.torch.support import content_sha256, read_tensors, tensor_bytes
+from tape2048.torch.support import by_prefix, content_sha256, read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,39 +32,22 @@ VERSION = 1
 
 
 class TrainingState(msgspec.Struct, kw_only=True):
-    """The state of a training, without tensors.
-
-    Attributes:
-        version: of this layout.
-        config: the settings that decide what is learned.
-        corpus: identity of the rows before the split.
-        world_size: number of ranks.
-        step: number of optimizer steps made.
-        loader: state of the loader.
-        loss_sum: sum over the steps since the last line of metrics, the mean of the ranks.
-        loss_steps: number of these steps.
-        best_loss: lowest validation loss; None before the first one.
-        best_step: its step.
-        best_metrics: the metrics of that validation.
-        worse: number of validations since the best one.
-        ended: why the training has ended; None before its end.
-        elapsed_s: time spent so far, over all starts.
-    """
+    """The state of a training, without tensors."""
 
     version: int = VERSION
-    config: dict[str, Any]
-    corpus: str
+    config: dict[str, Any]  # the settings that decide what is learned
+    corpus: str  # identity of the rows before the split
     world_size: int
-    step: int = 0
-    loader: dict[str, Any] = {}
-    loss_sum: float = 0.0
-    loss_steps: int = 0
-    best_loss: float | None = None
-    best_step: int = 0
-    best_metrics: dict[str, Any] = {}
-    worse: int = 0
-    ended: str | None = None
-    elapsed_s: float = 0.0
+    step: int = 0  # number of optimizer steps made
+    loader: dict[str, Any] = {}  # state of the loader
+    loss_sum: float = 0.0  # sum over the steps since the last line of metrics, the mean of the ranks
+    loss_steps: int = 0  # number of these steps
+    best_loss: float | None = None  # lowest validation loss; None before the first one
+    best_step: int = 0  # its step
+    best_metrics: dict[str, Any] = {}  # the metrics of that validation
+    worse: int = 0  # number of validations since the best one
+    ended: str | None = None  # why the training has ended; None before its end
+    elapsed_s: float = 0.0  # time spent so far, over all starts
 
 
 def write_checkpoint(
@@ -89,17 +72,10 @@ def write_checkpoint(
 def read_checkpoint(
     path: Path, expected: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks
 ) -> TrainingState:
-    """Load a checkpoint's tensors into the training, and return the rest of its state.
-
-    Args:
-        path: the file.
-        expected: configuration, corpus and ranks of this training.
-        model: gets its parameters.
-        optimizer: gets its state.
-        ranks: this rank's generators get their states.
+    """Load a checkpoint into model, optimizer and this rank's generators, and return the rest of its state.
 
     Raises:
-        CheckpointError: damaged, or of another training; names all settings that differ.
+        CheckpointError: damaged, or of another training than ``expected``; names all settings that differ.
         StorageError: the operating system could not read it.
     """
     try:
@@ -117,14 +93,8 @@ def read_checkpoint(
     except (KeyError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of a training: {error}", path=path) from error
     _check_same(state, expected, path)
-    parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = tensor
-    kept: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in parts["optimizer"].items():
-        number, _, rest = name.partition(".")
-        kept.setdefault(int(number), {})[rest] = tensor
+    parts = by_prefix(tensors)
+    kept = {int(number): values for number, values in by_prefix(parts["optimizer"]).items()}
     try:
         model.load_state_dict(parts["model"])
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})

@@ -28,26 +28,16 @@ _PREFETCH_MIN = 4
 
 
 class TrainingData(NamedTuple):
-    """The rows of a training.
+    """The rows of a training."""
 
-    Attributes:
-        corpus: all rows, before the split.
-        train: the loader of the training part: complete batches, equally many on each rank.
-        val: the loader of the validation part, in order.
-        counts: number of rows in an epoch and of runs, by part.
-        weights: ``pos_weight`` of each threshold, or None.
-        prior: share of true labels among the rows of an epoch, for each threshold, smoothed by half a run so
-            that none is 0 or 1.
-        embeddings: embeddings of one session, for their facts; None if they are not used.
-    """
-
-    corpus: Corpus
-    train: CriticLoader
+    corpus: Corpus  # all rows, before the split
+    train: CriticLoader  # the loader of the training part: complete batches, equally many on each rank
     val: CriticLoader
-    counts: dict[str, tuple[int, int]]
-    weights: tuple[float, ...] | None
+    counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part
+    weights: tuple[float, ...] | None  # `pos_weight` of each threshold, or None
+    # Share of true labels in an epoch, by threshold, smoothed by half a run so that none is 0 or 1.
     prior: tuple[float, ...]
-    embeddings: Embeddings | None
+    embeddings: Embeddings | None  # embeddings of one session, for their facts; None if they are not used
 
 
 def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:

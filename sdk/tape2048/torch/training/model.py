@@ -49,13 +49,7 @@ def inputs(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
-    """Make a new model, which predicts the prevalence for every row.
-
-    Raises:
-        ConfigError: an invalid tower.
-        CriticError: there is no tower at the configured path.
-        EmbeddingsError: the embeddings are of another tower than the configured one.
-    """
+    """Make a new model, which predicts the prevalence for every row; raise errors of the configured tower."""
     tower: nn.Module | None = None
     if data.embeddings is not None:
         _check_tower(config, data.embeddings)

@@ -58,8 +58,7 @@ class Ranks(NamedTuple):
 def joined(device: str) -> Iterator[Ranks]:
     """Join the process group of ``$RANK`` and ``$WORLD_SIZE``: gloo on CPUs, NCCL on CUDA.
 
-    Args:
-        device: as configured; with ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
+    With the devices ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
 
     Raises:
         DeviceError: no such device.

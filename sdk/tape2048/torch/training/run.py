@@ -50,51 +50,29 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """The progress of a training.
+    """The progress of a training."""
 
-    Attributes:
-        step: number of optimizer steps made.
-        steps: maximum number of optimizer steps.
-        epoch: from 0, with a fraction.
-        loss: mean of the last steps.
-        rows_per_s: speed of all ranks between lines of metrics.
-        data_wait: share of that time that was spent waiting for batches.
-        learning_rate: of the last step.
-        val_loss: of the last validation, None before the first one.
-        val_auroc: likewise, by threshold.
-        best_step: of the lowest validation loss.
-        elapsed_s: over all starts.
-    """
-
-    step: int
-    steps: int
-    epoch: float
-    loss: float
-    rows_per_s: float
-    data_wait: float
-    learning_rate: float
-    val_loss: float | None
-    val_auroc: dict[str, float | None]
-    best_step: int
-    elapsed_s: float
+    step: int  # number of optimizer steps made
+    steps: int  # maximum number of optimizer steps
+    epoch: float  # from 0, with a fraction
+    loss: float  # mean of the last steps
+    rows_per_s: float  # speed of all ranks between lines of metrics
+    data_wait: float  # share of that time that was spent waiting for batches
+    learning_rate: float  # of the last step
+    val_loss: float | None  # of the last validation, None before the first one
+    val_auroc: dict[str, float | None]  # likewise, by threshold
+    best_step: int  # of the lowest validation loss
+    elapsed_s: float  # over all starts
 
 
 class Trained(NamedTuple):
-    """The end of a training.
+    """The end of a training."""
 
-    Attributes:
-        ended: reason: all steps made, or no better for so long; None if it was stopped before.
-        progress: at the end.
-        best: the directory of the best critic, None before the first validation.
-        best_metrics: metrics of the best critic.
-        counts: number of rows in an epoch and of runs, by part of the split.
-    """
-
-    ended: str | None
+    ended: str | None  # reason: all steps made, or no better for so long; None if it was stopped before
     progress: Progress
-    best: Path | None
-    best_metrics: dict[str, Any]
-    counts: dict[str, tuple[int, int]]
+    best: Path | None  # the directory of the best critic, None before the first validation
+    best_metrics: dict[str, Any]  # metrics of the best critic
+    counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part of the split
 
 
 class _Silent:
@@ -296,11 +274,7 @@ class _Trainer:
         self._recent.append((torch.stack((loss.detach(), norm.detach())), epoch, index))
 
     def _flush(self) -> None:
-        """Fetch the losses of the steps since the last call, with one wait for the device.
-
-        Raises:
-            DivergedError: a loss or gradient is not finite.
-        """
+        """Fetch the losses since the last call, with one wait for the device; raise DivergedError."""
         if not self._recent:
             return
         values = torch.stack([pair for pair, _, _ in self._recent]).cpu()

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 class Tracking:
     """Sends metrics to the configured trackers; a context that closes them.
 
-    Args:
-        config: selects the trackers.
-        directory: the training's.
-
     Raises:
-        MissingPackageError: a selected tracker is not installed.
+        MissingPackageError: a configured tracker is not installed.
     """
 
     def __init__(self, config: CriticConfig, directory: Path) -> None:
@@ -54,13 +50,7 @@ class Tracking:
             self._wandb.finish()
 
     def note(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Send the numbers of a line of metrics.
-
-        Args:
-            kind: ``"train"`` or ``"val"``.
-            step: optimizer steps made.
-            values: numbers, or tables of numbers by threshold.
-        """
+        """Send a line of metrics (``"train"`` or ``"val"``): numbers, or numbers by threshold."""
         numbers = _numbers(kind, values)
         if self._board is not None:
             for name, value in numbers.items():

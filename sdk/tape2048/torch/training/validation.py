@@ -23,19 +23,12 @@ if TYPE_CHECKING:
 
 
 class Validation(NamedTuple):
-    """The result of a validation.
+    """The result of a validation."""
 
-    Attributes:
-        loss: mean cross-entropy over rows and thresholds, of calibrated logits, without weights.
-        auroc: by threshold; None where all labels are equal.
-        rows: number of rows.
-        bad_batch: this rank's first batch with a logit that is not finite; None without one.
-    """
-
-    loss: float
-    auroc: dict[str, float | None]
+    loss: float  # mean cross-entropy over rows and thresholds, of calibrated logits, without weights
+    auroc: dict[str, float | None]  # by threshold; None where all labels are equal
     rows: int
-    bad_batch: int | None = None
+    bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
 
 
 @torch.no_grad()
