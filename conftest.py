@@ -67,7 +67,8 @@ pytest_collect_file = SybilCollection(
         Sybil(parsers=[PythonCodeBlockParser()], patterns=["README.md"], fixtures=["examples_directory"]),
         Sybil(
             parsers=[DocTestParser()],
-            patterns=["sdk/**/*.py"],
+            path="sdk",
+            patterns=["*.py"],  # at any depth; "**" of pathlib's match is one directory
             fixtures=["examples_directory"],
             document_types={".py": PythonDocStringDocument},
         ),
