@@ -212,10 +212,8 @@ class Batches:
         whole, rest = divmod(rank_rows, self.batch_size)
         self._batch_count = whole + (rest > 0 and not self.drop_last)
         if self._batch_count == 0:
-            raise EmptyCorpusError(
-                f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}",
-                hint="a smaller batch_size, or drop_last=False",
-            )
+            msg = f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}"
+            raise EmptyCorpusError(msg, hint="a smaller batch_size, or drop_last=False")
 
     # ------------------------------------------------------------------------------------- sizes
 

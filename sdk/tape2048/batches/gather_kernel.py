@@ -109,9 +109,6 @@ def _wants(tables: Any, out: Any) -> Any:
     return Wants(segments, labels, rows, lead, last, boards)
 
 
-# ------------------------------------------------------------------------------- rows to outputs
-
-
 @register_jitable
 def _turn(key: Any, base: Any) -> Any:
     """Return the symmetry of a row in this epoch; 0, the identity, without augmentation."""

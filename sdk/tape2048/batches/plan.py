@@ -50,15 +50,15 @@ class Pool(NamedTuple):
 NO_CAP = Cap(NO_GUIDE, evenly=False)
 NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
-_TABLES = """
-    limit entries starts shift line address packed board_line board run end rows row_bytes run_starts
-    words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts pool_shift pool_rows
-    labels exponents thresholds threshold_count patterns
-"""
-_OUTPUTS = "records tokens flags targets row run step action legal move symmetry segment base"
 
-
-class Tables(namedtuple("Tables", _TABLES)):  # noqa: PYI024 - thirty entries of one type, u64
+class Tables(
+    namedtuple(  # noqa: PYI024 - thirty entries of one type, u64
+        "Tables",
+        "limit entries starts shift line address packed board_line board run end rows row_bytes run_starts "
+        "words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts pool_shift "
+        "pool_rows labels exponents thresholds threshold_count patterns",
+    )
+):
     """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
 
     ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` is 1 with packed
@@ -87,7 +87,13 @@ class Order(NamedTuple):
     symmetry_key: Any = 0
 
 
-class Outputs(namedtuple("Outputs", _OUTPUTS, defaults=[0] * 13)):  # noqa: PYI024 - as above
+class Outputs(
+    namedtuple(  # noqa: PYI024 - thirteen entries of one type, u64
+        "Outputs",
+        "records tokens flags targets row run step action legal move symmetry segment base",
+        defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    )
+):
     """The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
 
     For a batch of B rows: ``records`` u8[B, row_bytes], ``tokens`` u8[B, 16], ``flags`` bool[B, T] and

@@ -169,9 +169,6 @@ def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:
     return keys
 
 
-# ------------------------------------------------------------------------------- one index
-
-
 @register_jitable
 def _product(x: Any, keys: Any, at: Any) -> Any:
     """Return y of the round functions, below 2**w, with the keys from ``at`` on."""
@@ -208,9 +205,6 @@ def permuted(i: Any, keys: Any) -> Any:
         i = high << low_bits | low
         if i < keys[_N]:
             return i
-
-
-# ------------------------------------------------------------------------------- many in lanes
 
 
 @register_jitable

@@ -114,11 +114,11 @@ def merge_sessions(
         StorageError: an operation of the file system failed.
 
     Example:
-        >>> from tape2048 import merge_sessions, sessions
-        >>> merge_sessions(sessions("selfplay"), "merged")
+        >>> from tape2048 import sessions
+        >>> from tape2048.maintenance import merge_sessions
+        >>> merge_sessions(sessions("selfplay"), "merged")  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
-        ...
-        tape2048.errors.MergeError: found 1 path, expected at least two sessions...
+        MergeError: found 1 path, expected at least two sessions
     """
     root = Path(os.path.abspath(out_dir))
     with contextlib.ExitStack() as held:
@@ -133,24 +133,19 @@ def merge_sessions(
             with Staging(target, _STAGING_SUFFIX) as staging:
                 draft = staging.path / "session"
                 draft.mkdir()
-                size, rows, runs = _write(draft, parts, facts, progress, renumbered=renumbered)
+                size = _write(draft, parts, facts, progress, renumbered=renumbered)
                 _check(draft)
                 published = rename_numbered(draft, target)
                 fsync_dir(root)
-    return Merged(published, len(parts), rows, runs, size, renumbered)
-
-
-# --------------------------------------------------------------------------------- inspection
+    return Merged(published, len(parts), facts["rows"], facts["runs"], size, renumbered)
 
 
 def _open_parts(paths: Sequence[str | os.PathLike[str]], held: contextlib.ExitStack) -> list[_Part]:
     """Open the sessions, by their start, and lock them until the stack is closed."""
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if len(paths) < 2:
-        raise MergeError(
-            f"found {counted(len(paths), 'path')}, expected at least two sessions",
-            hint="name each session that is to be merged, as in selfplay/*_model=greedy",
-        )
+        msg = f"found {counted(len(paths), 'path')}, expected at least two sessions"
+        raise MergeError(msg, hint="name each session that is to be merged, as in selfplay/*_model=greedy")
     seen: set[str] = set()
     parts = []
     for path in paths:
@@ -257,9 +252,6 @@ def _name(facts: dict[str, Any]) -> str:
     return name
 
 
-# ------------------------------------------------------------------------------------- writing
-
-
 def _write(
     directory: Path,
     parts: list[_Part],
@@ -267,8 +259,8 @@ def _write(
     progress: Callable[[int, int], object] | None,
     *,
     renumbered: bool,
-) -> tuple[int, int, int]:
-    """Write and flush all files of the new session; return its bytes, rows and runs."""
+) -> int:
+    """Write and flush all files of the new session; return their size."""
     from crc32c import crc32c
 
     rows = sum(part.rows for part in parts)
@@ -295,10 +287,9 @@ def _write(
             first_row += part.rows
             first_id += len(table)
         os.fsync(fd)
-    all_runs = np.concatenate(runs, dtype=RUN_DTYPE)
     steps = FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum)
-    size = finish_session(directory, steps, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
-    return size, rows, len(all_runs)
+    all_runs = np.concatenate(runs, dtype=RUN_DTYPE)
+    return finish_session(directory, steps, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
 
 
 def _copy_block(  # noqa: PLR0917 - source, target, contents

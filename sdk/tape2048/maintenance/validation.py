@@ -126,8 +126,6 @@ class _Validation:
         runs = len(self._metadata.runs) if self._metadata else 0
         return Report(str(directory), rows, runs, self._checksums, tuple(self._findings))
 
-    # ------------------------------------------------------------------------------- the files
-
     def _headers(self, parts: list[Path]) -> list[NpyHeader] | None:
         """Read the header of each part; return None if one is invalid or two differ."""
         headers: list[NpyHeader] = []
@@ -217,8 +215,6 @@ class _Validation:
             msg = f"has CRC-32C {total:08x}; the manifest says {entry.crc32c:08x}"
             self._add(ChecksumError(msg, path=path, hint="restore the session from a copy"))
 
-    # ------------------------------------------------------------------------------ the counts
-
     def _check_counts(self, rows: int) -> None:
         if self._metadata is None:
             return
@@ -248,8 +244,6 @@ class _Validation:
                 msg = f"{name} is not a file of this session"
                 hint = "a program did not finish, or put it there by mistake; move it away"
                 self._add(ManifestError(msg, path=self._directory / name, hint=hint))
-
-    # ----------------------------------------------------------------------------- bookkeeping
 
     def _collect(self, action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
         """Return the action's result; on an error, add a finding and return None."""

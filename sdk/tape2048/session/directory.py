@@ -49,11 +49,8 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
     # Not Path.resolve: the given name counts, not the name of a link's target.
     absolute = Path(os.path.abspath(path))
     if absolute.name.startswith("."):
-        raise NotASessionError(
-            "a name that begins with '.' is not a session: it is still being written, or was abandoned",
-            path=absolute,
-            hint="the recorder's next start finishes it",
-        )
+        msg = "a name that begins with '.' is not a session: it is still being written, or was abandoned"
+        raise NotASessionError(msg, path=absolute, hint="the recorder's next start finishes it")
     with reading(absolute):
         if not absolute.is_dir():
             found = "not a directory" if absolute.exists() else "nothing stands at this path"

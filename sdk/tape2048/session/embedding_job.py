@@ -128,11 +128,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Draft:
     """One process's share of the job; a context manager that holds the share's journal.
 
-    Args:
-        session: the session's directory.
-        plan: the job. The chunks of an existing draft of the same values count.
-        share: index of this process's share, and number of shares.
-        replace: discard an existing draft of other values.
+    The chunks of an existing draft of the same values count; ``replace`` discards a draft of other values.
 
     Attributes:
         plan: as given, with the ``chunk_rows`` of the existing draft.

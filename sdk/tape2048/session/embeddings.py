@@ -48,13 +48,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 class Embeddings(NamedTuple):
-    """A session's embeddings.
-
-    Attributes:
-        values: bits of bfloat16, ``u16[N, D]``, read-only, mapped.
-        model_sha: checksum of the model that made them.
-        pooling: the pooling over its states.
-    """
+    """Mapped embeddings, bits of bfloat16 ``u16[N, D]``, with their model and the pooling of its states."""
 
     values: NDArray[np.uint16]
     model_sha: str

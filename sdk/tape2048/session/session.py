@@ -22,7 +22,7 @@ from tape2048.session.directory import (
     read_steps,
     refuse_dataset,
 )
-from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
+from tape2048.session.labels import DEFAULT_THRESHOLDS, run_labels
 from tape2048.session.locks import lock_for_reading
 from tape2048.session.row_owners import from_run_table, from_scan
 
@@ -64,11 +64,12 @@ class Session(RowView):
         meta: the facts of the table ``session``, decoded.
         manifest: the manifest, or None in a foreign session.
         load: ``"mmap"`` or ``"ram"``.
+        read_lock: keeps the session from being removed, as long as it is referenced.
 
     Example:
         >>> from tape2048 import Session, sessions
         >>> session = Session.open(sessions("selfplay")[0])
-        >>> len(session.runs), len(session) == session.runs["rows"].sum()
+        >>> len(session.runs), len(session) == int(session.runs["rows"].sum())
         (200, True)
         >>> session.tokens([0, 1]).shape, session.labels([256, 512]).shape == (len(session), 2)
         ((2, 16), True)
@@ -173,8 +174,7 @@ class Session(RowView):
         Raises:
             ValueError: the thresholds are invalid, or there are none.
         """
-        reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
-        return reached
+        return run_labels(self.runs, thresholds)
 
     def labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Return the labels of each row's run, ``bool[N, T]``, as a new array; see :meth:`run_labels`."""
@@ -199,8 +199,8 @@ class Session(RowView):
             return self.steps["exps"][rows].copy()
         # Not from the strided field, of which NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
-        taken = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
-        return np.ascontiguousarray(taken[:, EXPS_OFFSET : EXPS_OFFSET + 16])
+        row_bytes = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
+        return np.ascontiguousarray(row_bytes[:, EXPS_OFFSET : EXPS_OFFSET + 16])
 
     def run_index(self, rows: Rows) -> NDArray[np.int64]:
         """Return the run of each given row, as its ordinal in :attr:`runs`: ``i64[n]``.

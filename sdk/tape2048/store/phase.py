@@ -46,7 +46,7 @@ ALL = Phase()
 
 def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
     """Replace the given ranges of ``before``; raise ValueError for an invalid range."""
-    limits = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
+    limits: Any = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
     ranges: dict[str, Any] = {}
     for name, (value, most) in limits.items():
         if value is None:
@@ -69,8 +69,7 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
     """Cut segments down to the rows within the phase's steps and fraction.
 
     In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
-    foreign session without one, the steps of all rows are read.
-
+    foreign session without one, the steps of all rows are read. The phase's ``empties`` are ignored.
     """
     if phase.steps is None and phase.fraction is None:
         return segments

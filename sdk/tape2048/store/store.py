@@ -228,21 +228,15 @@ def open_store(
 ) -> Store:
     """Make a store of some sessions, and read their rows or boards into memory as requested.
 
+    Errors as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
+
     Args:
         sessions: opened with ``load="mmap"``, at least one.
         runs: all their runs, from :func:`gather_runs`.
         chosen: the runs to keep, ``bool[R]``; None for all. Rows of other runs are not read.
         load: the requested storage.
-        ram_budget: bytes that ``"auto"`` may use; None for this process's share of half the free memory. Rows
-            that do not fit may fit as packed boards.
+        ram_budget: bytes that ``"auto"`` may use; None for this process's share of half the free memory.
         progress: called with bytes read and bytes in all.
-
-    Raises:
-        MixedRowsError: the rows of two sessions have different types.
-        TruncatedError: a file was truncated since it was opened.
-        StorageError: a file cannot be read, or memory does not suffice.
-        CorpusError: with ``"packed"``, a board does not fit 4 bits a cell.
-        ValueError: the budget is not a whole number of at least 0.
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")

@@ -20,13 +20,8 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int
-from tape2048.session.labels import (
-    DEFAULT_THRESHOLDS,
-    check_thresholds,
-    exponents_of,
-    positive_weights,
-    prevalence,
-)
+from tape2048.session import labels
+from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of
 from tape2048.store.phase import ALL, Phase, cut
 from tape2048.store.row_map import RowMap, make_label_guide
 
@@ -180,16 +175,13 @@ class View:
             for first in range(begin, end, rows_max):
                 yield slice(first, min(end, first + rows_max))
 
-    # -------------------------------------------------------------------------------------- labels
-
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
-        reached: NDArray[np.bool_] = self.runs["highest_tile"][:, None] >= check_thresholds(thresholds)
-        return reached
+        return labels.run_labels(self.runs, thresholds)
 
     def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the share of rows whose label is true, for each threshold: ``f64[T]``; reads no row."""
-        return prevalence(self.run_labels(thresholds), self.row_counts)
+        return labels.prevalence(self.run_labels(thresholds), self.row_counts)
 
     def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the rows with a false label per row with a true one: ``f64[T]``; reads no row.
@@ -197,7 +189,7 @@ class View:
         As a tensor (``torch.from_numpy(...).float()``) for ``BCEWithLogitsLoss(pos_weight=...)``. 1 if all
         labels of a threshold are equal, since no weight can balance them.
         """
-        return positive_weights(self.run_labels(thresholds), self.row_counts)
+        return labels.positive_weights(self.run_labels(thresholds), self.row_counts)
 
 
 class CappedView:

@@ -342,7 +342,7 @@ def test_rows_in_shards_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("facts", [{"model_tag": "../toy"}, {"started_at": "a Monday"}])
 def test_facts_of_which_no_name_can_be_made_are_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
     made = [write(tmp_path / "root", number, games(9 * number, 3, 9 * number), **facts) for number in (0, 1)]
-    with pytest.raises(errors.MergeError, match="no session's name can be made"):
+    with pytest.raises(errors.MergeError, match="make no valid name of a session"):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tape2048.critic.results import Evaluation, ReliabilityCurve
+    from tape2048.critic.evaluation import Evaluation, ReliabilityCurve
 
 #: Placeholder colours, and the page's variables that replace them.
 _INK, _GRID = "#010203", "#010204"

@@ -14,8 +14,8 @@ from tape2048_tools.terminal.output import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tape2048.critic.evaluation import Cell, Evaluation
     from tape2048.critic.metrics import Estimate
-    from tape2048.critic.results import Cell, Evaluation
     from tape2048_tools.critic_report.figures import Curves
 
 _STYLE = "critic_report.css"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from tape2048.critic.evaluation import Cell, Evaluation
     from tape2048.critic.metrics import Estimate
-    from tape2048.critic.results import Cell, Evaluation
 
 #: The metrics of a predictor, in the order of the columns.
 METRICS = ("auroc", "auprc", "brier", "ece", "gain")

@@ -20,7 +20,7 @@ from tape2048_tools.terminal.click_extras import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.critic.results import Evaluation
+    from tape2048.critic.evaluation import Evaluation
 
 
 @new_command(
