@@ -19,15 +19,7 @@ def spawn(board: Any, state: Any, gamma: Any) -> Any:
     """Put a 2 (p = 0.9) or a 4 (p = 0.1) into a uniformly random empty cell.
 
     One draw from ``[0, 10 * empties)`` decides both: the quotient by 10 is the cell (counted from the
-    last one), the remainder the tile.
-
-    Args:
-        board: ``u64`` with at least one empty cell.
-        state: the state of the game's generator.
-        gamma: its increment.
-
-    Returns:
-        ``(board, is_four, state)``, all ``u64``.
+    last one), the remainder the tile. Returns ``(board, is_four, state)``, all ``u64``.
     """
     mask = empty_mask(board)
     ten = U64(10)

@@ -176,14 +176,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 
 @kernel
 def play_unrecorded(player: Any, seeds: Any, scores: Any, highest: Any) -> int:
-    """Play the games of these seeds without rows, and return the number of steps.
-
-    Args:
-        player: a player's ``NamedTuple``.
-        seeds: ``u64[n]``.
-        scores: ``u64[n]``, filled with each game's score.
-        highest: ``u64[n]``, filled with each game's highest tile.
-    """
+    """Play games without rows: fill ``scores`` and ``highest`` (tiles), both ``u64[n]``; return the steps."""
     steps = 0
     for i in range(seeds.shape[0]):
         board, fours, state, gamma = new_game(seeds[i])
@@ -296,21 +289,18 @@ class Buffer(BlockBuffer):
         self._seeds = self._seeds[:end]
 
     def resize(self, rows_max: int) -> None:
-        """Hold this many rows, or at least those of the game in play, once no finished game is left."""
-        self._keep(int(self._game[_ROWS]), rows_max)
-
-    def grow(self) -> None:
-        """Double the capacity; the rows stay."""
-        self._keep(int(self._game[_ROWS]), 2 * self.rows_max)
-
-    def _keep(self, rows: int, rows_max: int) -> None:
-        """Allocate ``rows_max`` rows, and keep the first ``rows``, whichever are more."""
+        """Hold this many rows, or at least those that it has."""
+        rows = int(self._game[_ROWS])
         boards, actions = self._boards[:rows], self._actions[:rows]
         self._boards = np.empty(max(rows, rows_max), dtype=np.uint64)
         self._boards[:rows] = boards
         if self.record_action:
             self._actions = np.empty(len(self._boards), dtype=np.uint8)
             self._actions[:rows] = actions
+
+    def grow(self) -> None:
+        """Double the capacity; the rows stay."""
+        self.resize(2 * self.rows_max)
 
     def drop_block(self) -> None:
         """Drop the finished games, and move the rows of the game in play to the buffer's start."""

@@ -49,12 +49,7 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
 
 
 def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
-    """Decorate the implementation of :func:`choose` for a player's class.
-
-    Args:
-        player_class: the player's ``NamedTuple``.
-        jit_options: numba's, such as ``forceinline=True``.
-    """
+    """Decorate the implementation of :func:`choose` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
         @overload(choose, jit_options=cast("Any", jit_options))

@@ -41,11 +41,6 @@ class InferenceProcess:
 
     The requests are in memory that outlives it, so its successor answers them, and no worker loses a game.
 
-    Args:
-        config: the recorder's.
-        player_args: with defaults.
-        reporter: of its deaths.
-
     Raises:
         InferenceError: the process did not start.
     """

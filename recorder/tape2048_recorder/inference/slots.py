@@ -52,13 +52,7 @@ def _slot_dtype(capacity: int) -> np.dtype[np.void]:
 
 
 class Slots:
-    """The mapped slots.
-
-    Args:
-        fd: the memory file.
-        workers: number of workers.
-        capacity: boards of a slot.
-    """
+    """The mapped slots, of ``capacity`` boards each."""
 
     def __init__(self, fd: int, workers: int, capacity: int) -> None:
         self.fd = fd

@@ -31,80 +31,45 @@ _PIECE_BYTES = 1 << 18
 
 
 class Lanes(NamedTuple):
-    """A group of lanes; the first ``counts[0]`` play, and the rest of each array is unused.
+    """A group of ``L`` lanes; the first ``counts[0]`` play, and the rest of each array is unused."""
 
-    Attributes:
-        boards: ``u64[L]``.
-        legal: ``u8[L]``, legal masks of the boards.
-        exps: ``u64[L, 2]``: the boards' exponents, ``u8[L, 16]`` in memory.
-        states: ``u64[L]``, states of the games' generators.
-        gammas: ``u64[L]``, their increments.
-        steps: ``u64[L]``, moves made.
-        ids: ``u64[L]``, the games' numbers.
-        seeds: ``u64[L]``, their seeds.
-        heads: ``u64[L]``, the first chunk of each game's log.
-        tails: ``u64[L]``, the last chunk.
-        over: ``u64[L]``: the lanes whose games have just ended, in order.
-        counts: ``u64[4]``: lanes that play; entries of ``over``; how many of these are recorded, and how many
-            have another game.
-    """
-
-    boards: Words
-    legal: npt.NDArray[np.uint8]
-    exps: Words
-    states: Words
-    gammas: Words
-    steps: Words
-    ids: Words
-    seeds: Words
-    heads: Words
-    tails: Words
-    over: Words
-    counts: Words
+    boards: Words  # u64[L]
+    legal: npt.NDArray[np.uint8]  # u8[L], legal masks of the boards
+    exps: Words  # u64[L, 2]: the boards' exponents, u8[L, 16] in memory
+    states: Words  # u64[L], states of the games' generators
+    gammas: Words  # u64[L], their increments
+    steps: Words  # u64[L], moves made
+    ids: Words  # u64[L], the games' numbers
+    seeds: Words  # u64[L], their seeds
+    heads: Words  # u64[L], the first chunk of each game's log
+    tails: Words  # u64[L], the last chunk
+    over: Words  # u64[L]: the lanes whose games have just ended, in order
+    counts: Words  # u64[4]: lanes that play; entries of ``over``; of these, recorded ones and restarted ones
 
 
 class Log(NamedTuple):
-    """Steps of the games in play.
+    """Steps of the games in play."""
 
-    Attributes:
-        steps: ``u8[chunks * CHUNK_STEPS]``.
-        links: ``u64[chunks]``, the next chunk of each.
-        free: ``u64[chunks]``, a stack of unused chunks.
-        counts: ``u64[1]``: the height of the stack.
-    """
-
-    steps: npt.NDArray[np.uint8]
-    links: Words
-    free: Words
-    counts: Words
+    steps: npt.NDArray[np.uint8]  # u8[chunks * CHUNK_STEPS]
+    links: Words  # u64[chunks], the next chunk of each
+    free: Words  # u64[chunks], a stack of unused chunks
+    counts: Words  # u64[1]: the height of the stack
 
 
 class Waiting(NamedTuple):
-    """Games that have not begun.
+    """Games that have not begun."""
 
-    Attributes:
-        ids: ``u64[n]``.
-        seeds: ``u64[n]``.
-        counts: ``u64[1]``: how many of these have begun since.
-    """
-
-    ids: Words
-    seeds: Words
-    counts: Words
+    ids: Words  # u64[n]
+    seeds: Words  # u64[n]
+    counts: Words  # u64[1]: how many of these have begun since
 
 
 class Block(NamedTuple):
-    """Rows and runs of finished games.
+    """Rows and runs of finished games."""
 
-    Attributes:
-        rows: ``u8[rows_max * row_bytes]``.
-        runs: ``RUN_DTYPE[runs_max]``.
-        counts: ``u64[2]``: rows, runs.
-    """
-
-    rows: npt.NDArray[np.uint8]
-    runs: npt.NDArray[np.void]
-    counts: Words
+    rows: npt.NDArray[np.uint8]  # u8[rows_max * row_bytes]
+    runs: npt.NDArray[np.void]  # RUN_DTYPE[runs_max]
+    counts: Words  # u64[2]: rows, runs
 
 
 def new_lanes(count: int) -> Lanes:

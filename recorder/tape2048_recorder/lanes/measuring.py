@@ -32,28 +32,16 @@ _SLICE_S = 0.2
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One player at one number of lanes, in one process.
-
-    Attributes:
-        lanes: games in lockstep.
-        moves: moves while the clock ran.
-        moves_per_s: per second of elapsed time.
-        moves_per_cpu_s: per second of this process's CPU time.
-        calls_per_s: answers of the player a second.
-        model: share of the elapsed time in the player.
-        rules: share in choosing from scores, moves and spawns.
-        record: share in building the rows of finished games.
-        rest: share of all else.
-    """
+    """One player at one number of lanes, in one process; the last four are shares of the elapsed time."""
 
     lanes: int
     moves: int
     moves_per_s: float
-    moves_per_cpu_s: float
-    calls_per_s: float
-    model: float
-    rules: float
-    record: float
+    moves_per_cpu_s: float  # of this process
+    calls_per_s: float  # answers of the player
+    model: float  # in the player
+    rules: float  # choosing from scores, moves and spawns
+    record: float  # building the rows of finished games
     rest: float
 
 
@@ -89,7 +77,7 @@ def measure(
         name: of a batched player, or :data:`NULL`.
         args: arguments of its factory.
         lanes: games in lockstep.
-        sampling: sampling of moves from scores.
+        sampling: of moves from scores.
         seconds: duration of the measurement.
         progress: called about five times a second with the share done; its time does not count.
 

@@ -75,16 +75,10 @@ class Table:
     Args:
         player: chooses the moves; a :class:`NullPlayer` runs as compiled code.
         lanes: games in lockstep.
-        sampling: sampling of moves from scores.
+        sampling: of moves from scores.
         finished: receives the finished games.
         source: of games.
         generation: of the weights, counted by the daemon.
-
-    Attributes:
-        refill: whether lanes get another game after theirs.
-        steps: number of moves.
-        rules_ns: nanoseconds from an answer to the next call: choosing, moving, recording.
-        record_ns: the part of these that recorded finished games.
     """
 
     def __init__(
@@ -99,10 +93,10 @@ class Table:
     ) -> None:
         self.finished = finished
         self.generation = generation
-        self.refill = True
-        self.steps = 0
-        self.rules_ns = 0
-        self.record_ns = 0
+        self.refill = True  # whether lanes get another game after theirs
+        self.steps = 0  # moves made
+        self.rules_ns = 0  # time from an answer to the next call: choosing, moving, recording
+        self.record_ns = 0  # the part of it that recorded finished games
         self._caller = player if isinstance(player, Caller) else None
         self._needs_scores = sampling.needs_scores
         self._stirs = sampling.epsilon > 0

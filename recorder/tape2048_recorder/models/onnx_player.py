@@ -79,7 +79,7 @@ class OnnxPlayer(PaddedModel):
         if device == "cuda" and provider != _CUDA:
             raise ConfigError(
                 f"found device = 'cuda', and onnxruntime computes by {provider}",
-                hint="install onnxruntime-gpu and its CUDA; device = 'auto' takes what there is",
+                hint="install onnxruntime-gpu and its CUDA; device = 'auto' uses the CPU then",
             )
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _INTEGERS or len(inputs[0].shape) != 2:

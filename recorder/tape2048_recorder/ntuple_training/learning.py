@@ -115,12 +115,7 @@ def _places_of(tables: Any, board: Any, out: Any) -> None:
 def learn_backwards(tables: Any, lane: Any, length: Any, beta: Any, decay: Any) -> Any:
     """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
-    Args:
-        tables: the learning network.
-        lane: the game: afterstates and rewards of its moves.
-        length: number of moves.
-        beta: the learning rate.
-        decay: lambda.
+    ``beta`` is the learning rate, ``decay`` lambda.
     """
     table, coherence = tables.table, tables.coherence
     rate = F32(beta) / F32(lane.places.shape[1])

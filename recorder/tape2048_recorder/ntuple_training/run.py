@@ -54,12 +54,7 @@ def run_training(
     once, and writes the next checkpoint when there is room; a disk that is full at the end is an error. It
     reports metrics that cannot be written once, and drops their lines.
 
-    Args:
-        config: the settings.
-        directory: created if missing.
-        view: shows progress and events.
-        stop: ends the training.
-        hurry: called while the network is compressed at the end; True cancels that.
+    ``hurry`` is called while the network is compressed at the end; True cancels that.
 
     Raises:
         KeyboardInterrupt: ``hurry`` returned True; the checkpoint is complete.

@@ -111,11 +111,7 @@ class _Copy:
         return moves + max(int(lasts), _COPY_MOVES_MIN)
 
     def renew(self, moves: int) -> int:
-        """Renew the copy if it is old, and return the number of moves until it is.
-
-        Args:
-            moves: of all threads so far.
-        """
+        """Renew the copy if it is old after ``moves`` of all threads; return how many moves it then lasts."""
         if moves >= self._good_until and self._renewing.acquire(blocking=False):
             try:
                 if moves >= self._good_until:  # else another thread has just renewed it
@@ -144,9 +140,6 @@ def memory_needed(config: TrainingConfig) -> int:
 
 class Trainer:
     """Trains a network.
-
-    Args:
-        config: the settings.
 
     Raises:
         ConfigError: too little memory.
@@ -207,8 +200,7 @@ class Trainer:
     def progress(self) -> Progress:
         """Return the state of the training."""
         with self._lock:
-            scores = np.array([score for score, _ in self._window] or [np.nan])
-            highest = np.array([exponent for _, exponent in self._window] or [0])
+            scores, highest = np.array(self._window or [(np.nan, 0)]).T
             recent = list(self._recent)
         moves_per_s = error = 0.0
         if recent:
@@ -399,7 +391,7 @@ class Trainer:
                 if name == "lanes" and array is not None and array.shape[1:] == shape[1:]:
                     hint = (
                         f"the checkpoint was made with {counted(len(array), 'thread')}; "
-                        "go on with as many (--threads)"
+                        "resume with as many (--threads)"
                     )
                 raise NetworkError(
                     f"{name}: found {found}, expected {np.dtype(dtype)} {shape}", path=path, hint=hint

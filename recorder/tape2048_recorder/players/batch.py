@@ -166,8 +166,7 @@ def _from_file(path: str) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look there
     try:
@@ -226,16 +225,12 @@ class Caller:
         player: the factory's result.
         name: the factory, for messages.
         answered: called after each answer.
-
-    Attributes:
-        model_ns: nanoseconds spent in the player.
-        calls: number of answers.
     """
 
     def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
         self.name = name
-        self.model_ns = 0
-        self.calls = 0
+        self.model_ns = 0  # time spent in the player
+        self.calls = 0  # number of answers
         self._player = player
         self._answered = answered
         self._in_flight: deque[Views] = deque()

@@ -45,27 +45,16 @@ class Share(NamedTuple):
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """Results of the games of one player.
-
-    Attributes:
-        games: number of games.
-        moves: of all games.
-        mean_score: of a game.
-        mean_score_error: half the width of the mean's 95% interval (normal approximation).
-        score_max: the best score.
-        reach: for each tile, the share of games that reached it.
-        moves_per_cpu_s: moves per second of CPU time.
-        moves_per_s: moves per second, all threads together.
-    """
+    """Results of the games of one player."""
 
     games: int
-    moves: int
+    moves: int  # of all games
     mean_score: float
-    mean_score_error: float
+    mean_score_error: float  # half the width of the mean's 95% interval (normal approximation)
     score_max: int
-    reach: dict[int, Share]
+    reach: dict[int, Share]  # for each tile, the share of games that reached it
     moves_per_cpu_s: float
-    moves_per_s: float
+    moves_per_s: float  # of all threads together
 
 
 def wilson(count: int, of: int) -> Share:
@@ -80,21 +69,11 @@ def wilson(count: int, of: int) -> Share:
 
 
 def evaluate(
-    player: Any,
-    *,
-    games: int,
-    seed: int,
-    threads: int,
-    progress: Progress | None = None,
+    player: Any, *, games: int, seed: int, threads: int, progress: Progress | None = None
 ) -> Evaluation:
     """Play games and summarise them; the same seed gives the same games on any number of threads.
 
-    Args:
-        player: a player's ``NamedTuple``.
-        games: number of games, at least 1.
-        seed: decides the games.
-        threads: number of threads, at least 1.
-        progress: called with ``(done, games)`` every 0.2 s, and at the end.
+    ``progress`` is called with ``(done, games)`` every 0.2 s, and at the end.
 
     Raises:
         ConfigError: more games than fit into memory.

@@ -37,29 +37,17 @@ Step = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The ``[sampling]`` table.
+    """The ``[sampling]`` table."""
 
-    Attributes:
-        method: one of :data:`METHODS`.
-        temperature: divisor of the scores before the softmax.
-        top_k: number of moves that ``top_k`` keeps.
-        top_p: the least probability that ``top_p`` keeps.
-        start_gate: the first step of a game with the method; argmax before.
-        stop_gate: the first step without it; 0: none.
-        epsilon: the probability of a uniformly random legal move.
-        epsilon_start_gate: the first step with epsilon.
-        epsilon_stop_gate: the first step without it; 0: none.
-    """
-
-    method: str = "argmax"
-    temperature: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 1.0
-    top_k: Annotated[int, msgspec.Meta(ge=1, le=4)] = 2
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
-    start_gate: Step = 0
-    stop_gate: Step = 0
-    epsilon: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    epsilon_start_gate: Step = 0
-    epsilon_stop_gate: Step = 0
+    method: str = "argmax"  # one of METHODS
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 1.0  # divisor of scores before the softmax
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=4)] = 2  # number of moves that top_k keeps
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9  # least probability that top_p keeps
+    start_gate: Step = 0  # first step of a game with the method; argmax before
+    stop_gate: Step = 0  # first step without it; 0: none
+    epsilon: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # probability of a random legal move
+    epsilon_start_gate: Step = 0  # first step with epsilon
+    epsilon_stop_gate: Step = 0  # first step without it; 0: none
 
     @property
     def needs_scores(self) -> bool:

@@ -45,7 +45,7 @@ class Annotator:
         self._local = threading.local()  # a player with a cache is for one thread
 
     def __call__(self, run: Run) -> RunV2:
-        """Return the run with values at every step, as :func:`tape2048.runs.a2run2.normalize` makes them."""
+        """Return the run with values at every step, normalised by :func:`tape2048.runs.a2run2.normalize`."""
         recorded = RunV2.from_run(run)
         if len(run) == 0 or (not self._replace and bool(recorded.has_branches.all())):
             return recorded

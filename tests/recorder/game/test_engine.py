@@ -1,4 +1,4 @@
-"""What chance does on the board: spawns and the start of a game; and what random play is known to come to."""
+"""Random spawns, the start of a game, and the known statistics of random play."""
 
 from __future__ import annotations
 

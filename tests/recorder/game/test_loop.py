@@ -1,4 +1,4 @@
-"""The game loop: the rows it writes are the games, however it is cut, whatever the buffer's size."""
+"""The game loop: its rows are the games, for all slices and buffer sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENDLESS = 1 << 40
 
 
 class Played(NamedTuple):
-    """What came out of a buffer, block after block."""
+    """The blocks of a buffer."""
 
     rows: bytes
     runs: npt.NDArray[np.void]

@@ -1,4 +1,4 @@
-"""The generator: its published values, the draws that must not favour anything, the seeds of games."""
+"""The generator: published values, unbiased draws, seeds of games."""
 
 from __future__ import annotations
 

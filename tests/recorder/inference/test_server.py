@@ -1,4 +1,4 @@
-"""The inference process and what asks it, in one process: whose answer is whose, how much at once."""
+"""The inference server and its clients in one process: routing of answers, batch sizes, errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORKERS = 2
 
 
 class Asking:
-    """A server, and whoever asks it."""
+    """A server and its clients."""
 
     def __init__(self, factory: str, **args: Any) -> None:
         self.slots = Slots.create(WORKERS, LANES // 2)
@@ -239,7 +239,7 @@ def test_models_stay_while_anybody_asks_for_them(
 
 
 class Sleeper:
-    """Processes that do nothing, in the place of inference processes; ``refuse``: none can be made."""
+    """Idle processes in place of inference processes; ``refuse`` makes starting one fail."""
 
     def __init__(self) -> None:
         self.refuse = False
@@ -311,7 +311,7 @@ def test_where_the_first_process_cannot_be_made_nothing_stays(sleeper: Sleeper) 
 
 
 def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where something is asked; a first answer, and one for which a model is loaded, may take longer."""
+    """With pending requests only; a first answer, and one with a model to load, may take longer."""
     held: list[Slots] = []
     create = Slots.create
     monkeypatch.setattr(Slots, "create", lambda *sizes: held.append(create(*sizes)) or held[-1])

@@ -1,4 +1,4 @@
-"""Batched players for tests: factories, as a user would write them, over NumPy alone."""
+"""Batched players for tests: factories as a user would write them, with NumPy only."""
 
 from __future__ import annotations
 

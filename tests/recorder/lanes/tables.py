@@ -1,4 +1,4 @@
-"""Tables of lanes without a worker: games from a seed, finished ones kept."""
+"""Tables of lanes without a worker: games of a seed, in memory."""
 
 from __future__ import annotations
 

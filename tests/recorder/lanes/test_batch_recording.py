@@ -43,7 +43,7 @@ def recorders(fast_dir: Path) -> Iterator[Recorders]:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """The kernels are compiled once, here, and not by each worker while somebody waits for it."""
+    """Compile the kernels once, before the workers do."""
     play(batched.hashed(), 1)
     play(batched.lowest(), 1, record_action=False)
 
@@ -378,7 +378,7 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
 def test_a_model_that_takes_long_to_load_costs_no_worker(
     recorders: Recorders, model_dir: Path, sent: signal.Signals | None
 ) -> None:
-    """Longer than anybody may be silent: in a worker, and where an inference process has died or hangs."""
+    """Longer than the silence limit: in a worker, and after an inference process died or hung."""
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 2.5},
         inference="worker" if sent is None else "server", model_dir=str(model_dir), model_files="*.json",

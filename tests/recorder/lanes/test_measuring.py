@@ -1,4 +1,4 @@
-"""Measuring a player: what whoever waits is told."""
+"""Measurement of a player: calls of ``progress``."""
 
 from __future__ import annotations
 

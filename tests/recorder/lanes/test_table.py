@@ -1,4 +1,4 @@
-"""Games in lockstep are the games that one lane would play, whatever the number of lanes."""
+"""Games in lockstep: the same on any number of lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small networks for tests, as a user's module has them."""
+"""Small networks for tests, as in a user's module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example learns from a recording, and what it saves plays."""
+"""The example ``imitate.py``: it learns from a recording, and its model plays."""
 
 from __future__ import annotations
 

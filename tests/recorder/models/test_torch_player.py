@@ -1,4 +1,4 @@
-"""PyTorch models as players: every way to load one, and that its games do not follow from the lanes."""
+"""PyTorch models as players: all kinds of files, and games that do not depend on lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N-tuple networks as their papers read, on boards that are lists: no bit tricks, no speed.
+"""N-tuple networks as in their papers, on boards as lists: no bit tricks, no speed.
 
 Networks for tests have small whole numbers in their tables, which ``f32`` adds without rounding: what is
 compiled has to give the very same values, and ties are ties.
@@ -41,7 +41,7 @@ def index_of(cells: list[int], places: tuple[int, ...]) -> int:
 
 
 def stage_of(layout: Layout, cells: list[int]) -> int:
-    """How many of the stages' tiles the highest tile reaches."""
+    """The number of stages' tiles that the highest tile reaches."""
     return sum(2 ** max(cells) >= tile for tile in layout.stages)
 
 
@@ -73,7 +73,7 @@ def near_best(network: Network, cells: list[int], margin: float) -> dict[int, fl
 
 
 def expected_answer(network: Network, after: list[int], spawns: int = 1, margin: float = 0.0) -> float:
-    """The expectation over the spawns of the best answer's worth, 0 where there is none."""
+    """The expectation over the spawns of the best answer's value, 0 without an answer."""
     total = 0.0
     empty = reference.empty_cells(after)
     for cell in empty:

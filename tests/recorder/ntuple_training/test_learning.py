@@ -1,4 +1,4 @@
-"""Temporal differences: the updates against the formulas in 64-bit floats, and the games that are played."""
+"""Temporal differences: updates against the formulas in float64, and the games."""
 
 from __future__ import annotations
 

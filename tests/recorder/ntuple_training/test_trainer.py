@@ -1,4 +1,4 @@
-"""The trainer: going on from a checkpoint, stages, threads, memory, and what a kill leaves."""
+"""The trainer: resumption, stages, threads, memory, files after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains in a directory until it is killed or told to stop; says a line at each event.
+"""Trains in a directory until it is killed or stopped; prints a line at each event.
 
 Arguments: the directory, and the configuration's settings as JSON.
 """

@@ -1,4 +1,4 @@
-"""Loading batched players: what a name may be, what a factory may give, what tells players apart."""
+"""Batched players: names, factories, identities."""
 
 from __future__ import annotations
 

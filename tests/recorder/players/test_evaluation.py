@@ -1,4 +1,4 @@
-"""Evaluation: the games of a seed, summed up, whoever plays them on how many threads."""
+"""Evaluation: the same results of a seed on any number of threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tape2048_recorder.players.evaluation import Evaluation, evaluate, wilson
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:
-    """What does not depend on the clock."""
+    """The results that do not depend on the clock."""
     return (
         result.games,
         result.moves,

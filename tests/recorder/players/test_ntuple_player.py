@@ -1,4 +1,4 @@
-"""The ``ntuple`` player: the moves it chooses, against its formulas on networks of whole numbers."""
+"""The ``ntuple`` player: its moves against the formulas, on networks of integers."""
 
 from __future__ import annotations
 

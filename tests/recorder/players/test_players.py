@@ -1,4 +1,4 @@
-"""The players: that each chooses as its formula says, ties included, and that the registry knows them."""
+"""Players: moves against the formulas, ties included, and the registry."""
 
 from __future__ import annotations
 

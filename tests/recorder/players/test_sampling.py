@@ -1,4 +1,4 @@
-"""Scores into moves: against the definitions in plain Python, and how often each move comes."""
+"""Sampling of moves from scores, against definitions in plain Python and frequencies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lanes_of(legal: int, *, step: int = 0, count: int = 1) -> Lanes:
 
 
 def shares(scores: list[float], legal: int, *, step: int = 0, **sampling: object) -> list[float]:
-    """How often each move is chosen."""
+    """The frequencies of the moves."""
     lanes = lanes_of(legal, step=step, count=DRAWS)
     moves = np.zeros(DRAWS, dtype=np.uint8)
     table = np.tile(np.array(scores, dtype=np.float32), (DRAWS, 1))

@@ -1,4 +1,4 @@
-"""Recorded games, played again: what was recorded comes out, and what was not does not."""
+"""Replay of recorded games: unchanged sessions pass, changed ones are found."""
 
 from __future__ import annotations
 
