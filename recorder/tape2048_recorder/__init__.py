@@ -1,8 +1,7 @@
-"""The recorder: plays 2048 on every core and leaves finished sessions.
+"""The recorder: plays 2048 on every core and publishes finished sessions.
 
-Spawns and generator (:mod:`.engine`, :mod:`.rng`), players (:mod:`.players`), the compiled loop
-(:mod:`.game_loop`), and around it the processes: :mod:`.recorder` runs one life, :mod:`.daemon` decides,
-:mod:`.supervisor` keeps :mod:`.worker` processes, :mod:`.recording` gives out rows, :mod:`.partial` and
-:mod:`.journal` hold what is being written, :mod:`.publish` makes sessions of it. Nothing heavier than
-NumPy is imported before a worker or a replay needs the compiler.
+:mod:`.recorder` runs one life. Its :mod:`.daemon` supervises :mod:`.workers`, which play :mod:`.players` in
+the compiled loops of :mod:`.game` and :mod:`.lanes`; :mod:`.recording` writes and publishes sessions,
+:mod:`.status` reports, :mod:`.inference` runs a model for all workers, :mod:`.replay` verifies games. Nothing
+heavier than NumPy is imported before a worker or a replay needs the compiler.
 """

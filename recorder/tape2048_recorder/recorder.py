@@ -1,7 +1,8 @@
-"""``run``: one life of a recorder, from its configuration to a summary of what it left."""
+"""One life of a recorder, from its configuration to the summary at its end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import secrets
@@ -11,13 +12,7 @@ from typing import TYPE_CHECKING
 
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
-from tape2048.errors import (
-    DiskFullError,
-    OutDirError,
-    RecorderError,
-    StorageError,
-    TapeError,
-)
+from tape2048.errors import DiskFullError, OutDirError, RecorderError, StorageError, TapeError
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048_recorder.config.loading import config_sha256, effective
@@ -40,7 +35,7 @@ from tape2048_recorder.status.report import Reporter, Summary
 from tape2048_recorder.status.signals import Signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tape2048_recorder.config.schema import RecorderConfig
 
@@ -55,14 +50,13 @@ def run(
     """Record until a limit is met or a signal comes. Main thread only.
 
     Args:
-        config: what to record, and where.
-        reporter: told of events and, twice a second, of the state of things.
-        load: reads the settings again when SIGHUP comes; None: SIGHUP ends it as SIGTERM does, unless it is
-            ignored.
-        changed: told of the settings that hold after that.
+        config: the player, the output, and the limits.
+        reporter: receives events and, twice a second, the status.
+        load: reads the settings again on SIGHUP; None: SIGHUP ends it as SIGTERM does, unless it is ignored.
+        changed: called with the settings after a reload.
 
     Returns:
-        What was recorded and published, and why it ended.
+        The summary of the recorded games and published sessions, with the reason of the end.
 
     Raises:
         ConfigError: the player does not exist or does not take these parameters.
@@ -73,36 +67,28 @@ def run(
     begun = time.monotonic()
     player_args = check_player(config.player, config.player_args)
     out_dir = _prepare(Path(config.out_dir), config)
-    instance = Instance(out_dir, config.instance)
-    signals = Signals(reloads=load is not None)
-    try:
-        with Service(reporter, config, instance.status_path, os.environ) as service:
-            reload = None
-            if load is not None:
-                reload = Reload(
-                    load,
-                    service,
-                    around=service.manager.reloading,
-                    changed=lambda now: _tell(now, service.changed, changed),
-                )
-            return _run(
-                config,
-                service,
-                begun=begun,
-                out_dir=out_dir,
-                instance=instance,
-                signals=signals,
-                player_args=player_args,
-                reload=reload,
-            )
-    finally:
-        signals.close()
-        instance.close()
+    with contextlib.ExitStack() as stack:
+        instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
+        signals = stack.enter_context(contextlib.closing(Signals(reloads=load is not None)))
+        service = stack.enter_context(Service(reporter, config, instance.status_path, os.environ))
+        reload = None
+        if load is not None:
 
+            def apply(now: RecorderConfig) -> None:
+                service.changed(now)
+                changed(now)
 
-def _tell(config: RecorderConfig, *listeners: Callable[[RecorderConfig], None]) -> None:
-    for listener in listeners:
-        listener(config)
+            reload = Reload(load, service, around=service.manager.reloading, changed=apply)
+        return _run(
+            config,
+            service,
+            begun=begun,
+            out_dir=out_dir,
+            instance=instance,
+            signals=signals,
+            player_args=player_args,
+            reload=reload,
+        )
 
 
 def _run(
@@ -118,44 +104,26 @@ def _run(
 ) -> Summary:
     seed = secrets.randbits(64) if config.seed is None else config.seed
     state = GameState(seed) if config.seed is None else instance.load_state(seed)
-    workers = config.worker_count
     memory = Memory(instance, config.seed)
-    try:
-        supervisor = Supervisor(_worker_spec(config, seed, player_args), config)
-    except OSError as error:
-        raise RecorderError(
-            f"no memory to share with workers could be made: {error.strerror or error}",
-            hint="see what memory and how many open files it may have: `tape2048 doctor`",
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        with _resource_errors("no memory to share with workers could be made", "open files"):
+            supervisor = Supervisor(_worker_spec(config, seed, player_args), config)
+        stack.callback(supervisor.close)
         live = _live_weights(config, out_dir, reporter, supervisor)
         server = None
         if config.inference == "server" and is_batched(config.player):
             server = InferenceProcess(config, player_args, reporter)
             supervisor.use(server)
-        playing = Playing(supervisor, live, server)
-    except BaseException:
-        supervisor.close()
-        raise
-    try:
-        for worker in supervisor.workers:  # they compile while what a crash left is recovered
-            supervisor.start(worker)
-        reporter.manager.starting("publishing what the last recorder left, if it was killed")
-        recovered = recover_all(out_dir, config.instance, reporter)
-        memory.cover(state.next_id)
-    except OSError as error:
-        supervisor.close()
-        playing.close()
-        raise RecorderError(
-            f"no process could be made: {error.strerror or error}",
-            hint="see what memory and how many tasks it may have: `tape2048 doctor`",
-        ) from error
-    except BaseException:
-        supervisor.close()
-        playing.close()
-        raise
+        playing = stack.enter_context(contextlib.closing(Playing(supervisor, live, server)))
+        with _resource_errors("no process could be made", "tasks"):
+            for worker in supervisor.workers:  # they compile during the recovery
+                supervisor.start(worker)
+            reporter.manager.starting("publishing what the last recorder left, if it was killed")
+            recovered = recover_all(out_dir, config.instance, reporter)
+            memory.cover(state.next_id)
+        stack.pop_all()  # from here on the daemon ends the workers
     ledger = Ledger(
-        state, games_max=config.max_games, workers=workers, in_order=not is_batched(config.player)
+        state, games_max=config.max_games, workers=config.worker_count, in_order=not is_batched(config.player)
     )
 
     def make_facts(started_at: str) -> Facts:
@@ -177,12 +145,7 @@ def _run(
             config_sha256=config_sha256(daemon.config),
         )
 
-    recording = Recording(
-        out_dir,
-        config,
-        make_facts,
-        for_weights=None if live is None else live.facts,
-    )
+    recording = Recording(out_dir, config, make_facts, for_weights=None if live is None else live.facts)
     daemon = Daemon(
         config=config,
         reporter=reporter,
@@ -197,17 +160,17 @@ def _run(
     )
     reporter.event(
         "info",
-        f"recording {config.player} with {counted(workers, 'worker')} into {out_dir} "
+        f"recording {config.player} with {counted(config.worker_count, 'worker')} into {out_dir} "
         f"(seed {seed}, instance {config.instance})",
     )
     try:
         daemon.run()
     except TapeError:
-        _remember(memory, ledger.state(), reporter)
+        _remember(memory, ledger, reporter)
         raise
     finally:
         playing.close()
-    _remember(memory, ledger.state(), reporter)
+    _remember(memory, ledger, reporter)
     if daemon.finished_games_lost:
         raise DiskFullError(
             f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
@@ -223,7 +186,7 @@ def _run(
         games=daemon.tally.games,
         steps=daemon.tally.steps,
         rows=daemon.tally.rows,
-        bytes=daemon.gauges.session_bytes,
+        bytes=daemon.gauges.counts.session_bytes,
         elapsed_s=time.monotonic() - begun,
         mean_score=daemon.tally.mean_score,
         score_max=daemon.tally.score_max,
@@ -235,10 +198,21 @@ def _run(
     )
 
 
-def _remember(memory: Memory, state: GameState, reporter: Reporter) -> None:
-    """Have the next start go on where this one ends; where that finds no room, nothing recorded is lost."""
+@contextlib.contextmanager
+def _resource_errors(message: str, resource: str) -> Iterator[None]:
     try:
-        memory.settle(state)
+        yield
+    except OSError as error:
+        raise RecorderError(
+            f"{message}: {error.strerror or error}",
+            hint=f"see what memory and how many {resource} it may have: `tape2048 doctor`",
+        ) from error
+
+
+def _remember(memory: Memory, ledger: Ledger, reporter: Reporter) -> None:
+    """Save the progress for the next start; a failure loses nothing that is recorded."""
+    try:
+        memory.settle(ledger.state())
     except StorageError as error:
         reporter.event("warning", f"{error}; the next start with this seed skips some games")
 
@@ -266,7 +240,7 @@ def _worker_spec(
 def _live_weights(
     config: RecorderConfig, out_dir: Path, reporter: Reporter, supervisor: Supervisor
 ) -> LiveWeights | None:
-    """The weights that change while it records, if ``model_dir`` names some; workers start with the first."""
+    """Open the live weights of ``model_dir``, if it is set; workers start with the first."""
     if config.model_dir is None:
         return None
     live = LiveWeights(
@@ -281,7 +255,7 @@ def _live_weights(
 
 
 def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
-    """Make ``out_dir`` if it is not there, and see that there is room to begin."""
+    """Make ``out_dir`` if it does not exist, and check the free space."""
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -295,15 +269,15 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
     out_dir = out_dir.resolve()
     if not is_utf8(str(out_dir)):
         raise OutDirError(
-            "found a path with bytes that are no text, expected one in UTF-8",
+            "found a path with bytes that are no text, expected UTF-8",
             path=out_dir,
             hint="it is recorded as text: rename the directory, or name another --out-dir",
         )
     stat = os.statvfs(out_dir)
-    probe = stat.f_bavail * stat.f_frsize
-    if probe < config.min_free_mb * MEGABYTE:
+    free = stat.f_bavail * stat.f_frsize
+    if free < config.min_free_mb * MEGABYTE:
         raise DiskFullError(
-            f"{probe // MEGABYTE} MB are free, min_free_mb = {config.min_free_mb} are to stay free",
+            f"{free // MEGABYTE} MB are free, min_free_mb = {config.min_free_mb} are to stay free",
             path=out_dir,
             hint="free some space, or lower min_free_mb",
         )
@@ -311,7 +285,7 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
 
 
 def _what_stands_at(path: Path) -> str:
-    """What keeps a directory from being made, in words: in its place, or in that of one above it."""
+    """Describe the obstacle to making a directory, at its path or above."""
     for part in (path, *path.parents):
         if part.is_symlink() and not part.exists():
             above = "" if part == path else f" at {part}"

@@ -1,1 +1,1 @@
-"""The daemon: one loop over workers, signals, publishing and the clock."""
+"""The daemon: one loop over workers, signals, publishing and the clock, and its parts."""

@@ -1,10 +1,10 @@
-"""The daemon: one loop that hears workers, signals, the publisher and the clock, and decides.
+"""The daemon: one loop over workers, signals, the publisher and the clock.
 
-Signal handlers only note that a signal came. The first SIGTERM or SIGINT drains: games in play are finished
-within ``drain_timeout_s``, and everything is published; where a limit has begun that, it goes on. A second
-one, or SIGUSR2, hurries: workers are ended, and what is confirmed is published. SIGUSR1 rotates. SIGHUP has
-the settings read again, where they can be, and drains elsewhere (a terminal that is closed). The daemon
-reports through a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
+Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in play are finished within
+``drain_timeout_s``, and everything is published; a drain that a limit has begun continues. A second one, or
+SIGUSR2, hurries: workers are killed, and confirmed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
+settings, or drains where there is nothing to reload from (a terminal that closes). The daemon reports through
+a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.daemon.gauges import Gauges, limit_met
 from tape2048_recorder.daemon.playing import Playing, error_of
 from tape2048_recorder.daemon.rotations import Rotations
-from tape2048_recorder.daemon.watch import Watch
+from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
@@ -59,33 +59,21 @@ if TYPE_CHECKING:
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.signals import Signals
 
-__all__ = ["Daemon"]
-
-#: The clock's part of the loop: pauses, restarts, deadlines.
+#: Interval of pauses, restarts and deadlines.
 TICK_S = 0.05
 STATUS_INTERVAL_S, LIMITS_INTERVAL_S = 0.5, 0.25
 
-#: After the drain's time is up, a worker has this long to write what is finished, and to find room for it.
+#: After the drain's time, a worker has this long to write its finished games, and to get room for them.
 HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 
-#: After a pause, it has gone on when nothing has waited for this long: longer than between two tries.
+#: A pause is over when no worker has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
 
 
 class Daemon:
-    """Runs workers and a recording until something says stop.
+    """Runs workers and a recording until its end.
 
-    Args:
-        config: the recorder's.
-        reporter: where its words go.
-        supervisor: its workers, not started yet.
-        recording: its sessions.
-        ledger: its games.
-        memory: told of ids before they are handed out.
-        playing: what the workers play.
-        signals: where signals show.
-        begun: when it all began (``time.monotonic``).
-        reload: reads the settings again on SIGHUP; None: that drains.
+    ``begun`` is the recorder's start (``time.monotonic``); without a ``reload``, SIGHUP drains.
     """
 
     def __init__(
@@ -115,10 +103,10 @@ class Daemon:
         self._selector = selectors.DefaultSelector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
-        self._stop_signal: str | None = None  # the first one that asked for the end
+        self._stop_signal: str | None = None  # the first request to end
         self._hurried = False
         self._paused: str | None = None
-        self._flowing_since: float | None = None  # while paused: since when nothing has waited
+        self._flowing_since: float | None = None  # during a pause: since when no worker has waited
         self._fatal: TapeError | None = None
         self._next_status = 0.0
         self._next_limits = 0.0
@@ -129,7 +117,7 @@ class Daemon:
         self.gauges = Gauges(
             begun=begun, supervisor=supervisor, recording=recording, tally=self.tally, watch=self._watch
         )
-        self.sessions: list[str] = []  # the names alone: weeks of recording make 100,000
+        self.sessions: list[str] = []  # names only: weeks of recording make 100,000
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
@@ -138,7 +126,7 @@ class Daemon:
         """Record until a limit, a signal or an error ends it, and publish what was recorded.
 
         Raises:
-            RecorderError: workers cannot start or keep dying; what was confirmed is published.
+            RecorderError: workers cannot start or keep dying; confirmed blocks are published.
             StorageError: a session could not be published; the next start will try again.
         """
         self._selector.register(self._signals.fd, selectors.EVENT_READ, self._on_signal)
@@ -164,7 +152,7 @@ class Daemon:
         if self._fatal is not None:
             raise self._fatal
 
-    # Hearing.
+    # Events.
 
     def _listen(self, worker: Worker) -> None:
         assert worker.channel is not None
@@ -186,7 +174,7 @@ class Daemon:
                     self.stop(f"{name} was received")
 
     def _hurry(self, name: str) -> None:
-        """End the workers, whatever they are doing; a second signal wants no more waiting."""
+        """Kill the workers: a second signal asks for no more waiting."""
         if self._phase == "recording":
             self.stop(f"{name} was received")
         if not self._hurried:
@@ -197,7 +185,7 @@ class Daemon:
         self._recording.publisher.give_up()
 
     def _on_worker(self, worker: Worker) -> bool:
-        """Hear a worker; True where it said only what each says with each block: no tick is due for that."""
+        """Handle a worker's messages; return True if all of them are routine, which needs no tick."""
         assert worker.channel is not None
         routine = True
         try:
@@ -206,8 +194,8 @@ class Daemon:
                 routine = isinstance(message, Ask | Reserve | Written) and routine
                 self._on_message(worker, message)
         except (msgspec.MsgspecError, FormatError) as error:
-            # Nothing that it holds can be trusted; its games are played again by another one.
-            worker.last_error = f"it sent what makes no sense: {error}"
+            # Its state cannot be trusted; another worker plays its games again.
+            worker.last_error = f"it sent an invalid message: {error}"
             is_open = False
         if not is_open:
             self._on_death(worker)
@@ -235,7 +223,7 @@ class Daemon:
             case Crashed():
                 self._on_crash(worker, message)
             case _:
-                self._give_up(self._playing.hear(worker, message))
+                self._give_up(self._playing.on_message(worker, message))
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
@@ -243,13 +231,13 @@ class Daemon:
         error = error_of(message, first=first)
         if first:
             self._give_up(error)
-        elif error is not None:  # the games of the other workers are as good as ever: let them end
+        elif error is not None:  # the other workers' games are sound: let them end
             self._fatal = self._fatal or error
             if self._phase == "recording":
                 self.stop(message.error)
 
     def _on_ready(self, worker: Worker, message: Ready) -> None:
-        worker.ready = self._phase == "recording"  # one that comes later holds nothing, and is ended
+        worker.ready = self._phase == "recording"  # a later one holds nothing, and is killed
         self._recording.begin(message.generation)
         self._give_up(self._playing.on_ready(worker.index, message))
 
@@ -264,7 +252,7 @@ class Daemon:
         worker.answer(NoMoreGames() if games is None else Games(*games))
 
     def _answer_waiting(self, worker: Worker) -> None:
-        """Give a worker its range, or leave it waiting and say why."""
+        """Give a worker its range, or pause it."""
         assert worker.waiting_rows is not None
         why = self._recording.why_not(worker.waiting_rows)
         if why is None:
@@ -286,7 +274,7 @@ class Daemon:
             return
         worker.unconfirmed = None
         worker.range = None
-        self.gauges.blocks += 1
+        self.gauges.counts.blocks += 1
         if not self._ledger.confirm(worker.index, block.runs["id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
@@ -302,24 +290,24 @@ class Daemon:
         back = self._ledger.release(worker.index)
         pid, error, said_bye, was_ready = worker.process.pid, worker.last_error, worker.said_bye, worker.ready
         unconfirmed = worker.unconfirmed
-        how = self._supervisor.bury(worker)
+        how = self._supervisor.reap(worker)
         if said_bye or self._phase == "publishing":
             return
         if self._phase == "draining":
-            said_already = error is not None and self._fatal is not None  # that is why it ends
-            if was_ready and not self._hurried and not said_already:
+            reported = error is not None and self._fatal is not None  # the reason of the drain
+            if was_ready and not self._hurried and not reported:
                 what = f"worker {worker.index} (pid {pid}) ended while draining: {how}"
                 self._reporter.event("warning", what)
             self.games_dropped += back
             if unconfirmed is not None and not self._hurried:  # written, and the journal had no room
                 self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
             return
-        said = f"; it said: {error}" if error else ""
+        why = f"; its error: {error}" if error else ""
         then = f"; its {counted(back, 'unrecorded game')} will be played again"
-        self._restart_later(worker, f"(pid {pid}) ended: {how}{said}", then)
+        self._restart_later(worker, f"(pid {pid}) ended: {how}{why}", then)
 
     def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
-        """Say what became of a worker, and start another one in its place in a while, or give up."""
+        """Report a worker's death, and schedule a restart, or give up."""
         self._supervisor.schedule_restart(worker, time.monotonic())
         delay_s = worker.start_at - time.monotonic()
         if not self._supervisor.is_hopeless:
@@ -330,17 +318,17 @@ class Daemon:
         hint = "its standard error is above; too little memory shows as SIGKILL"
         self._give_up(WorkersDiedError(said, hint=hint))
 
-    # Deciding.
+    # Decisions.
 
     def _tick(self, now: float) -> None:
         for outcome in self._recording.outcomes():
             self._on_outcome(outcome)
         for worker in self._supervisor.workers:
-            self._attend(worker, now)
+            self._retry(worker, now)
         look, silence_s = self._phase == "recording", self.config.worker_silence_s
         self._watch.look(now, silence_s)
-        self._give_up(self._playing.attend(self._recording, now, silence_s=silence_s, look=look))
-        self._rotations.attend(now)
+        self._give_up(self._playing.tick(self._recording, now, silence_s=silence_s, look=look))
+        self._rotations.tick(now)
         self._resume_if_flowing(now)
         if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
             self.first_step_s = now - self._begun
@@ -356,14 +344,14 @@ class Daemon:
             self._next_status = now + STATUS_INTERVAL_S
             self._reporter.status(self.status)
 
-    def _attend(self, worker: Worker, now: float) -> None:
-        """Do for a worker what could not be done before: confirm its block, place it, start it again."""
+    def _retry(self, worker: Worker, now: float) -> None:
+        """Retry what failed before: confirm a worker's block, place it, or start the worker again."""
         if worker.unconfirmed is not None:
             self._confirm(worker)
         elif worker.waiting_rows is not None:
             self._answer_waiting(worker)
         elif self._phase == "recording" and not worker.alive and now >= worker.start_at:
-            is_through = worker.said_bye and self._ledger.exhausted  # which games that come back can change
+            is_through = worker.said_bye and self._ledger.exhausted  # games of a dead worker can change that
             if not is_through:
                 self._start(worker)
 
@@ -373,11 +361,11 @@ class Daemon:
         except OSError as error:
             self._restart_later(worker, f"could not be started: {error.strerror or error}")
         else:
-            self.gauges.worker_restarts += 1
+            self.gauges.counts.worker_restarts += 1
             self._listen(worker)
 
     def _reconfigure(self, reload: Reload) -> None:
-        self.gauges.reloads += 1
+        self.gauges.counts.reloads += 1
         self.config = reload.read(self.config)
         self._recording.reconfigure(self.config)
         self._supervisor.pace(self.config)
@@ -388,7 +376,7 @@ class Daemon:
             self.reason = f"max_games = {self.config.max_games} was reached"
             self._publish_rest(now)
             return
-        rows_met = self.tally.rows >= (self.config.max_steps or math.inf)  # costs nothing to look at
+        rows_met = self.tally.rows >= (self.config.max_steps or math.inf)  # costs nothing to check
         if now < self._next_limits and not rows_met:
             return
         self._next_limits = now + LIMITS_INTERVAL_S
@@ -414,7 +402,7 @@ class Daemon:
     def _check_drain(self, now: float) -> None:
         workers = [worker for worker in self._supervisor.workers if worker.alive]
         for worker in workers:
-            if not worker.ready:  # still compiling: it holds nothing
+            if not worker.ready:  # still compiling, without work
                 assert worker.process is not None
                 worker.process.kill()
         if not workers:
@@ -434,7 +422,7 @@ class Daemon:
         self._recording.close_open()
 
     def _give_up(self, error: TapeError | None) -> None:
-        """End with this error, if there is one, once what is confirmed is published."""
+        """End with this error, if any, once confirmed blocks are published."""
         if self._fatal is None and error is not None:
             self._fatal = error
             self.reason = str(error)
@@ -461,10 +449,10 @@ class Daemon:
             if self._phase == "recording":
                 self.stop(f"a session could not be published ({outcome.error})")
 
-    # Saying.
+    # Reports.
 
     def _pause(self, why: str) -> None:
-        """Say once that workers wait; called again and again while they do."""
+        """Report once that workers wait; called repeatedly while they do."""
         self._flowing_since = None
         if self._paused is None:
             self._paused = why
@@ -473,7 +461,7 @@ class Daemon:
             self._reporter.event("warning", f"paused: {why}; {kept}")
 
     def _resume_if_flowing(self, now: float) -> None:
-        """Say that it goes on, once that has lasted: near its end, room comes and goes with each file."""
+        """Report the end of a pause after a delay: on a nearly full disk, room comes and goes."""
         if self._paused is None:
             return
         if self._flowing_since is None:
@@ -484,7 +472,7 @@ class Daemon:
             self._reporter.event("info", "recording again")
 
     def status(self) -> Status:
-        """How things stand."""
+        """Return the present status."""
         state: State = self._phase
         if self._phase == "recording" and not any(worker.ready for worker in self._supervisor.workers):
             state = "starting"

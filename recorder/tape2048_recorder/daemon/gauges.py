@@ -1,12 +1,15 @@
-"""Gauges of a recorder: what it counts beside its games, its status, and the limits at which it ends."""
+"""Gauges of a recorder: its counts other than of games, its status, and the limits at which it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections import Counter, deque
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tape2048.base.text import counted
 from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE
@@ -16,34 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tape2048_recorder.config.schema import RecorderConfig
-    from tape2048_recorder.daemon.supervisor import Supervisor
-    from tape2048_recorder.daemon.watch import Watch
+    from tape2048_recorder.daemon.supervisor import Supervisor, Watch
     from tape2048_recorder.recording.publisher import Outcome
     from tape2048_recorder.recording.recording import Recording
 
-#: The rate shown is the mean over this long.
+#: Window of the mean that is shown as the rate.
 RATE_WINDOW_S = 10.0
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def pause_kind(why: str) -> str:
-    """The kind of reason for which workers wait, a word that is the same each time."""
+    """Return the kind of a reason for a pause, as metrics label it."""
     if why.startswith(DISK_FULL):
         return "disk_full"
     return "disk_slow" if why.startswith(DISK_SLOW) else "write_failed"
 
 
 class Gauges:
-    """Counters, rates, and the status of a recorder.
-
-    Args:
-        begun: when it all began (``time.monotonic``).
-        supervisor: its workers.
-        recording: its sessions.
-        tally: its games.
-        watch: who looks after silent workers.
-    """
+    """Counts, rates, and the status of a recorder that began at ``begun`` (``time.monotonic``)."""
 
     def __init__(
         self, *, begun: float, supervisor: Supervisor, recording: Recording, tally: Tally, watch: Watch
@@ -54,39 +48,34 @@ class Gauges:
         self._tally = tally
         self._watch = watch
         self._progress: deque[tuple[float, int]] = deque()
-        self._pauses: Counter[str] = Counter()
-        self._paused_s = 0.0
         self._paused_at: float | None = None
-        self._publish_s = 0.0
-        self._publish_last_s: float | None = None
-        self.session_bytes = 0
-        self.blocks = 0
-        self.worker_restarts = 0
-        self.reloads = 0
+        #: Without a pause that goes on.
+        self.counts = Counts()
 
     def paused(self, why: str) -> None:
-        """Workers have begun to wait."""
-        self._pauses[pause_kind(why)] += 1
+        """Note that workers begin to wait."""
+        kind = pause_kind(why)
+        self.counts.pauses[kind] = self.counts.pauses.get(kind, 0) + 1
         self._paused_at = time.monotonic()
 
     def resumed(self) -> None:
-        """They do not any more."""
-        self._paused_s = self._paused_so_far_s
+        """Note that they no longer wait."""
+        self.counts.paused_s = self._paused_so_far_s
         self._paused_at = None
 
     @property
     def _paused_so_far_s(self) -> float:
-        return self._paused_s + (0.0 if self._paused_at is None else time.monotonic() - self._paused_at)
+        return self.counts.paused_s + (0.0 if self._paused_at is None else time.monotonic() - self._paused_at)
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """The publisher has tried."""
-        self._publish_s += outcome.seconds
+        """Count a try of the publisher."""
+        self.counts.publish_s += outcome.seconds
         if outcome.published is not None:
-            self._publish_last_s = outcome.seconds
-            self.session_bytes += outcome.published.bytes
+            self.counts.publish_last_s = outcome.seconds
+            self.counts.session_bytes += outcome.published.bytes
 
     def _steps_per_s(self) -> tuple[int, float]:
-        """Steps played so far, and the rate over the last seconds; called at even intervals."""
+        """Return the steps so far, and the rate over the last seconds; call it at even intervals."""
         now, steps = time.monotonic(), int(self._supervisor.shared.slots["steps"].sum())
         self._progress.append((now, steps))
         while now - self._progress[0][0] > RATE_WINDOW_S:
@@ -96,7 +85,7 @@ class Gauges:
 
     @property
     def model_share(self) -> float | None:
-        """The share of their time that the workers spend in a batched player; None without one."""
+        """The share of the workers' time in a batched player; None without one."""
         slots = self._supervisor.shared.slots
         played_ns = int(slots["played_ns"].sum())
         return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
@@ -112,17 +101,7 @@ class Gauges:
         games_dropped: int,
         rotation: Rotation,
     ) -> Status:
-        """How things stand.
-
-        Args:
-            config: the settings that hold now.
-            state: what it is doing.
-            ending: whether it has begun to end.
-            why: for what reason, if there is one.
-            sessions: how many were published.
-            games_dropped: how many workers had when they were ended.
-            rotation: what became of requests to rotate.
-        """
+        """Make a status: the arguments, and everything else that it holds."""
         workers = self._supervisor.workers
         ready = sum(worker.ready for worker in workers)
         steps, steps_per_s = self._steps_per_s()
@@ -155,17 +134,12 @@ class Gauges:
             sessions_pending=self._recording.sessions_pending,
             disk_full_s=self._disk_full_s(config, free, steps_per_s),
             by_highest_tile=self._tally.by_highest_tile,
-            counts=Counts(
-                blocks=self.blocks,
+            counts=msgspec.structs.replace(
+                self.counts,
                 sessions=sessions,
-                session_bytes=self.session_bytes,
-                publish_s=self._publish_s,
-                publish_last_s=self._publish_last_s,
-                pauses=dict(self._pauses),
+                pauses=dict(self.counts.pauses),
                 paused_s=self._paused_so_far_s,
-                worker_restarts=self.worker_restarts,
                 workers_silent=self._watch.ended,
-                reloads=self.reloads,
             ),
             games_dropped=games_dropped,
             rotation=rotation,
@@ -179,20 +153,18 @@ class Gauges:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of these processes together; pages they share count for each."""
+    """Sum the resident memory of these processes; shared pages count for each."""
     total = 0
     for pid in pids:
-        try:
+        with contextlib.suppress(OSError, IndexError):  # it has just ended
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-        except (OSError, IndexError):
-            continue  # it has just ended
     return total
 
 
 def limit_met(
     config: RecorderConfig, *, rows: int, elapsed_s: float, disk_bytes: int, pids: Iterable[int]
 ) -> str | None:
-    """The limit that is met, in words, or None. ``max_games`` is not here: no more games are handed out."""
+    """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
     if config.max_steps is not None and rows >= config.max_steps:
         return f"max_steps = {config.max_steps} was reached ({counted(rows, 'row')})"
     if config.max_wall_s is not None and elapsed_s >= config.max_wall_s:

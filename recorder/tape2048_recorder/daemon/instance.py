@@ -1,10 +1,10 @@
-"""Who records into a directory: the lock of an instance, and what it remembers from life to life.
+"""The instance of a recorder in a directory: its lock, and its memory from life to life.
 
-``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel lets
-go of it however the recorder ends. ``readers.lock`` in that directory is :mod:`tape2048.session.locks`'s.
-``<instance>.json`` beside it holds, for each seed that was given, how far its sequence of games has been
-handed out, so that a recorder that starts again goes on instead of playing the same games again, whatever
-seeds came in between. ``<instance>.status.json`` is :mod:`.status_file`'s.
+``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives; the kernel releases it
+however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`tape2048.session.locks`.
+``<instance>.json`` beside it holds, for each configured seed, how far its sequence of games has been handed
+out, so that the next recorder continues it instead of repeating games, whatever seeds came in between.
+``<instance>.status.json`` belongs to :mod:`tape2048_recorder.status.status_file`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,17 @@ from tape2048_recorder.status.status_file import status_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["IDS_AHEAD", "SEEDS_MAX", "GameState", "Instance", "Memory"]
-
-_DIRECTORY = LOCKS_DIRECTORY
-
-#: Ids that a crash may skip where the seed was given: the memory of them is written this far ahead.
+#: Ids that a crash may skip with a configured seed: the memory of them is written this far ahead.
 IDS_AHEAD = 1 << 24
 
-#: Seeds that are remembered; of more, those used last. Each takes some 60 bytes of the file.
+#: Remembered seeds, those used last. Each takes some 60 bytes of the file.
 SEEDS_MAX = 1000
 
 _REMEMBERING = "writing the instance's memory"
 
 
 class GameState(msgspec.Struct, frozen=True):
-    """How far the games of ``seed`` were handed out: all below ``next_id`` but those of ``free``."""
+    """Progress of a seed: all games below ``next_id`` were handed out, except those of ``free``."""
 
     seed: int
     next_id: int = 0
@@ -44,16 +40,13 @@ class GameState(msgspec.Struct, frozen=True):
 
 
 class _Memories(GameState, frozen=True):
-    """What the file holds: the seed that was used last, then the others, those used last first.
-
-    The file of a recorder that knew one seed only is one without others.
-    """
+    """The file's content: the seed used last, then the others, most recently used first."""
 
     others: tuple[GameState, ...] = ()
 
 
 class Instance:
-    """The lock of one instance name on one directory, held until closed.
+    """The lock of an instance name in a directory, held until closed.
 
     Raises:
         AlreadyRunningError: another recorder holds it; the message names its pid.
@@ -61,11 +54,11 @@ class Instance:
     """
 
     def __init__(self, out_dir: Path, name: str) -> None:
-        directory = out_dir / _DIRECTORY
+        directory = out_dir / LOCKS_DIRECTORY
         self.state_path = directory / f"{name}.json"
         self.status_path = status_path(out_dir, name)
         self._lock_path = directory / f"{name}.lock"
-        self._known: list[GameState] | None = None  # what the file holds; None: it was not read yet
+        self._known: list[GameState] | None = None  # the file's content; None: not read yet
         with storage_errors(out_dir, "preparing the output directory"):
             directory.mkdir(parents=True, exist_ok=True)
             make_readers_lock(out_dir)
@@ -90,10 +83,10 @@ class Instance:
             write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def load_state(self, seed: int) -> GameState:
-        """Where the sequence of this seed goes on.
+        """Read the progress of this seed.
 
         Raises:
-            ConfigError: the file is not one of ours.
+            ConfigError: the file is invalid.
             StorageError: it cannot be read.
         """
         with storage_errors(self.state_path, "reading how far a seed's games went"):
@@ -114,10 +107,10 @@ class Instance:
         return [GameState(found.seed, found.next_id, found.free), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Remember how far the games of a seed were handed out, beside those of others.
+        """Save the progress of a seed; that of other seeds stays.
 
         Raises:
-            OSError: as the operating system gave it; the old state stands.
+            OSError: as the operating system gave it; the old state remains.
         """
         known = self._read() if self._known is None else self._known
         others = [other for other in known if other.seed != state.seed][: SEEDS_MAX - 1]
@@ -126,19 +119,15 @@ class Instance:
         self._known = [state, *others]
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 class Memory:
-    """How far an instance's games are handed out, on disk.
+    """The progress of an instance's games, on disk.
 
-    It is always ahead of them, so that a crash skips ids and repeats none. Only a seed that was given is
-    remembered; a random one is never used again.
-
-    Args:
-        instance: whose memory it is.
-        seed: of the games; None: a random one.
+    It is always ahead of the games, so that a crash skips ids and repeats none. Only a configured seed is
+    remembered; a random one (None) is never used again.
     """
 
     def __init__(self, instance: Instance, seed: int | None) -> None:
@@ -147,10 +136,10 @@ class Memory:
         self._covered = 0
 
     def cover(self, next_id: int) -> None:
-        """Called before ids up to ``next_id`` are handed out; writes when half of what is ahead is used.
+        """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used.
 
         Raises:
-            StorageError: it could not be written, and nothing is left of what was written before.
+            StorageError: the write failed, and the saved lead is used up.
         """
         if self._seed is None or next_id + IDS_AHEAD // 2 <= self._covered:
             return
@@ -163,12 +152,11 @@ class Memory:
             self._covered = next_id + IDS_AHEAD
 
     def settle(self, state: GameState) -> None:
-        """Remember exactly how far it went, at the end of a life.
+        """Save the exact progress, at the end of a life.
 
         Raises:
-            StorageError: it could not be written; the next life skips some ids.
+            StorageError: the write failed; the next life skips some ids.
         """
-        if self._seed is None:
-            return
-        with storage_errors(self._instance.state_path, _REMEMBERING):
-            self._instance.save_state(state)
+        if self._seed is not None:
+            with storage_errors(self._instance.state_path, _REMEMBERING):
+                self._instance.save_state(state)

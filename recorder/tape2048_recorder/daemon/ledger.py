@@ -1,7 +1,7 @@
-"""Which games were handed to whom, so that each is recorded once, whoever dies.
+"""The ledger of games: which worker holds which, so that each is recorded once, whichever workers die.
 
-A game is decided by its id (through its seed), so a game that went with a dead worker is handed to
-another one, and comes out the same.
+A game's id determines it (through its seed), so a dead worker's game goes to another worker and turns out the
+same.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from tape2048_recorder.daemon.instance import GameState
 
-__all__ = ["Ledger"]
-
 Range = tuple[int, int]
 
 
@@ -22,10 +20,10 @@ class Ledger:
     """Hands out ids, in ranges ``[first, end)``.
 
     Args:
-        state: where the sequence goes on.
-        games_max: how many to hand out, or None.
-        workers: how many share them; near the end, each gets a fair part of what is left.
-        in_order: whether a worker's games end in the order in which it got them; in lanes they do not.
+        state: the progress of the sequence.
+        games_max: games to hand out, or None.
+        workers: number of workers; near the end, each gets a fair share of the rest.
+        in_order: whether a worker's games end in the order of their ids; in lanes they do not.
     """
 
     def __init__(
@@ -41,12 +39,12 @@ class Ledger:
         self.confirmed = 0
 
     def limit(self, games_max: int | None) -> None:
-        """Hand out this many in all, with those handed out so far, or as many as are asked for."""
+        """Limit the total of games, including those handed out so far; None: no limit."""
         held = sum(end - first for ranges in self._held.values() for first, end in ranges)
         self._left = None if games_max is None else max(games_max - self.confirmed - held, 0)
 
     def take(self, worker: int, want: int) -> Range | None:
-        """Up to ``want`` games for a worker as ``(first_id, count)``, or None where none are left."""
+        """Hand up to ``want`` games to a worker, as ``(first_id, count)``; None where none are left."""
         if self._left is not None:
             want = min(want, -(-self._left // (2 * self._workers)))
         if want == 0:
@@ -65,7 +63,7 @@ class Ledger:
         return first, count
 
     def confirm(self, worker: int, ids: npt.NDArray[np.uint64]) -> bool:
-        """Cross off games that a worker has recorded; False if they are not the next ones it held."""
+        """Remove games that a worker has recorded; return False if they are not the next ones it held."""
         held = self._held.get(worker, deque())
         if not self._in_order:
             return self._confirm_any(held, ids)
@@ -84,7 +82,7 @@ class Ledger:
         return True
 
     def _confirm_any(self, held: deque[Range], ids: npt.NDArray[np.uint64]) -> bool:
-        """Cross off games that ended in any order; False if one of them was not held, or comes twice."""
+        """Remove games that ended in any order; return False if one was not held, or is repeated."""
         have = np.concatenate(
             [np.empty(0, dtype=np.uint64), *(np.arange(*span, dtype=np.uint64) for span in held)]
         )
@@ -98,7 +96,7 @@ class Ledger:
         return True
 
     def release(self, worker: int) -> int:
-        """Take back what a worker held and did not record; returns how many games."""
+        """Take back a worker's unrecorded games; return their number."""
         back = self._held.pop(worker, deque())
         self._free.extendleft(reversed(back))
         count = sum(end - first for first, end in back)
@@ -117,5 +115,5 @@ class Ledger:
         return self._left == 0
 
     def state(self) -> GameState:
-        """What to remember: exact where nothing is held."""
+        """Return the progress to remember: exact where no worker holds games."""
         return GameState(self._seed, self._next, tuple(self._free))

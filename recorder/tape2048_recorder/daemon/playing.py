@@ -1,4 +1,4 @@
-"""What the workers play: that all play the same, which weights, and what a player's error means."""
+"""The players at work: they are all the same, with which weights, and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from tape2048_recorder.ipc.protocol import Crashed, Ready
     from tape2048_recorder.recording.recording import Recording
 
-__all__ = ["Playing", "error_of"]
-
 
 def error_of(message: Crashed, *, first: bool) -> TapeError | None:
-    """The error that ends the recorder, or None where another worker may do better.
+    """Return the error that ends the recorder, or None where another worker may succeed.
 
-    A player of the user's own that raises or answers nonsense would do so again: the recorder ends, with what
-    was played published. Of a worker that never got ready, any error is final, if it is the ``first`` one in
-    its place; one that follows another may lack what that one had (memory), and find it in a while.
+    A user's player that raises or gives invalid answers would do so again: the recorder ends, with its games
+    published. An error of a worker that never got ready is final if it is the ``first`` one in its place; a
+    later one may lack a resource that the first had (memory), and get it later.
     """
     kind = error_class(message.kind)
     if issubclass(kind, PlayerError):
@@ -33,11 +31,11 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
 
 
 class Playing:
-    """Holds what each generation of weights is, for daemon and sessions.
+    """The player and weights at work, for daemon and sessions.
 
     Args:
-        supervisor: its workers are told which weights to begin with.
-        live: weights that change while it records, or None.
+        supervisor: starts workers with the current weights.
+        live: weights that change during recording, or None.
         server: the process that computes for all workers, or None.
     """
 
@@ -47,12 +45,12 @@ class Playing:
         self._server = server
         self._supervisor = supervisor
         self._live = live
-        self._told: dict[int, int] = {}  # by worker, the generation that it asked for last
-        self._died: Counter[int] = Counter()  # by generation, workers that ended while they loaded it
+        self._told: dict[int, int] = {}  # the last generation offered, by worker
+        self._died: Counter[int] = Counter()  # workers that ended while loading, by generation
         self.player_sha256: str | None = None
 
     def on_ready(self, index: int, message: Ready) -> RecorderError | None:
-        """Note what a worker plays; an error where it is not what the others do."""
+        """Note a worker's player; return an error where it differs from the others'."""
         if self._live is not None:
             self.player_sha256 = message.player_sha256
             return _conflict(self._live.on_ready(message.generation, message.player_sha256))
@@ -65,8 +63,8 @@ class Playing:
             "the player changed while the recorder ran"
         )
 
-    def hear(self, worker: Worker, message: FromWorker) -> RecorderError | None:
-        """Answer what a worker says about weights; an error as :meth:`on_ready`."""
+    def on_message(self, worker: Worker, message: FromWorker) -> RecorderError | None:
+        """Answer a worker's message about weights; return an error as :meth:`on_ready`."""
         assert self._live is not None, "no weights were offered"
         if isinstance(message, WeightsTaken | WeightsRefused):
             return _conflict(self._live.on_message(message))
@@ -75,29 +73,29 @@ class Playing:
         worker.answer(self._live.current)
         return None
 
-    def attend(self, recording: Recording, now: float, *, silence_s: float, look: bool) -> TapeError | None:
-        """Look after server and weights, and close the sessions of weights that no worker plays any more.
+    def tick(self, recording: Recording, now: float, *, silence_s: float, look: bool) -> TapeError | None:
+        """Check server and weights, and close the sessions of weights that no worker plays any more.
 
         Args:
-            recording: whose sessions they are.
+            recording: has the sessions.
             now: ``time.monotonic``.
-            silence_s: how long the server may take for an answer.
+            silence_s: time limit for an answer of the server.
             look: whether to look for newer weights.
 
         Returns:
-            What ends the recorder, or None.
+            The error that ends the recorder, or None.
         """
         if self._live is not None:
             oldest = int(self._supervisor.shared.slots["oldest"].min())
             recording.retire(oldest)
             if look:
-                self._look_at_the_dead(self._live)
-                self._live.attend(now, oldest)
+                self._refuse_fatal(self._live)
+                self._live.tick(now, oldest)
                 self._supervisor.set_weights(self._live.proven)
-        return None if self._server is None else self._server.attend(now, silence_s)
+        return None if self._server is None else self._server.tick(now, silence_s)
 
-    def _look_at_the_dead(self, live: LiveWeights) -> None:
-        """Refuse weights that end whoever loads them."""
+    def _refuse_fatal(self, live: LiveWeights) -> None:
+        """Refuse weights that end the processes that load them."""
         busy = self._supervisor.shared.slots["busy"]
         for worker in self._supervisor.workers:
             if not worker.alive and busy[worker.index] == LOADS:
@@ -109,7 +107,7 @@ class Playing:
                     live.on_message(WeightsRefused(generation, why))
 
     def close(self) -> None:
-        """Let go of server and weights; the workers have ended."""
+        """Close server and weights, after the workers."""
         if self._server is not None:
             self._server.close()
         if self._live is not None:
@@ -117,5 +115,5 @@ class Playing:
 
 
 def _conflict(text: str | None) -> RecorderError | None:
-    # Not WorkerStartError, with which a service stays down: all that start again play the same.
-    return None if text is None else RecorderError(text, hint="start it again: all then play what is there")
+    # Not WorkerStartError, with which a service stays down: after a restart all workers agree.
+    return None if text is None else RecorderError(text, hint="restart it: all workers then load the same")

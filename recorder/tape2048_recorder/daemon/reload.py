@@ -1,7 +1,7 @@
-"""Reading the configuration again while the recorder runs: what may change then, and what may not.
+"""Reload of the configuration while the recorder runs.
 
-How workers play, and everything by which the directory is claimed, stays until the next start; how often they
-write does not. A file that cannot be read, or does not hold, changes nothing.
+The player's settings, and those that claim the directory, stay until the next start; limits and intervals may
+change. A file that is unreadable or invalid changes nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.status.report import Reporter
 
-__all__ = ["LIVE", "Reload", "merged"]
-
-#: The settings that may change while it runs.
+#: The settings that may change while the recorder runs.
 LIVE = frozenset(
     {
         "max_games",
@@ -43,20 +41,16 @@ LIVE = frozenset(
     }
 )
 
-#: Between two readings, however often they are asked for.
+#: Shortest time between two reloads.
 INTERVAL_S = 1.0
 
 
 def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderConfig, list[str], list[str]]:
-    """The settings that hold after a reload.
-
-    Args:
-        running: those that hold now.
-        wanted: those that were read.
+    """Merge the live settings of ``wanted`` into the running ones.
 
     Returns:
-        The running ones with the live ones of ``wanted``; the names of those that changed; of those that
-        differ and have to wait for the next start.
+        The settings after the reload; the names of the changed ones; the names of those that differ and have
+        to wait for the next start.
     """
     differ = [name for name in settings_of(type(running)) if getattr(running, name) != getattr(wanted, name)]
     changed = [name for name in differ if name in LIVE]
@@ -65,13 +59,13 @@ def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderCon
 
 
 class Reload:
-    """Reads the settings again when asked, at most once a second.
+    """Reads the settings again on request, at most once a second.
 
     Args:
-        load: reads them, as the start did.
-        reporter: told what changed, and what is refused.
-        around: what is to hold while they are read (the service manager is told).
-        changed: told of the settings that hold afterwards.
+        load: reads them, as at the start.
+        reporter: receives changes and refusals.
+        around: context of the reading (it notifies the service manager).
+        changed: called with the settings after the reload.
     """
 
     def __init__(
@@ -90,22 +84,18 @@ class Reload:
         self._next = float("-inf")
 
     def ask(self, *, ending: bool = False) -> None:
-        """Somebody wants the settings read again; any number of times is as good as one.
-
-        Args:
-            ending: the recorder is about to end: no setting changes any more.
-        """
+        """Request a reload; a recorder that is ``ending`` refuses it."""
         if ending:
             self._reporter.event("warning", "reload: nothing is changed: the recorder is ending")
         else:
             self._asked = True
 
     def due(self, now: float) -> bool:
-        """Whether it is time to read them (``now``: ``time.monotonic``)."""
+        """Whether a reload is due (``now``: ``time.monotonic``)."""
         return self._asked and now >= self._next
 
     def read(self, running: RecorderConfig) -> RecorderConfig:
-        """The settings that hold from now on."""
+        """Read the settings; return those in force from now on."""
         self._asked = False
         self._next = time.monotonic() + INTERVAL_S
         with self._around():

@@ -1,8 +1,7 @@
-"""Whoever has to know how a recorder is doing, beside the person who looks at its log.
+"""A reporter that also updates the service manager, the status file, and the metrics.
 
-A reporter that passes everything on to another one and keeps three more informed: the service manager, the
-status file, and metrics. Each follows from the status that the daemon makes twice a second; none can stop
-the recording, nor can a view that has nowhere left to write.
+Each update follows from the status that the daemon makes twice a second; a failed one does not stop the
+recording, nor does a view that can no longer write.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import contextlib
 import os
 import platform
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -31,25 +31,23 @@ if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.status.report import Level, Reporter
 
-__all__ = ["Service"]
-
-#: Between two writings of the status file, when nothing happens that somebody waits for.
+#: Interval of writing the status file, without a change of state.
 INTERVAL_S = 1.0
 
 
 class Service:
-    """A reporter for one life of a recorder.
+    """The reporter of one life of a recorder.
 
     Args:
-        view: where events and statuses are shown.
+        view: shows events and statuses.
         config: the recorder's.
         path: of the status file.
         env: the environment (``NOTIFY_SOCKET``, ``WATCHDOG_USEC``).
 
     Raises:
-        MissingPackageError: metrics are wanted, and their package is not there.
-        ConfigError: metrics cannot be served where they are wanted, or no manager can be where it should be.
-        RecorderError: metrics cannot be served there at this moment.
+        MissingPackageError: metrics are enabled, and their package is not installed.
+        ConfigError: metrics cannot be served at their address, or ``NOTIFY_SOCKET`` is invalid.
+        RecorderError: metrics cannot be served at this moment.
     """
 
     def __init__(self, view: Reporter, config: RecorderConfig, path: Path, env: Mapping[str, str]) -> None:
@@ -102,29 +100,25 @@ class Service:
         self.manager.close()
 
     def event(self, level: Level, message: str) -> None:
-        """Something happened once that a person should know."""
-        with contextlib.suppress(OSError):  # a log that nobody reads, or that is full: tried again each time
+        """Pass an event to the view."""
+        with contextlib.suppress(OSError):  # a closed or full log: tried again each time
             self._view.event(level, message)
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """How things stand; called twice a second."""
+        """Pass the status on, and write its file when it is due."""
         status = make_status()
         with contextlib.suppress(OSError):
             self._view.status(lambda: status)
         self.manager.status(status)
         before, self._last = self._last, status
         now = time.monotonic()
-        changed = (before.state, before.ending, before.rotation) != (
-            status.state,
-            status.ending,
-            status.rotation,
-        )
-        if changed or now >= self._next:
+        key = attrgetter("state", "ending", "rotation")
+        if key(before) != key(status) or now >= self._next:
             self._next = now + INTERVAL_S
             self._tell(status)
 
     def changed(self, config: RecorderConfig) -> None:
-        """These settings hold from now on."""
+        """Take the settings after a reload."""
         self._config = config
 
     def _tell(self, status: Status) -> None:

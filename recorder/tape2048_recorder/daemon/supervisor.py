@@ -1,7 +1,14 @@
-"""Worker processes: starting them, hearing that they died, and starting them again.
+"""Supervision of worker processes: start, death, restart, and the end of hung ones.
 
-A worker has one socket to the daemon and a slot in the shared memory. Its death shows as the end of
-its socket, whatever killed it.
+A worker has one socket to the daemon and a slot in the shared memory. Its death shows as the end of its
+socket, whatever killed it.
+
+A worker notes the time after each slice of play (a twentieth of a second) and after each block. One that has
+not done so for ``worker_silence_s`` is overdue: :class:`~tape2048_recorder.ipc.process.Silence` ends it, and
+its death then shows as any other. A worker that waits for the daemon is not overdue, nor one that waits for
+the inference process, which is watched in the same way. Compiling, the first slice and loading a model may
+take :data:`~tape2048_recorder.ipc.process.START_S`, writing a block ten times as long as a slice, since the
+disk determines that time.
 """
 
 from __future__ import annotations
@@ -17,48 +24,54 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from tape2048_recorder.ipc.process import START_S, Silence
 from tape2048_recorder.ipc.protocol import WORKER_MODULE, Channel, FromDaemon, Range, Weights, Written
-from tape2048_recorder.ipc.shared import PLAY, Shared
+from tape2048_recorder.ipc.shared import ASKS, LOADS, PLAY, Shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tape2048_recorder.config.schema import RecorderConfig
     from tape2048_recorder.inference.process import InferenceProcess
     from tape2048_recorder.ipc.protocol import WorkerSpec
 
-#: Between a worker's death and the next start in its place: doubled each time until a block is confirmed.
+#: Back-off from a worker's death to its restart: doubled each time until a block is confirmed.
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 30.0
 
-#: From the end of the socket of a worker that is through to its end. Libraries that it loaded may hang there.
+#: From a finished worker's end of its socket to its exit, in which libraries that it loaded may hang.
 BYE_S = 0.5
 
-#: Deaths in a row, without a confirmed block between them, after which it is hopeless: at least so many, and
-#: so many for each worker. What kills all of many at once has not come back yet.
+#: A block of rows is 7 MB; a disk that takes longer than this many times a slice's limit hangs.
+WRITING_FACTOR = 10.0
+
+#: Deaths in a row, without a confirmed block between them, after which restarts stop: the minimum, and the
+#: number for each worker. One event that kills all of many workers is not yet a repetition.
 DEATHS_MIN = 8
 DEATHS_PER_WORKER = 3
 
 
 class Worker:
-    """One place for a worker: the process in it, and what it holds."""
+    """A worker's place: its process, and the work that it holds."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: Channel | None = None
         self.ready = False
-        #: Whether a block of this place was ever confirmed: what cannot start here now could before.
+        #: Whether a block of this place was ever confirmed: then a worker could start here before.
         self.has_recorded = False
         self.said_bye = False
         self.start_at = 0.0
         self.backoff_s = BACKOFF_FIRST_S
         self.last_error: str | None = None
-        #: The rows that it was given to write to, until they are confirmed.
+        #: Its reserved rows, until they are confirmed.
         self.range: Range | None = None
-        #: Rows that it wants to write, while it waits for a range.
+        #: The rows that it wants to write, while it waits for a range.
         self.waiting_rows: int | None = None
         #: The weights that played them.
         self.waiting_generation = 0
-        #: A block that is written, while the journal cannot take its record.
+        #: A written block, while the journal cannot take its record.
         self.unconfirmed: Written | None = None
 
     @property
@@ -67,13 +80,13 @@ class Worker:
         return self.process is not None
 
     def answer(self, message: FromDaemon) -> None:
-        """Answer it; if it has died, the end of its socket will say so."""
+        """Send an answer; if it has died, the end of its socket will show that."""
         assert self.channel is not None
         with contextlib.suppress(ConnectionError):
             self.channel.send(message)
 
     def forget_work(self) -> None:
-        """Whatever it held is gone with it."""
+        """Forget the work that a dead process held."""
         self.ready = False
         self.range = None
         self.waiting_rows = None
@@ -81,7 +94,7 @@ class Worker:
 
 
 class Exit(NamedTuple):
-    """How a process ended: its exit status as ``subprocess`` gives it, in words."""
+    """A process's exit status as ``subprocess`` gives it; ``str`` describes it."""
 
     code: int
 
@@ -95,8 +108,8 @@ class Supervisor:
     """Starts and ends workers.
 
     Args:
-        spec: what workers are told; index and descriptors are filled in.
-        config: how many, and how often they write.
+        spec: the workers' argument; index and descriptors are filled in.
+        config: has the number of workers, and how often they write.
     """
 
     def __init__(self, spec: WorkerSpec, config: RecorderConfig) -> None:
@@ -104,62 +117,62 @@ class Supervisor:
         self.shared = Shared.create(config.worker_count)
         self.workers = [Worker(index) for index in range(config.worker_count)]
         self.deaths_in_a_row = 0
-        #: Further descriptors that workers inherit.
+        #: Additional descriptors that workers inherit.
         self.fds: tuple[int, ...] = ()
         self._server: InferenceProcess | None = None
         self.pace(config)
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run, with the one that computes for all workers."""
+        """The running processes, with the inference process."""
         pids = [worker.process.pid for worker in self.workers if worker.process is not None]
         return pids if self._server is None else pids + self._server.pids
 
     @property
     def server_overdue(self) -> bool:
-        """Whether the inference process is to be ended and still there."""
+        """Whether the inference process has been sent its end and is still there."""
         return self._server is not None and self._server.overdue
 
     def awaits_answer(self, worker: Worker) -> bool:
-        """Whether the inference process has yet to answer something that this worker asked."""
-        return self._server is not None and self._server.owes(worker.index)
+        """Whether the inference process still has to answer this worker."""
+        return self._server is not None and self._server.has_pending(worker.index)
 
     def use(self, server: InferenceProcess) -> None:
-        """Workers that start from now on ask this process."""
+        """Have workers that start from now on ask this process."""
         self._spec = server.told(self._spec)
         self.fds = server.fds
         self._server = server
 
     def set_weights(self, weights: Weights) -> None:
-        """Workers that start from now on play these."""
+        """Have workers that start from now on play these."""
         self._spec = msgspec.structs.replace(self._spec, weights=weights)
 
     def pace(self, config: RecorderConfig) -> None:
-        """Have workers write finished games as often as these settings ask; they see it within a slice."""
+        """Set how often workers write finished games; they see it within a slice of play."""
         slots = self.shared.slots
-        # A block larger than a session would make every session as large as a block, an older one as late.
+        # Blocks larger than a session would enlarge every session; a longer interval would delay them.
         slots["block_rows"] = min(config.block_rows, config.rotate_steps)
         slots["flush_s"] = min(config.flush_s, config.rotate_s or config.flush_s)
 
     def offer_weights(self, generation: int) -> None:
-        """Tell all workers that newer weights are there; they see it within a slice of play."""
+        """Announce newer weights to all workers; they see it within a slice of play."""
         self.shared.slots["weights"] = generation
 
     def start(self, worker: Worker) -> None:
         """Start a process in this place.
 
-        Main thread only: when the thread that started a process ends, the kernel takes its parent for dead.
+        Main thread only: when the thread that started a process ends, the kernel treats its parent as dead.
 
         Raises:
             OSError: no process could be made.
         """
         ours, theirs = socket.socketpair()
-        self.shared.slots["command"][worker.index] = PLAY
-        self.shared.slots["busy"][worker.index] = 0
-        self.shared.slots["heartbeat_ns"][worker.index] = time.monotonic_ns()
-        weights = self._spec.weights
-        self.shared.slots["oldest"][worker.index] = 0 if weights is None else weights.generation
-        self.shared.slots["flushed"][worker.index] = self.shared.slots["flush"][worker.index]
+        slot = self.shared.slots[worker.index]
+        slot["command"] = PLAY
+        slot["busy"] = 0
+        slot["heartbeat_ns"] = time.monotonic_ns()
+        slot["oldest"] = 0 if self._spec.weights is None else self._spec.weights.generation
+        slot["flushed"] = slot["flush"]
         spec = msgspec.structs.replace(
             self._spec,
             index=worker.index,
@@ -167,7 +180,7 @@ class Supervisor:
             shared_fd=self.shared.fd,
             daemon_pid=os.getpid(),
         )
-        # A worker is one thread; libraries that would start one for each core must not.
+        # A worker is one thread; libraries must not start one for each core.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             worker.process = subprocess.Popen(
@@ -188,8 +201,8 @@ class Supervisor:
         worker.said_bye = False
         worker.last_error = None
 
-    def bury(self, worker: Worker) -> Exit:
-        """End what is left of a process whose socket has closed, and say how it ended."""
+    def reap(self, worker: Worker) -> Exit:
+        """Kill and reap a process whose socket has closed."""
         assert worker.process is not None
         assert worker.channel is not None
         if worker.said_bye:
@@ -204,35 +217,81 @@ class Supervisor:
         return Exit(code)
 
     def schedule_restart(self, worker: Worker, now: float) -> None:
-        """Count a death, and say when to start another process in this place."""
+        """Count a death, and set the time of the restart."""
         self.deaths_in_a_row += 1
         worker.start_at = now + worker.backoff_s
         worker.backoff_s = min(2 * worker.backoff_s, BACKOFF_MAX_S)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether another start would end as the last ones did."""
+        """Whether there were too many deaths in a row for another restart."""
         return self.deaths_in_a_row >= max(DEATHS_MIN, DEATHS_PER_WORKER * len(self.workers))
 
     def note_progress(self, worker: Worker) -> None:
-        """A block of this worker was confirmed: whatever killed others is not everywhere."""
+        """Reset the count of deaths: a block of this worker was confirmed."""
         self.deaths_in_a_row = 0
         worker.has_recorded = True
         worker.backoff_s = BACKOFF_FIRST_S
 
     def command(self, command: int) -> None:
-        """Tell all workers; they see it within a slice of play."""
+        """Send a command to all workers; they see it within a slice of play."""
         self.shared.slots["command"] = command
 
     def kill_all(self) -> None:
-        """End all processes at once."""
+        """Kill all processes."""
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.kill()
 
     def close(self) -> None:
-        """End what still runs, and let go of the shared memory."""
+        """End the processes that still run, and free the shared memory."""
         for worker in self.workers:
             if worker.process is not None:
-                self.bury(worker)
+                self.reap(worker)
         self.shared.close()
+
+
+class Watch:
+    """Checks the workers at each tick of the daemon; ``warn`` is called for each hung worker."""
+
+    def __init__(self, supervisor: Supervisor, warn: Callable[[str], None]) -> None:
+        self._supervisor = supervisor
+        self._warn = warn
+        self._seen: dict[int, tuple[Silence, int]] = {}  # by worker, with its steps when it started
+        self.ended = 0
+
+    @property
+    def overdue(self) -> int:
+        """The number of workers that were sent their end and are still there, with the inference process."""
+        ending = sum(silence.ending for silence, _ in self._seen.values())
+        return ending + self._supervisor.server_overdue
+
+    def look(self, now: float, silence_s: float) -> None:
+        """End the workers without progress for longer than ``silence_s``, the limit of a slice of play."""
+        for worker in self._supervisor.workers:
+            if worker.process is None:
+                self._seen.pop(worker.index, None)
+            else:
+                self._look_at(worker, worker.process, now, silence_s)
+
+    def _look_at(
+        self, worker: Worker, process: subprocess.Popen[bytes], now: float, silence_s: float
+    ) -> None:
+        slot = self._supervisor.shared.slots[worker.index]
+        heartbeat_ns, steps, busy = int(slot["heartbeat_ns"]), int(slot["steps"]), int(slot["busy"])
+        silence, steps_at_start = self._seen.get(worker.index, (None, 0))
+        if silence is None or silence.process is not process:
+            silence, steps_at_start = self._seen[worker.index] = Silence(process), steps
+        waits = worker.waiting_rows is not None or worker.unconfirmed is not None
+        mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
+        waits = waits or (busy == ASKS and self._supervisor.awaits_answer(worker))
+        silent_s = silence.look(now, mark, excused=waits)
+        if worker.range is not None:
+            silence_s *= WRITING_FACTOR
+        elif not worker.ready or steps == steps_at_start or busy == LOADS:
+            silence_s = max(silence_s, START_S)
+        if silent_s >= silence_s:
+            self.ended += 1
+            where = silence.end()
+            what = f"worker {worker.index} (pid {process.pid}) has made no progress for {silent_s:.0f} s"
+            self._warn(f"{what} ({where}): ending it, its stack follows")

@@ -1,13 +1,13 @@
-"""Live weights: which checkpoint plays, and what becomes of one that cannot.
+"""Live weights: the newest checkpoint of a directory plays.
 
-The daemon looks into ``model_dir`` each :data:`POLL_S`. The newest file that fits the pattern (by time of
-change, then by name) is taken once it has kept its size and time from one look to the next. It is copied
-under ``out_dir`` while its SHA-256 is computed, and workers load the copy: whatever the trainer does to its
-directory, every worker, and every one that starts later, loads the same bytes. Each checkpoint is a
+The daemon polls ``model_dir`` every :data:`POLL_S`. The newest file that matches the pattern (by modification
+time, then by name) is taken once its size and time have not changed between two polls. It is copied under
+``out_dir`` while its SHA-256 is computed, and workers load the copy: whatever the trainer does to its
+directory, every worker, also one that starts later, loads the same bytes. Each checkpoint is a
 **generation**; a session holds games of one, and carries its name and hash.
 
-A checkpoint that a worker cannot load, and a directory that goes away, are reported by name, once; recording
-goes on with the last good weights.
+A checkpoint that a worker cannot load, and a directory that disappears, are reported by name, once; recording
+continues with the last good weights.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tape2048.io.durable import storage_error
 from tape2048_recorder.ipc.protocol import Weights, WeightsRefused, WeightsTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tape2048_recorder.recording.partial import Facts
     from tape2048_recorder.status.report import Reporter
 
-#: Between two looks into the directory: a checkpoint takes longer to write, and a look costs microseconds.
+#: Polling interval: a checkpoint takes longer to write, and a poll costs microseconds.
 POLL_S = 1.0
 
-#: Characters of a session's tag; eight of the hash tell checkpoints of one name apart.
+#: Characters of a session's tag; eight of the hash distinguish checkpoints of the same name.
 _TAG_MAX = 100
 _TAG_HASH = 8
 
@@ -44,7 +44,7 @@ _COPY_BYTES = 1 << 20
 
 
 class Seen(NamedTuple):
-    """A checkpoint as a look into its directory found it."""
+    """A checkpoint at one poll of its directory."""
 
     path: Path
     size: int
@@ -52,13 +52,13 @@ class Seen(NamedTuple):
 
 
 def newest_checkpoint(model_dir: Path, pattern: str) -> Seen | None:
-    """The newest file of ``model_dir`` that fits, or None. Names that begin with a dot are somebody's work.
+    """Find the newest matching file of ``model_dir``, or None. Hidden files are unfinished and do not count.
 
     Raises:
         OSError: the directory cannot be read.
     """
     found = []
-    os.stat(model_dir)  # noqa: PTH116 - glob calls a directory that is gone an empty one
+    os.stat(model_dir)  # noqa: PTH116 - glob reports a missing directory as empty
     for path in model_dir.glob(pattern):
         with contextlib.suppress(OSError):  # renamed or removed between the two calls
             status = path.stat()
@@ -68,7 +68,7 @@ def newest_checkpoint(model_dir: Path, pattern: str) -> Seen | None:
 
 
 class _Generation(NamedTuple):
-    """A checkpoint that was copied: what workers are told, its file's name, and what their players say."""
+    """A copied checkpoint: the message to workers, and its file's name."""
 
     weights: Weights
     name: str
@@ -78,14 +78,14 @@ class LiveWeights:
     """The checkpoints of one recorder's life.
 
     Args:
-        model_dir: where they come from.
-        pattern: which files are meant.
-        keep_dir: receives the copies; what a former life left there is removed.
-        reporter: told of what is taken and what is not.
-        offer: called with the number of a generation that is to play.
+        model_dir: the directory of checkpoints.
+        pattern: of their names.
+        keep_dir: receives the copies; those of an earlier life are removed.
+        reporter: receives what is taken and what is refused.
+        offer: called with the number of each new generation.
 
     Raises:
-        ModelDirError: there is no checkpoint to begin with.
+        ModelDirError: there is no checkpoint to start with.
         StorageError: the first one cannot be copied.
     """
 
@@ -103,12 +103,12 @@ class LiveWeights:
         self._keep_dir = keep_dir
         self._reporter = reporter
         self._offer = offer
-        self._next_look = 0.0
+        self._next_poll = 0.0
         self._trouble: str | None = None
         self._generations: dict[int, _Generation] = {}
         self._sha256: dict[int, str] = {}  # of players, by generation
         self._refused: set[int] = set()
-        self._seen: Seen | None = None  # at the last look
+        self._seen: Seen | None = None  # at the last poll
         self._taken: Seen | None = None  # the newest that was copied, good or not
         shutil.rmtree(keep_dir, ignore_errors=True)
         self._begin()
@@ -134,27 +134,25 @@ class LiveWeights:
             where = Path(error.filename or first.path)
             raise storage_error(error, where, "copying the first checkpoint") from error
 
-    # What workers are told.
-
     @property
     def current(self) -> Weights:
-        """The newest weights that nobody has refused: what is to play."""
+        """The newest weights that no worker has refused: those to play."""
         good = [number for number in self._generations if number not in self._refused]
         return self._generations[max(good)].weights
 
     @property
     def proven(self) -> Weights:
-        """The newest good weights that a worker has loaded; before one has, those to begin with.
+        """The newest good weights that a worker has loaded; at first, the oldest ones.
 
-        A worker that starts plays these. It takes newer ones as the others do: by refusing those that are no
-        good, not by failing to start.
+        A new worker starts with these, and takes newer ones as the others do: it then refuses bad ones,
+        instead of failing to start.
         """
         good = [number for number in self._generations if number not in self._refused]
         loaded = [number for number in good if number in self._sha256]
         return self._generations[max(loaded, default=good[0])].weights
 
     def on_ready(self, generation: int, player_sha256: str) -> str | None:
-        """Note what a worker plays; text where that is not what others play under the same number."""
+        """Note a worker's player; return a text where it differs from others' of the same generation."""
         if self._sha256 and generation not in self._sha256:
             name = self._generations[generation].name
             self._reporter.event("info", f"{name} is loaded: games that begin now are played by it")
@@ -164,7 +162,7 @@ class LiveWeights:
         return f"one worker plays {player_sha256[:12]}, another {known[:12]}, from one checkpoint"
 
     def on_message(self, message: WeightsTaken | WeightsRefused) -> str | None:
-        """Note that a worker plays other weights, or cannot; text as :meth:`on_ready`."""
+        """Note that a worker has taken or refused weights; return a text as :meth:`on_ready`."""
         name = self._generations[message.generation].name
         if isinstance(message, WeightsTaken):
             return self.on_ready(message.generation, message.player_sha256)
@@ -178,7 +176,7 @@ class LiveWeights:
         return None
 
     def facts(self, facts: Facts, generation: int) -> Facts:
-        """The facts of a session that these weights play: player, tag, checkpoint."""
+        """Add a generation to a session's facts: player, tag, checkpoint."""
         known = self._generations[generation]
         digest = known.weights.sha256
         stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(known.name).stem)
@@ -191,18 +189,11 @@ class LiveWeights:
             model_tag=tag,
         )
 
-    # Looking.
-
-    def attend(self, now: float, oldest: int) -> None:
-        """Look for a newer checkpoint, if it is time; drop copies that nobody plays any more.
-
-        Args:
-            now: ``time.monotonic()``.
-            oldest: the oldest generation that a worker still plays.
-        """
-        if now < self._next_look:
+    def tick(self, now: float, oldest: int) -> None:
+        """Poll for a newer checkpoint when it is due; drop copies older than ``oldest``, still played."""
+        if now < self._next_poll:
             return
-        self._next_look = now + POLL_S
+        self._next_poll = now + POLL_S
         try:
             seen = newest_checkpoint(self._model_dir, self._pattern)
             settled = seen is not None and seen == self._seen and seen != self._taken
@@ -227,7 +218,7 @@ class LiveWeights:
         self._trouble = what
 
     def _take(self, seen: Seen) -> None:
-        """Copy a checkpoint, and offer it if its bytes are not those that play already."""
+        """Copy a checkpoint, and offer it if its bytes are new."""
         number = max(self._generations, default=0) + 1
         self._keep_dir.mkdir(mode=0o700, exist_ok=True)
         name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text
@@ -245,7 +236,7 @@ class LiveWeights:
         self._offer(number)
 
     def _forget(self, oldest: int) -> None:
-        """Forget those that neither play nor may be asked for, and remove their copies."""
+        """Forget generations that no worker plays or will load, and remove their copies."""
         keep = min(oldest, self.proven.generation)
         for number in [number for number in self._generations if number < keep]:
             with contextlib.suppress(OSError):
@@ -260,24 +251,18 @@ class LiveWeights:
 
 
 def _copy(source: Path, target: Path) -> str:
-    """Copy a file; returns its bytes' SHA-256."""
+    """Copy a file; return its SHA-256."""
     digest = hashlib.sha256()
-    with _named(target), source.open("rb") as reader, target.open("wb") as writer:
-        while True:
-            with _named(source):
-                chunk = reader.read(_COPY_BYTES)
-            if not chunk:
-                break
-            digest.update(chunk)
-            writer.write(chunk)
-    return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Have errors of reading and writing say where, as those of opening do."""
+    at = source  # errors of reading and writing have no path of their own
     try:
-        yield
+        with source.open("rb") as reader, target.open("wb") as writer:
+            while chunk := reader.read(_COPY_BYTES):
+                digest.update(chunk)
+                at = target
+                writer.write(chunk)
+                at = source
+            at = target
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = error.filename or str(at)
         raise
+    return digest.hexdigest()

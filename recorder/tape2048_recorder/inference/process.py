@@ -89,8 +89,8 @@ class InferenceProcess:
         """Whether it is to be ended and still there."""
         return self._process is not None and self._silence.ending
 
-    def owes(self, index: int) -> bool:
-        """Whether something that this worker asked is not answered."""
+    def has_pending(self, index: int) -> bool:
+        """Whether a request of this worker is not answered."""
         heads = self._slots.slots["head"][index * SLOTS_PER_WORKER : (index + 1) * SLOTS_PER_WORKER]
         return bool((heads["asked"] != heads["answered"]).any())
 
@@ -124,7 +124,7 @@ class InferenceProcess:
         )
         self._silence = Silence(self._process)
 
-    def attend(self, now: float, silence_s: float) -> InferenceError | None:
+    def tick(self, now: float, silence_s: float) -> InferenceError | None:
         """Start another process where this one has died or hangs; an error where that does not help.
 
         Args:

@@ -1,1 +1,1 @@
-"""Worker processes: the loop of compiled players and the loop of batched players."""
+"""Worker processes: the loops of compiled and of batched players."""

@@ -1,8 +1,7 @@
-"""The program of a worker process, which the daemon starts; never to be started by hand.
+"""The program of a worker process; only the daemon starts it.
 
-Its argument is the JSON of a :class:`~tape2048_recorder.ipc.protocol.WorkerSpec`, which names the descriptors
-of its
-socket to the daemon and of the memory that they share.
+Its argument is the JSON of a :class:`~tape2048_recorder.ipc.protocol.WorkerSpec`, with the descriptors of its
+socket to the daemon and of their shared memory.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tape2048_recorder.workers.loop import Worker
 
 
 def _worker_class(player: str) -> type[Worker]:
-    """The kind of worker that plays a player of this name."""
+    """Return the class of worker for a player of this name."""
     if not is_batched(player):
         return Worker
     from tape2048_recorder.workers.batch_loop import BatchWorker
@@ -48,7 +47,7 @@ def main(argument: str) -> int:
         starting = False
         worker.run()
     except (EOFError, ConnectionError):
-        return 1  # the daemon is gone, and with it whatever could be said
+        return 1  # the daemon is gone: nothing to report to
     except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
         if isinstance(error, TapeError):
             hint = None if error.hint is None else valid_text(error.hint)

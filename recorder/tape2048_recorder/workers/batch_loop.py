@@ -1,8 +1,7 @@
-"""The worker that plays a batched player: lanes in lockstep, a table of them for each generation of weights.
+"""The worker of a batched player: lanes in lockstep, with a table of them for each generation of weights.
 
-When other weights are to play, the table that has played until then gets no more games, and a second one
-begins at once: each game is played by one model from its first move to its last, and each model's games go
-to sessions of their own.
+When new weights are offered, the current table gets no more games, and a second one begins at once: one model
+plays each game from its first move to its last, and each model's games go to sessions of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tape2048_recorder.lanes.arrays import Finished
 from tape2048_recorder.lanes.table import Table
 from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player
 from tape2048_recorder.players.sampling import read_sampling
-from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker
+from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker, unexpected
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,24 +32,24 @@ class BatchWorker(Worker):
     def _prepare(self) -> None:
         spec = self._spec
         self._sampling = read_sampling(spec.sampling)
-        self._model_ns = 0  # of tables that are gone
+        self._model_ns = 0  # of closed tables
         self._tables: list[Table] = []
-        self._server_slots = 0  # which of its slots the next table asks in: the other's, if there is one
-        self._asked_for = spec.weights.generation if spec.weights is not None else 0
-        self.generation = self._asked_for
-        self._finished_at: dict[int, float] = {}  # since when a generation's table holds finished games
+        self._server_slots = 0  # slots of the next table; two tables alternate
+        self._requested = spec.weights.generation if spec.weights is not None else 0
+        self.generation = self._requested
+        self._finished_at: dict[int, float] = {}  # since when a table holds finished games, by generation
 
     def warm_up(self) -> None:
-        """Load the model, compile, make the first moves."""
+        """Load the model, compile, and make the first moves."""
         table, self.player_sha256 = self._make_table(self._spec.weights)
         self._tables = [table]
         self._slot["oldest"] = self.generation
 
     def _make_table(self, weights: Weights | None) -> tuple[Table, str]:
-        """A table whose model has made moves, and what tells it from others.
+        """Make a table whose model has made moves; return it with its player's hash.
 
         Raises:
-            PlayerError: it cannot be used.
+            PlayerError: the model cannot be used.
         """
         spec = self._spec
         player: Any
@@ -90,10 +89,10 @@ class BatchWorker(Worker):
             generation=generation,
         )
 
-    # What tables ask of their source.
+    # The source of the tables' games.
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Games to begin, or None where no more are to."""
+        """Get the ids and seeds of games to begin, both u64[n]; None at the end."""
         if not self._more_games:
             return None
         answer = self._answer_to(Ask(want))
@@ -111,11 +110,11 @@ class BatchWorker(Worker):
         self._finished_at.pop(table.generation, None)
 
     def _beat(self) -> None:
-        """Let the daemon see that an answer has come: a tick has up to four, and a model may be slow."""
+        """Note progress after each answer: a tick has up to four, and a model may be slow."""
         self._slot["heartbeat_ns"] = time.monotonic_ns()
 
     def _games_wanted(self) -> int:
-        """Tables ask when a lane is free."""
+        """Return 0: tables request games when a lane is free."""
         return 0
 
     # Playing.
@@ -128,23 +127,23 @@ class BatchWorker(Worker):
                     self._more_games = False
                     for table in self._tables:
                         table.retire()
-                elif int(self._slot["weights"][0]) > self._asked_for:
+                elif int(self._slot["weights"][0]) > self._requested:
                     self._change_weights()
                 self._flush_if_asked()
                 self._resize_if_asked()
                 if not self._play_ticks():
                     break
         except Hurried:
-            pass  # the inference process hangs, or is slow: what has ended is written all the same
+            pass  # the inference process hangs, or is slow: finished games are written all the same
         except PlayerError:
-            self._flush_all()  # a bad answer costs the games in play, and none that has ended
+            self._flush_all()  # a bad answer costs the games in play, and no finished one
             raise
         self._flush_all()
         dropped = sum(table.playing for table in self._tables)
         self._channel.send(Bye(dropped, self._finished_dropped))
 
     def _play_ticks(self) -> bool:
-        """Play for a slice of time; whether there is more to play."""
+        """Play for a slice of time; return whether there is more to play."""
         begin = time.monotonic()
         now = begin
         more = True
@@ -177,23 +176,22 @@ class BatchWorker(Worker):
     # Weights.
 
     def _change_weights(self) -> None:
-        """Begin a table with the weights that are to play now; keep to the old ones if they are no good."""
+        """Begin a table with the offered weights; keep the present ones if they cannot be used."""
         if len(self._tables) > 1:
-            return  # two models at once are enough: when the older one's games have ended
-        self._asked_for = int(self._slot["weights"][0])
+            return  # at most two models at once: later, when the older one's games have ended
+        self._requested = int(self._slot["weights"][0])
         while True:
             answer = self._answer_to(WantWeights())
             if not isinstance(answer, Weights):
-                message = f"expected weights, got {answer!r}"
-                raise TypeError(message)
+                raise unexpected("weights", answer)
             if answer.generation <= self._tables[-1].generation:
-                return  # others have refused what is newer
+                return  # other workers have refused all newer ones
             self._slot["busy"] = LOADS
             try:
                 table, sha256 = self._make_table(answer)
             except PlayerError as error:
                 self._channel.send(WeightsRefused(answer.generation, valid_text(str(error))))
-                continue  # the one before it may be newer than what plays here
+                continue  # the generation before it may be newer than the present one
             finally:
                 self._slot["heartbeat_ns"] = time.monotonic_ns()
                 self._slot["busy"] = 0
@@ -203,7 +201,7 @@ class BatchWorker(Worker):
             return
 
     def _end_retired(self) -> None:
-        """Let go of a table whose last game has ended."""
+        """Drop tables whose last game has ended."""
         for table in [table for table in self._tables[:-1] if not table.playing]:
             self.flush(table)
             self._model_ns += table.model_ns
@@ -212,7 +210,7 @@ class BatchWorker(Worker):
 
 
 class _Practice:
-    """The games of a warm-up: as many as are asked for, with seeds that count, recorded nowhere."""
+    """The games of a warm-up: as many as requested, with their ids as seeds, recorded nowhere."""
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         ids = np.arange(want, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""The loop of a worker: plays games into its block buffer, and writes full blocks where the daemon says."""
+"""The loop of a worker: plays games into its block buffer, and writes full blocks to reserved ranges."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
     from tape2048_recorder.ipc.protocol import Channel, WorkerSpec
     from tape2048_recorder.ipc.shared import Shared
 
-#: One call of the compiled loop should take about this long: it is how soon a command is seen.
+#: Target duration of one call of the compiled loop, after which commands are read.
 SLICE_S = 0.05
 _SLICE_STEPS_FIRST = 256
 _SLICE_STEPS_MAX = 1 << 24
 
-#: Finished games a block holds at most; 40 bytes each. Random games (118 rows) fill a block of 262,144
-#: rows with about 2,200.
+#: Most finished games of a block, 40 bytes each. Random games (118 rows) fill a block of 262,144 rows with
+#: about 2,200.
 RUNS_MAX = 16_384
 
-#: Games asked for at first, before anything is known of their length.
+#: Games of the first request, before their length is known.
 _FIRST_GAMES = 8
 
-#: For how many blocks a worker asks for games in advance: seldom does it run out before the next is written.
+#: Blocks that a request for games covers, so that a worker seldom runs out before the next block.
 _BLOCKS_AHEAD = 1.25
 
 
 class Worker:
     """The loop of one worker; ``run`` returns when there is nothing left to do."""
 
-    #: The weights that played what is in the buffer; only batched players have more than one.
+    #: The weights that played the buffer's games; only batched players have more than one generation.
     generation = 0
 
     def __init__(self, spec: WorkerSpec, channel: Channel, shared: Shared) -> None:
-        # The compiler is loaded here and not above, so that a worker that cannot load it says so.
+        # The compiler is imported here, so that a failure to import it is reported.
         from tape2048_recorder.game import loop, rng
 
         self._loop = loop
@@ -72,8 +72,8 @@ class Worker:
         self._rows = 0
         self._finished_dropped = 0
         self._more_games = True
-        self._written = False  # whether a block is written that I have not heard the daemon confirm
-        self._asked = False  # whether games are asked for that I have not got yet
+        self._written = False  # whether a written block awaits its confirmation
+        self._asked = False  # whether a request for games awaits its answer
         self._file: tuple[int, int] | None = None  # session, descriptor
 
     def _prepare(self) -> None:
@@ -94,7 +94,7 @@ class Worker:
         )
 
     def warm_up(self) -> None:
-        """Compile the game loop (or load it), and see that the player moves."""
+        """Compile the game loop (or load it), and check that the player moves."""
         buffer = self._new_buffer(64)
         buffer.give(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
         self._loop.play_into(buffer, self._player, steps_max=4)
@@ -127,7 +127,7 @@ class Worker:
         self._take(self._answer_to(Ask(self._games_wanted())))
 
     def _take(self, answer: FromDaemon) -> None:
-        """Play these games, or no more."""
+        """Queue these games, or note that there are no more."""
         if not isinstance(answer, Games):
             self._more_games = False
             return
@@ -135,7 +135,7 @@ class Worker:
         self._buffer.give(ids, self._game_seeds(self._spec.seed, ids))
 
     def _games_wanted(self) -> int:
-        """How many games to ask for now, so that they last until the next block is written."""
+        """Return how many games to request now, to last until the next block is written."""
         buffer = self._buffer
         block = buffer.rows_max * self._games / self._rows if self._games else _FIRST_GAMES
         wanted = int(block * _BLOCKS_AHEAD) + 1 - buffer.games_waiting
@@ -168,23 +168,23 @@ class Worker:
         return self._finished_since is not None and now - self._finished_since >= self._slot["flush_s"][0]
 
     def _flush_if_asked(self) -> None:
-        """Write what is finished where the daemon is to rotate, and let it know."""
+        """Write finished games when the daemon rotates, and acknowledge that."""
         asked = self._slot["flush"][0]
         if asked != self._slot["flushed"][0]:
             self._flush_all()
             self._slot["flushed"] = asked
 
     def _flush_all(self) -> None:
-        """Write all that is finished, and hear that it is confirmed."""
+        """Write all finished games, and wait for their confirmation."""
         self._flush_each()
         self._settle()
 
     def _flush_each(self) -> None:
-        """Write what each buffer holds; there is one."""
+        """Write the finished games of each buffer; there is one."""
         self._flush()
 
     def _resize_if_asked(self) -> None:
-        """Make blocks of another size where the daemon's settings have changed."""
+        """Change the size of blocks after a reload of the settings."""
         rows = int(self._slot["block_rows"][0])
         if rows != self._block_rows:
             self._flush_all()
@@ -195,7 +195,7 @@ class Worker:
         self._buffer.resize(rows)
 
     def _flush(self) -> None:
-        """Write the finished games as one block, and play on: that it is confirmed is heard in time."""
+        """Write the finished games as one block; its confirmation is received later."""
         buffer = self._buffer
         if not buffer.rows_finished:
             return
@@ -209,7 +209,7 @@ class Worker:
         self._slot["heartbeat_ns"] = time.monotonic_ns()
 
     def _write_block(self) -> Written | None:
-        """Write the finished games where the daemon says; None where it has no room for them."""
+        """Write the finished games to a reserved range; return None if there is no room for them."""
         buffer = self._buffer
         rows = buffer.rows_finished
         while True:
@@ -217,7 +217,7 @@ class Worker:
             if isinstance(place, NoRoom):
                 return None
             if not isinstance(place, Range):
-                raise _unexpected("a range to write to", place)
+                raise unexpected("a range to write to", place)
             try:
                 checksum = self._write_rows(place)
             except OSError as error:
@@ -226,7 +226,7 @@ class Worker:
                 return Written(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
 
     def _write_rows(self, place: Range) -> int:
-        """Write the finished games' rows to their place; returns the CRC-32C of them."""
+        """Write the finished games' rows to their range; return their CRC-32C."""
         fd = self._open(place)
         at = STEPS_HEADER_BYTES + place.first_row * self._buffer.dtype.itemsize
         checksum = 0
@@ -237,18 +237,18 @@ class Worker:
         return checksum
 
     def _announce(self, written: Written) -> None:
-        """Say that a block is written, and which games are wanted next, in one breath."""
+        """Report a written block, and request the next games, in one send."""
         wanted = self._games_wanted() if self._more_games else 0
         self._channel.send(written, *([Ask(wanted)] if wanted > 0 else []))
         self._written, self._asked = True, wanted > 0
 
     def _answer_to(self, message: FromWorker) -> FromDaemon:
-        """What the daemon answers to this, once it has answered what was said before."""
+        """Send a message and return its answer, after all outstanding answers."""
         self._settle()
         return self._channel.ask(message)
 
     def _settle(self) -> None:
-        """Wait for the answers to what :meth:`_announce` said; games come, too, while the journal is full."""
+        """Wait for the answers to :meth:`_announce`, which may come in either order."""
         while self._written or self._asked:
             answer = self._channel.receive()
             if self._asked and isinstance(answer, Games | NoMoreGames):
@@ -257,26 +257,27 @@ class Worker:
             elif self._written and isinstance(answer, Confirmed):
                 self._written = False
             else:
-                raise _unexpected("a block to be confirmed, or games", answer)
+                raise unexpected("a block to be confirmed, or games", answer)
 
     def _open(self, place: Range) -> int:
-        """The descriptor of the session's rows; one file is open at a time."""
+        """Return the descriptor of the session's rows; one file is open at a time."""
         if self._file is None or self._file[0] != place.session:
             self._close_file()
             self._file = (place.session, os.open(place.path, os.O_WRONLY | os.O_CLOEXEC))
         return self._file[1]
 
     def _close_file(self) -> None:
-        """Close the last session's file, if there is one.
+        """Close the last session's file, if any.
 
-        Some network file systems say only now what became of a write, of blocks that are confirmed. The
-        daemon hears of it, too, when it publishes the session: its descriptor is older than the rows.
+        Some network file systems report a failed write only on close, of blocks that are confirmed already.
+        The daemon gets that error, too, when it publishes the session: its descriptor is older than the rows.
         """
         if self._file is not None:
-            fd, self._file = self._file[1], None  # it is closed, whatever closing says
+            fd, self._file = self._file[1], None  # it is closed even if closing fails
             with contextlib.suppress(OSError):
                 os.close(fd)
 
 
-def _unexpected(what: str, answer: FromDaemon) -> TypeError:
+def unexpected(what: str, answer: FromDaemon) -> TypeError:
+    """Make the error for an answer other than ``what``."""
     return TypeError(f"expected {what}, got {answer!r}")

@@ -60,25 +60,25 @@ def world() -> Iterator[World]:
 def test_the_session_is_closed_when_each_worker_that_is_ready_has_written(world: World) -> None:
     world.rotations.ask(100.0)
     world.flush(1)
-    world.rotations.attend(100.5)
+    world.rotations.tick(100.5)
     assert world.closed == []
     world.flush(0)
-    world.rotations.attend(101.0)
+    world.rotations.tick(101.0)
     assert world.closed == [1]
     assert world.rotations.state == Rotation(asked=1)
     world.published(1)
     assert world.rotations.state == Rotation(1, 1, "s1")
     world.open = 2
-    world.rotations.attend(1e9)
+    world.rotations.tick(1e9)
     assert world.closed == [1], "nobody has asked again"
 
 
 def test_who_does_not_write_is_not_waited_for_any_longer(world: World) -> None:
     world.rotations.ask(100.0)
     world.rotations.ask(105.0)
-    world.rotations.attend(100.0 + FLUSH_S - 0.1)
+    world.rotations.tick(100.0 + FLUSH_S - 0.1)
     assert world.closed == []
-    world.rotations.attend(100.0 + FLUSH_S)
+    world.rotations.tick(100.0 + FLUSH_S)
     assert world.closed == [1]
     world.published(1)
     assert world.rotations.state == Rotation(2, 2, "s1")
@@ -89,7 +89,7 @@ def test_a_request_is_over_when_its_session_is_published_and_not_an_earlier_one(
         world.open = serial
         world.rotations.ask(100.0)
         world.flush(0, 1)
-        world.rotations.attend(100.0)
+        world.rotations.tick(100.0)
     world.published(7)  # closed by its size before
     assert world.rotations.state == Rotation(2, 0)
     world.published(1, "the disk is full", final=False)
@@ -103,14 +103,14 @@ def test_a_request_is_over_when_its_session_is_published_and_not_an_earlier_one(
 def test_with_nothing_open_a_request_is_over_at_once_or_with_what_is_on_its_way(world: World) -> None:
     world.rotations.ask(100.0)
     world.flush(0, 1)
-    world.rotations.attend(100.0)
+    world.rotations.tick(100.0)
     world.rotations.ask(101.0)
     world.flush(0, 1)
-    world.rotations.attend(101.0)
+    world.rotations.tick(101.0)
     assert world.rotations.state == Rotation(2, 0)
     world.published(1)
     assert world.rotations.state == Rotation(2, 2, "s1")
     world.rotations.ask(102.0)
     world.flush(0, 1)
-    world.rotations.attend(102.0)
+    world.rotations.tick(102.0)
     assert world.rotations.state == Rotation(3, 3)

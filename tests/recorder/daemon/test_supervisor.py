@@ -99,7 +99,7 @@ def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
     assert how["env"]["OMP_NUM_THREADS"] == "1"
     supervisor.kill_all()
     worker.ready, worker.range, worker.waiting_rows = True, Range(1, "x", 0), 5
-    assert str(supervisor.bury(worker)) == "killed by SIGKILL"
+    assert str(supervisor.reap(worker)) == "killed by SIGKILL"
     assert (worker.ready, worker.range, worker.waiting_rows) == (False, None, None)
     assert (worker.alive, worker.channel, supervisor.pids) == (False, None, [])
     assert open_files() == before

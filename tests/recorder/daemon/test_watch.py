@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048_recorder.daemon import watch as module
-from tape2048_recorder.daemon.watch import WRITING_FACTOR, Watch
+from tape2048_recorder.daemon import supervisor as module
+from tape2048_recorder.daemon.supervisor import WRITING_FACTOR, Watch
 from tape2048_recorder.ipc.process import ABORT_S, START_S, whereabouts
 from tape2048_recorder.ipc.protocol import Range
 from tape2048_recorder.ipc.shared import ASKS, LOADS
@@ -278,7 +278,7 @@ def test_a_worker_that_was_stopped_says_where_and_is_replaced(recorders: Recorde
         lambda status: status["counts"]["worker_restarts"] >= 1 and status["workers_ready"] == 2
     )
     assert "Fatal Python error: Aborted" in recorder.stderr
-    assert "worker.py" in recorder.stderr
+    assert "workers/loop.py" in recorder.stderr
     assert not Path(f"/proc/{stopped}").exists()
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0

@@ -42,7 +42,7 @@ class Watch:
     def look(self, times: int = 1, *, oldest: int = 1) -> None:
         for _ in range(times):
             self.now += POLL_S
-            self.live.attend(self.now, oldest)
+            self.live.tick(self.now, oldest)
 
     @property
     def current(self) -> bytes:
@@ -88,7 +88,7 @@ def test_between_looks_nothing_is_read(watch: Watch) -> None:
     watch.look()
     watch.write("b.st", b"b", at=5)
     for _ in range(5):
-        watch.live.attend(watch.now + POLL_S / 2, 1)
+        watch.live.tick(watch.now + POLL_S / 2, 1)
     assert watch.offered == [1]
 
 

@@ -271,11 +271,11 @@ def test_a_process_that_cannot_be_made_is_tried_later(sleeper: Sleeper) -> None:
         sleeper.made[0].wait()
         sleeper.refuse = True
         times = [RETRY_S * number for number in range(1, 4)]
-        assert [process.attend(now, 60.0) for now in times] == [None] * 3
+        assert [process.tick(now, 60.0) for now in times] == [None] * 3
         sleeper.refuse = False
-        assert process.attend(times[-1] + RETRY_S / 2, 60.0) is None
+        assert process.tick(times[-1] + RETRY_S / 2, 60.0) is None
         assert len(sleeper.made) == 1, "the time has not come"
-        assert process.attend(times[-1] + RETRY_S, 60.0) is None
+        assert process.tick(times[-1] + RETRY_S, 60.0) is None
         assert len(sleeper.made) == 2
     finally:
         process.close()
@@ -294,7 +294,7 @@ def test_where_no_process_can_be_made_it_ends(sleeper: Sleeper) -> None:
         sleeper.made[0].kill()
         sleeper.made[0].wait()
         sleeper.refuse = True
-        found = [process.attend(RETRY_S * number, 60.0) for number in range(1, DEATHS_MAX + 1)]
+        found = [process.tick(RETRY_S * number, 60.0) for number in range(1, DEATHS_MAX + 1)]
     finally:
         process.close()
     assert found[:-1] == [None] * (DEATHS_MAX - 1)
@@ -325,7 +325,7 @@ def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.Mon
         nonlocal now
         for _ in range(round(2 * seconds)):
             now += 0.5
-            assert process.attend(now, 10.0) is None
+            assert process.tick(now, 10.0) is None
             overdue.append(process.overdue)
         return bool(listener.messages("warning"))
 
@@ -336,10 +336,10 @@ def test_a_process_that_hangs_is_ended(sleeper: Sleeper, monkeypatch: pytest.Mon
         assert not silent_for(START_S - 5), "its model is loaded"
         head["answered"] = 1
         assert not silent_for(START_S)
-        assert not process.owes(0)
+        assert not process.has_pending(0)
         head["asked"] = 2
-        assert process.owes(0)
-        assert not process.owes(1)
+        assert process.has_pending(0)
+        assert not process.has_pending(1)
         head["kind"] = LOADING
         assert not silent_for(START_S - 5)
         head["answered"], head["kind"] = 2, SCORES

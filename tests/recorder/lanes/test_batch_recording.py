@@ -282,7 +282,7 @@ def test_a_request_to_flush_is_met_between_two_slices(monkeypatch: pytest.Monkey
     shared.close()
     slots["flush"] = 3
     worker = BatchWorker.__new__(BatchWorker)  # a loop without tables
-    worker._slot, worker._tables, worker._asked_for, worker._finished_dropped = slots, [], 0, 0
+    worker._slot, worker._tables, worker._requested, worker._finished_dropped = slots, [], 0, 0
     worker._block_rows = 0
     worker._channel = SimpleNamespace(send=lambda _: None)
     seen: list[tuple[str, int]] = []
