@@ -50,7 +50,7 @@ class Gauges:
     def __post_init__(self) -> None:
         self._progress: deque[tuple[float, int]] = deque()
         self._paused_at: float | None = None
-        #: Without a pause that goes on.
+        #: Excluding a pause in progress.
         self.counts = Counts()
 
     def paused(self, why: str) -> None:

@@ -165,7 +165,7 @@ class LiveWeights:
             self._refused.add(message.generation)
             self.reporter.event(
                 "warning",
-                f"{self.model_dir / name} cannot be used: {message.error}; recording goes on with "
+                f"{self.model_dir / name} cannot be used: {message.error}; recording continues with "
                 f"{self._generations[self.current.generation].name}",
             )
         return None
@@ -209,7 +209,7 @@ class LiveWeights:
     def _complain(self, what: str) -> None:
         if self._trouble is None:
             name = self._generations[self.current.generation].name
-            self.reporter.event("warning", f"{what}; recording goes on with {name}")
+            self.reporter.event("warning", f"{what}; recording continues with {name}")
         self._trouble = what
 
     def _take(self, seen: Seen) -> None:
