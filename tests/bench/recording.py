@@ -165,7 +165,7 @@ class _Stamps:
     def note(self, daemon: Daemon, worker: Worker, rows: int, deleting_s: float) -> None:
         now = time.monotonic()
         self.blocks[worker.index].append((now, rows))
-        pids = [w.process.pid for w in daemon._supervisor.workers if w.process is not None]
+        pids = [w.process.pid for w in daemon.supervisor.workers if w.process is not None]
         costs = (sum(map(_cpu_s, pids)), time.thread_time(), time.process_time(), deleting_s)
         self.costs[1:] = [costs]
         if not self.costs:

@@ -133,13 +133,11 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about("end after this many recorded games", why="a recorder runs until it is stopped", none="off"),
     ] = None
     max_steps: Annotated[
-        Count | None,
-        about("end after this many recorded rows", why="as `max_games`", none="off"),
+        Count | None, about("end after this many recorded rows", why="as `max_games`", none="off")
     ] = None
-    max_wall_s: Annotated[
-        Positive | None,
-        about("end after this long", why="as `max_games`", none="off"),
-    ] = None
+    max_wall_s: Annotated[Positive | None, about("end after this long", why="as `max_games`", none="off")] = (
+        None
+    )
     max_ram_mb: Annotated[
         Count | None,
         about(
@@ -173,8 +171,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     record_action: Annotated[
         bool,
         about(
-            "add the chosen move to each row: 29 bytes instead of 28",
-            why="a critic needs the boards only",
+            "add the chosen move to each row: 29 bytes instead of 28", why="a critic needs the boards only"
         ),
     ] = False
     block_rows: Annotated[

@@ -9,6 +9,7 @@ a :class:`~tape2048_recorder.status.report.Reporter`; it neither logs nor exits.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import selectors
@@ -70,36 +71,25 @@ HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 FLOWING_S = 2.0
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Daemon:
     """Runs workers and a recording until its end.
 
     ``begun`` is the recorder's start (``time.monotonic``); without a ``reload``, SIGHUP drains.
     """
 
-    def __init__(
-        self,
-        *,
-        config: RecorderConfig,
-        reporter: Reporter,
-        supervisor: Supervisor,
-        recording: Recording,
-        ledger: Ledger,
-        memory: Memory,
-        playing: Playing,
-        signals: Signals,
-        begun: float,
-        reload: Reload | None = None,
-    ) -> None:
-        self.config = config
-        self._reporter = reporter
-        self._supervisor = supervisor
-        self._recording = recording
-        self._ledger = ledger
-        self._memory = memory
-        self._playing = playing
-        self._signals = signals
-        self._begun = begun
-        self._reload = reload
+    config: RecorderConfig
+    reporter: Reporter
+    supervisor: Supervisor
+    recording: Recording
+    ledger: Ledger
+    memory: Memory
+    playing: Playing
+    signals: Signals
+    begun: float
+    reload: Reload | None = None
+
+    def __post_init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
@@ -112,10 +102,14 @@ class Daemon:
         self._next_limits = 0.0
         self.reason = ""
         self.tally = Tally()
-        self._rotations = Rotations(supervisor, recording)
-        self._watch = Watch(supervisor, lambda what: reporter.event("warning", what))
+        self._rotations = Rotations(self.supervisor, self.recording)
+        self._watch = Watch(self.supervisor, lambda what: self.reporter.event("warning", what))
         self.gauges = Gauges(
-            begun=begun, supervisor=supervisor, recording=recording, tally=self.tally, watch=self._watch
+            begun=self.begun,
+            supervisor=self.supervisor,
+            recording=self.recording,
+            tally=self.tally,
+            watch=self._watch,
         )
         self.sessions: list[str] = []  # names only: weeks of recording make 100,000
         self.games_dropped = 0
@@ -129,14 +123,14 @@ class Daemon:
             RecorderError: workers cannot start or keep dying; confirmed blocks are published.
             StorageError: a session could not be published; the next start will try again.
         """
-        self._selector.register(self._signals.fd, selectors.EVENT_READ, self._on_signal)
-        self._selector.register(self._recording.publisher.wake_fd, selectors.EVENT_READ, lambda: None)
+        self._selector.register(self.signals.fd, selectors.EVENT_READ, self._on_signal)
+        self._selector.register(self.recording.publisher.wake_fd, selectors.EVENT_READ, lambda: None)
         try:
-            for worker in self._supervisor.workers:
+            for worker in self.supervisor.workers:
                 if worker.alive:
                     self._listen(worker)
             next_tick = 0.0
-            while not (self._phase == "publishing" and self._recording.idle):
+            while not (self._phase == "publishing" and self.recording.idle):
                 routine = True
                 for key, _ in self._selector.select(max(next_tick - time.monotonic(), 0.0)):
                     routine = key.data() and routine
@@ -144,10 +138,10 @@ class Daemon:
                 if now >= next_tick or not routine:
                     self._tick(now)
                     next_tick = now + TICK_S
-            self._reporter.status(self.status)  # the last one, with everything published
+            self.reporter.status(self.status)  # the last one, with everything published
         finally:
-            self._supervisor.close()
-            self._recording.publisher.close()
+            self.supervisor.close()
+            self.recording.publisher.close()
             self._selector.close()
         if self._fatal is not None:
             raise self._fatal
@@ -159,17 +153,17 @@ class Daemon:
         self._selector.register(worker.channel, selectors.EVENT_READ, lambda: self._on_worker(worker))
 
     def _on_signal(self) -> None:
-        for name in self._signals.take():
+        for name in self.signals.take():
             if name == ROTATE.name:
                 self._rotations.ask(time.monotonic())
-            elif name == "SIGHUP" and self._reload is not None:
-                self._reload.ask(ending=self._phase != "recording")
+            elif name == "SIGHUP" and self.reload is not None:
+                self.reload.ask(ending=self._phase != "recording")
             elif name == STOP_NOW.name or self._stop_signal is not None:
                 self._hurry(name)
             else:
                 self._stop_signal = name
                 if self._phase != "recording":
-                    self._reporter.event("info", f"{name} was received: it is ending already ({self.reason})")
+                    self.reporter.event("info", f"{name} was received: it is ending already ({self.reason})")
                 else:
                     self.stop(f"{name} was received")
 
@@ -179,10 +173,10 @@ class Daemon:
             self.stop(f"{name} was received")
         if not self._hurried:
             named = f"{name} again" if name == self._stop_signal else name
-            self._reporter.event("warning", f"{named}: ending the workers, publishing what is confirmed")
+            self.reporter.event("warning", f"{named}: ending the workers, publishing what is confirmed")
         self._hurried = True
-        self._supervisor.kill_all()
-        self._recording.publisher.give_up()
+        self.supervisor.kill_all()
+        self.recording.publisher.give_up()
 
     def _on_worker(self, worker: Worker) -> bool:
         """Handle a worker's messages; return True if all of them are routine, which needs no tick."""
@@ -215,7 +209,7 @@ class Daemon:
                 self._confirm(worker)
             case WriteFailed():
                 worker.range = None
-                self._recording.write_failed(message)
+                self.recording.write_failed(message)
             case Bye(games_dropped=dropped, finished_dropped=finished):
                 worker.said_bye = True
                 self.games_dropped += dropped
@@ -223,7 +217,7 @@ class Daemon:
             case Crashed():
                 self._on_crash(worker, message)
             case _:
-                self._give_up(self._playing.on_message(worker, message))
+                self._give_up(self.playing.on_message(worker, message))
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
@@ -238,15 +232,15 @@ class Daemon:
 
     def _on_ready(self, worker: Worker, message: Ready) -> None:
         worker.ready = self._phase == "recording"  # a later one holds nothing, and is killed
-        self._recording.begin(message.generation)
-        self._give_up(self._playing.on_ready(worker.index, message))
+        self.recording.begin(message.generation)
+        self._give_up(self.playing.on_ready(worker.index, message))
 
     def _on_ask(self, worker: Worker, want: int) -> None:
         games = None
         if self._phase == "recording":
             try:
-                self._memory.cover(self._ledger.next_id + want)
-                games = self._ledger.take(worker.index, want)
+                self.memory.cover(self.ledger.next_id + want)
+                games = self.ledger.take(worker.index, want)
             except StorageError as error:
                 self._give_up(error)
         worker.answer(NoMoreGames() if games is None else Games(*games))
@@ -254,10 +248,10 @@ class Daemon:
     def _answer_waiting(self, worker: Worker) -> None:
         """Give a worker its range, or pause it."""
         assert worker.waiting_rows is not None
-        why = self._recording.why_not(worker.waiting_rows)
+        why = self.recording.why_not(worker.waiting_rows)
         if why is None:
             try:
-                worker.range = self._recording.place(worker.waiting_rows, worker.waiting_generation)
+                worker.range = self.recording.place(worker.waiting_rows, worker.waiting_generation)
             except StorageError as error:
                 why = str(error)
             else:
@@ -268,17 +262,17 @@ class Daemon:
 
     def _confirm(self, worker: Worker) -> None:
         assert worker.unconfirmed is not None
-        block = self._recording.confirm(worker.unconfirmed)
+        block = self.recording.confirm(worker.unconfirmed)
         if block is None:  # the journal's disk is full; tried again with each tick
-            self._pause(self._recording.why_not(0) or "the journal cannot be written")
+            self._pause(self.recording.why_not(0) or "the journal cannot be written")
             return
         worker.unconfirmed = None
         worker.range = None
         self.gauges.counts.blocks += 1
-        if not self._ledger.confirm(worker.index, block.runs["id"]):
+        if not self.ledger.confirm(worker.index, block.runs["id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
         self.tally.add(block.runs)
-        self._supervisor.note_progress(worker)
+        self.supervisor.note_progress(worker)
         worker.answer(Confirmed())
 
     def _on_death(self, worker: Worker) -> None:
@@ -286,18 +280,18 @@ class Daemon:
         assert worker.process is not None
         self._selector.unregister(worker.channel)
         if worker.range is not None:
-            self._recording.release(worker.range)
-        back = self._ledger.release(worker.index)
+            self.recording.release(worker.range)
+        back = self.ledger.release(worker.index)
         pid, error, said_bye, was_ready = worker.process.pid, worker.last_error, worker.said_bye, worker.ready
         unconfirmed = worker.unconfirmed
-        how = self._supervisor.reap(worker)
+        how = self.supervisor.reap(worker)
         if said_bye or self._phase == "publishing":
             return
         if self._phase == "draining":
             reported = error is not None and self._fatal is not None  # the reason of the drain
             if was_ready and not self._hurried and not reported:
                 what = f"worker {worker.index} (pid {pid}) ended while draining: {how}"
-                self._reporter.event("warning", what)
+                self.reporter.event("warning", what)
             self.games_dropped += back
             if unconfirmed is not None and not self._hurried:  # written, and the journal had no room
                 self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
@@ -308,41 +302,41 @@ class Daemon:
 
     def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
         """Report a worker's death, and schedule a restart, or give up."""
-        self._supervisor.schedule_restart(worker, time.monotonic())
+        self.supervisor.schedule_restart(worker, time.monotonic())
         delay_s = worker.start_at - time.monotonic()
-        if not self._supervisor.is_hopeless:
+        if not self.supervisor.is_hopeless:
             then += f", another starts in {delay_s:.1f} s"
-            self._reporter.event("warning", f"worker {worker.index} {what}{then}")
+            self.reporter.event("warning", f"worker {worker.index} {what}{then}")
             return
-        said = f"{self._supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
+        said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
         hint = "its standard error is above; too little memory shows as SIGKILL"
         self._give_up(WorkersDiedError(said, hint=hint))
 
     # Decisions.
 
     def _tick(self, now: float) -> None:
-        for outcome in self._recording.outcomes():
+        for outcome in self.recording.outcomes():
             self._on_outcome(outcome)
-        for worker in self._supervisor.workers:
+        for worker in self.supervisor.workers:
             self._retry(worker, now)
         look, silence_s = self._phase == "recording", self.config.worker_silence_s
         self._watch.look(now, silence_s)
-        self._give_up(self._playing.tick(self._recording, now, silence_s=silence_s, look=look))
+        self._give_up(self.playing.tick(self.recording, now, silence_s=silence_s, look=look))
         self._rotations.tick(now)
         self._resume_if_flowing(now)
-        if self.first_step_s is None and self._supervisor.shared.slots["steps"].any():
-            self.first_step_s = now - self._begun
+        if self.first_step_s is None and self.supervisor.shared.slots["steps"].any():
+            self.first_step_s = now - self.begun
         if self._phase == "recording":
-            if self._reload is not None and self._reload.due(now):
-                self._reconfigure(self._reload)
+            if self.reload is not None and self.reload.due(now):
+                self._reconfigure(self.reload)
             self._check_limits(now)
         if self._phase == "draining":
             self._check_drain(now)
         if self._phase == "publishing" and now >= self._deadline:
-            self._recording.publisher.give_up()
+            self.recording.publisher.give_up()
         if now >= self._next_status:
             self._next_status = now + STATUS_INTERVAL_S
-            self._reporter.status(self.status)
+            self.reporter.status(self.status)
 
     def _retry(self, worker: Worker, now: float) -> None:
         """Retry what failed before: confirm a worker's block, place it, or start the worker again."""
@@ -351,13 +345,13 @@ class Daemon:
         elif worker.waiting_rows is not None:
             self._answer_waiting(worker)
         elif self._phase == "recording" and not worker.alive and now >= worker.start_at:
-            is_through = worker.said_bye and self._ledger.exhausted  # games of a dead worker can change that
+            is_through = worker.said_bye and self.ledger.exhausted  # games of a dead worker can change that
             if not is_through:
                 self._start(worker)
 
     def _start(self, worker: Worker) -> None:
         try:
-            self._supervisor.start(worker)
+            self.supervisor.start(worker)
         except OSError as error:
             self._restart_later(worker, f"could not be started: {error.strerror or error}")
         else:
@@ -367,12 +361,12 @@ class Daemon:
     def _reconfigure(self, reload: Reload) -> None:
         self.gauges.counts.reloads += 1
         self.config = reload.read(self.config)
-        self._recording.reconfigure(self.config)
-        self._supervisor.pace(self.config)
-        self._ledger.limit(self.config.max_games)
+        self.recording.reconfigure(self.config)
+        self.supervisor.pace(self.config)
+        self.ledger.limit(self.config.max_games)
 
     def _check_limits(self, now: float) -> None:
-        if self._ledger.exhausted and not any(worker.alive for worker in self._supervisor.workers):
+        if self.ledger.exhausted and not any(worker.alive for worker in self.supervisor.workers):
             self.reason = f"max_games = {self.config.max_games} was reached"
             self._publish_rest(now)
             return
@@ -383,9 +377,9 @@ class Daemon:
         met = limit_met(
             self.config,
             rows=self.tally.rows,
-            elapsed_s=now - self._begun,
-            disk_bytes=self._recording.size_bytes(now),
-            pids=[os.getpid(), *self._supervisor.pids],
+            elapsed_s=now - self.begun,
+            disk_bytes=self.recording.size_bytes(now),
+            pids=[os.getpid(), *self.supervisor.pids],
         )
         if met is not None:
             self.stop(met)
@@ -396,11 +390,11 @@ class Daemon:
         self._phase = "draining"
         drain_s = self.config.drain_timeout_s
         self._deadline = time.monotonic() + drain_s
-        self._supervisor.command(DRAIN)
-        self._reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
+        self.supervisor.command(DRAIN)
+        self.reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
 
     def _check_drain(self, now: float) -> None:
-        workers = [worker for worker in self._supervisor.workers if worker.alive]
+        workers = [worker for worker in self.supervisor.workers if worker.alive]
         for worker in workers:
             if not worker.ready:  # still compiling, without work
                 assert worker.process is not None
@@ -408,9 +402,9 @@ class Daemon:
         if not workers:
             self._publish_rest(now)
         elif now >= self._deadline + HURRY_GRACE_S:
-            self._supervisor.kill_all()
+            self.supervisor.kill_all()
         elif now >= self._deadline:
-            self._supervisor.command(HURRY)
+            self.supervisor.command(HURRY)
             for worker in workers:
                 if worker.waiting_rows is not None and now >= self._deadline + ROOM_GRACE_S:
                     worker.waiting_rows = None
@@ -419,7 +413,7 @@ class Daemon:
     def _publish_rest(self, now: float) -> None:
         self._phase = "publishing"
         self._deadline = now + self.config.drain_timeout_s
-        self._recording.close_open()
+        self.recording.close_open()
 
     def _give_up(self, error: TapeError | None) -> None:
         """End with this error, if any, once confirmed blocks are published."""
@@ -429,7 +423,7 @@ class Daemon:
             self._phase = "draining"
             self._hurried = True
             self._deadline = time.monotonic() + self.config.drain_timeout_s
-            self._supervisor.kill_all()
+            self.supervisor.kill_all()
 
     def _on_outcome(self, outcome: Outcome) -> None:
         self.gauges.on_outcome(outcome)
@@ -437,14 +431,14 @@ class Daemon:
         if (published := outcome.published) is not None:
             if published.path is not None:
                 self.sessions.append(published.path.name)
-                self._reporter.event("info", f"published {published.path.name}: {published.contents}")
+                self.reporter.event("info", f"published {published.path.name}: {published.contents}")
             if published.rows_lost:
                 lost = f"{counted(published.rows_lost, 'row')} of it did not match checksums"
-                self._reporter.event("error", lost)
+                self.reporter.event("error", lost)
         elif isinstance(outcome.error, DiskFullError) and not outcome.final:
             self._pause(str(outcome.error))
         elif outcome.error is not None:
-            self._reporter.event("error", f"{outcome.error}; the next start will try again")
+            self.reporter.event("error", f"{outcome.error}; the next start will try again")
             self._fatal = self._fatal or outcome.error
             if self._phase == "recording":
                 self.stop(f"a session could not be published ({outcome.error})")
@@ -458,7 +452,7 @@ class Daemon:
             self._paused = why
             self.gauges.paused(why)
             kept = "finished games are kept, and written when there is room"
-            self._reporter.event("warning", f"paused: {why}; {kept}")
+            self.reporter.event("warning", f"paused: {why}; {kept}")
 
     def _resume_if_flowing(self, now: float) -> None:
         """Report the end of a pause after a delay: on a nearly full disk, room comes and goes."""
@@ -469,12 +463,12 @@ class Daemon:
         elif now - self._flowing_since >= FLOWING_S:
             self._paused = None
             self.gauges.resumed()
-            self._reporter.event("info", "recording again")
+            self.reporter.event("info", "recording again")
 
     def status(self) -> Status:
         """Return the present status."""
         state: State = self._phase
-        if self._phase == "recording" and not any(worker.ready for worker in self._supervisor.workers):
+        if self._phase == "recording" and not any(worker.ready for worker in self.supervisor.workers):
             state = "starting"
         return self.gauges.status(
             self.config,

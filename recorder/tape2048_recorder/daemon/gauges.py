@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections import deque
@@ -36,20 +37,20 @@ def pause_kind(why: str) -> str:
     return "disk_slow" if why.startswith(DISK_SLOW) else "write_failed"
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Gauges:
     """Counts, rates, and the status of a recorder that began at ``begun`` (``time.monotonic``)."""
 
-    def __init__(
-        self, *, begun: float, supervisor: Supervisor, recording: Recording, tally: Tally, watch: Watch
-    ) -> None:
-        self._begun = begun
-        self._supervisor = supervisor
-        self._recording = recording
-        self._tally = tally
-        self._watch = watch
+    begun: float
+    supervisor: Supervisor
+    recording: Recording
+    tally: Tally
+    watch: Watch
+
+    def __post_init__(self) -> None:
         self._progress: deque[tuple[float, int]] = deque()
         self._paused_at: float | None = None
-        #: Without a pause that goes on.
+        #: Excluding a pause in progress.
         self.counts = Counts()
 
     def paused(self, why: str) -> None:
@@ -76,7 +77,7 @@ class Gauges:
 
     def _steps_per_s(self) -> tuple[int, float]:
         """Return the steps so far, and the rate over the last seconds; call it at even intervals."""
-        now, steps = time.monotonic(), int(self._supervisor.shared.slots["steps"].sum())
+        now, steps = time.monotonic(), int(self.supervisor.shared.slots["steps"].sum())
         self._progress.append((now, steps))
         while now - self._progress[0][0] > RATE_WINDOW_S:
             self._progress.popleft()
@@ -86,7 +87,7 @@ class Gauges:
     @property
     def model_share(self) -> float | None:
         """The share of the workers' time in a batched player; None without one."""
-        slots = self._supervisor.shared.slots
+        slots = self.supervisor.shared.slots
         played_ns = int(slots["played_ns"].sum())
         return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
 
@@ -102,51 +103,51 @@ class Gauges:
         rotation: Rotation,
     ) -> Status:
         """Make a status: the arguments, and everything else that it holds."""
-        workers = self._supervisor.workers
+        workers = self.supervisor.workers
         ready = sum(worker.ready for worker in workers)
         steps, steps_per_s = self._steps_per_s()
         try:
-            free = self._recording.free_bytes()
+            free = self.recording.free_bytes()
         except OSError:
             free = None
-        room = self._recording.why_not(min(config.block_rows, config.rotate_steps)) is None
+        room = self.recording.why_not(min(config.block_rows, config.rotate_steps)) is None
         return Status(
             state=state,
             ending=ending,
             why=why,
-            elapsed_s=time.monotonic() - self._begun,
+            elapsed_s=time.monotonic() - self.begun,
             steps_per_s=steps_per_s,
             model_share=self.model_share,
             steps=steps,
-            games=int(self._supervisor.shared.slots["games"].sum()),
-            recorded_rows=self._tally.rows,
-            mean_score=self._tally.mean_score,
-            reach=self._tally.reach,
-            session_rows=self._recording.open_rows,
+            games=int(self.supervisor.shared.slots["games"].sum()),
+            recorded_rows=self.tally.rows,
+            mean_score=self.tally.mean_score,
+            reach=self.tally.reach,
+            session_rows=self.recording.open_rows,
             rotate_steps=config.rotate_steps,
             sessions=sessions,
             free_bytes=free,
             workers=len(workers),
             workers_ready=ready,
             can_record=ready == len(workers) and room,
-            workers_overdue=self._watch.overdue,
+            workers_overdue=self.watch.overdue,
             rows_waiting=sum(worker.waiting_rows or 0 for worker in workers),
-            sessions_pending=self._recording.sessions_pending,
+            sessions_pending=self.recording.sessions_pending,
             disk_full_s=self._disk_full_s(config, free, steps_per_s),
-            by_highest_tile=self._tally.by_highest_tile,
+            by_highest_tile=self.tally.by_highest_tile,
             counts=msgspec.structs.replace(
                 self.counts,
                 sessions=sessions,
                 pauses=dict(self.counts.pauses),
                 paused_s=self._paused_so_far_s,
-                workers_silent=self._watch.ended,
+                workers_silent=self.watch.ended,
             ),
             games_dropped=games_dropped,
             rotation=rotation,
         )
 
     def _disk_full_s(self, config: RecorderConfig, free: int | None, steps_per_s: float) -> float | None:
-        bytes_per_s = steps_per_s * self._recording.row_bytes / config.sample_rate
+        bytes_per_s = steps_per_s * self.recording.row_bytes / config.sample_rate
         if free is None or bytes_per_s <= 0:
             return None
         return max(free - config.min_free_mb * MEGABYTE, 0) / bytes_per_s

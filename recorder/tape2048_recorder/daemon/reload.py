@@ -7,6 +7,7 @@ change. A file that is unreadable or invalid changes nothing.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderCon
     return after, changed, [name for name in differ if name not in LIVE]
 
 
+@dataclasses.dataclass(eq=False)
 class Reload:
     """Reads the settings again on request, at most once a second.
 
@@ -68,25 +70,19 @@ class Reload:
         changed: called with the settings after the reload.
     """
 
-    def __init__(
-        self,
-        load: Callable[[], RecorderConfig],
-        reporter: Reporter,
-        *,
-        around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        changed: Callable[[RecorderConfig], None] = lambda _: None,
-    ) -> None:
-        self._load = load
-        self._reporter = reporter
-        self._around = around
-        self._changed = changed
+    load: Callable[[], RecorderConfig]
+    reporter: Reporter
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    changed: Callable[[RecorderConfig], None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._asked = False
         self._next = float("-inf")
 
     def ask(self, *, ending: bool = False) -> None:
         """Request a reload; a recorder that is ``ending`` refuses it."""
         if ending:
-            self._reporter.event("warning", "reload: nothing is changed: the recorder is ending")
+            self.reporter.event("warning", "reload: nothing is changed: the recorder is ending")
         else:
             self._asked = True
 
@@ -98,15 +94,15 @@ class Reload:
         """Read the settings; return those in force from now on."""
         self._asked = False
         self._next = time.monotonic() + INTERVAL_S
-        with self._around():
+        with self.around():
             try:
-                wanted = self._load()
+                wanted = self.load()
             except TapeError as error:
                 hint = "" if error.hint is None else f" ({error.hint})"
-                self._reporter.event("error", f"reload: nothing is changed: {error}{hint}")
+                self.reporter.event("error", f"reload: nothing is changed: {error}{hint}")
                 return running
             after, changed, refused = merged(running, wanted)
-            self._changed(after)
+            self.changed(after)
             self._say(running, wanted, changed, refused)
         return after
 
@@ -119,9 +115,9 @@ class Reload:
             return settings[name].show(getattr(config, name))
 
         for name in refused:
-            self._reporter.event(
+            self.reporter.event(
                 "warning",
                 f"reload: {name} stays {shown(name, running)}; {shown(name, wanted)} needs a restart",
             )
         said = ", ".join(f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed)
-        self._reporter.event("info", f"reload: {said or 'nothing that may change now has changed'}")
+        self.reporter.event("info", f"reload: {said or 'nothing that may change now has changed'}")

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -93,15 +93,9 @@ class Worker:
         self.unconfirmed = None
 
 
-class Exit(NamedTuple):
-    """A process's exit status as ``subprocess`` gives it; ``str`` describes it."""
-
-    code: int
-
-    def __str__(self) -> str:
-        if self.code < 0:
-            return f"killed by {signal.Signals(-self.code).name}"
-        return f"exit status {self.code}"
+def exit_text(code: int) -> str:
+    """Describe a process's exit status, as ``subprocess`` gives it."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 class Supervisor:
@@ -201,8 +195,8 @@ class Supervisor:
         worker.said_bye = False
         worker.last_error = None
 
-    def reap(self, worker: Worker) -> Exit:
-        """Kill and reap a process whose socket has closed."""
+    def reap(self, worker: Worker) -> str:
+        """Kill and reap a process whose socket has closed; return how it ended."""
         assert worker.process is not None
         assert worker.channel is not None
         if worker.said_bye:
@@ -214,7 +208,7 @@ class Supervisor:
         worker.process = None
         worker.channel = None
         worker.forget_work()
-        return Exit(code)
+        return exit_text(code)
 
     def schedule_restart(self, worker: Worker, now: float) -> None:
         """Count a death, and set the time of the restart."""

@@ -13,6 +13,7 @@ continues with the last good weights.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -74,6 +75,7 @@ class _Generation(NamedTuple):
     name: str
 
 
+@dataclasses.dataclass(eq=False)
 class LiveWeights:
     """The checkpoints of one recorder's life.
 
@@ -89,20 +91,13 @@ class LiveWeights:
         StorageError: the first one cannot be copied.
     """
 
-    def __init__(
-        self,
-        model_dir: Path,
-        pattern: str,
-        keep_dir: Path,
-        *,
-        reporter: Reporter,
-        offer: Callable[[int], None],
-    ) -> None:
-        self._model_dir = model_dir
-        self._pattern = pattern
-        self._keep_dir = keep_dir
-        self._reporter = reporter
-        self._offer = offer
+    model_dir: Path
+    pattern: str
+    keep_dir: Path
+    reporter: Reporter
+    offer: Callable[[int], None]
+
+    def __post_init__(self) -> None:
         self._next_poll = 0.0
         self._trouble: str | None = None
         self._generations: dict[int, _Generation] = {}
@@ -110,22 +105,22 @@ class LiveWeights:
         self._refused: set[int] = set()
         self._seen: Seen | None = None  # at the last poll
         self._taken: Seen | None = None  # the newest that was copied, good or not
-        shutil.rmtree(keep_dir, ignore_errors=True)
+        shutil.rmtree(self.keep_dir, ignore_errors=True)
         self._begin()
 
     def _begin(self) -> None:
         try:
-            first = newest_checkpoint(self._model_dir, self._pattern)
+            first = newest_checkpoint(self.model_dir, self.pattern)
         except OSError as error:
             raise ModelDirError(
                 f"found no directory that can be read ({error.strerror}), expected one with checkpoints",
-                path=self._model_dir,
+                path=self.model_dir,
                 hint="name another model_dir, or start the recorder after the trainer's first checkpoint",
             ) from error
         if first is None:
             raise ModelDirError(
-                f"found no checkpoint ({self._pattern}), expected one to begin with",
-                path=self._model_dir,
+                f"found no checkpoint ({self.pattern}), expected one to begin with",
+                path=self.model_dir,
                 hint="set model_files to the checkpoints' names, or wait for the trainer's first one",
             )
         try:
@@ -155,7 +150,7 @@ class LiveWeights:
         """Note a worker's player; return a text where it differs from others' of the same generation."""
         if self._sha256 and generation not in self._sha256:
             name = self._generations[generation].name
-            self._reporter.event("info", f"{name} is loaded: games that begin now are played by it")
+            self.reporter.event("info", f"{name} is loaded: games that begin now are played by it")
         known = self._sha256.setdefault(generation, player_sha256)
         if known == player_sha256:
             return None
@@ -168,9 +163,9 @@ class LiveWeights:
             return self.on_ready(message.generation, message.player_sha256)
         if message.generation not in self._refused:
             self._refused.add(message.generation)
-            self._reporter.event(
+            self.reporter.event(
                 "warning",
-                f"{self._model_dir / name} cannot be used: {message.error}; recording goes on with "
+                f"{self.model_dir / name} cannot be used: {message.error}; recording continues with "
                 f"{self._generations[self.current.generation].name}",
             )
         return None
@@ -195,34 +190,34 @@ class LiveWeights:
             return
         self._next_poll = now + POLL_S
         try:
-            seen = newest_checkpoint(self._model_dir, self._pattern)
+            seen = newest_checkpoint(self.model_dir, self.pattern)
             settled = seen is not None and seen == self._seen and seen != self._taken
             self._seen = seen
             if seen is None:
-                self._complain(f"{self._model_dir} holds no checkpoint ({self._pattern}) any more")
+                self._complain(f"{self.model_dir} holds no checkpoint ({self.pattern}) any more")
                 return
             if settled:
                 self._take(seen)
         except OSError as error:
-            self._complain(f"{error.filename or self._model_dir}: {error.strerror or error}")
+            self._complain(f"{error.filename or self.model_dir}: {error.strerror or error}")
             return
         if self._trouble is not None:
             self._trouble = None
-            self._reporter.event("info", f"checkpoints of {self._model_dir} can be taken again")
+            self.reporter.event("info", f"checkpoints of {self.model_dir} can be taken again")
         self._forget(oldest)
 
     def _complain(self, what: str) -> None:
         if self._trouble is None:
             name = self._generations[self.current.generation].name
-            self._reporter.event("warning", f"{what}; recording goes on with {name}")
+            self.reporter.event("warning", f"{what}; recording continues with {name}")
         self._trouble = what
 
     def _take(self, seen: Seen) -> None:
         """Copy a checkpoint, and offer it if its bytes are new."""
         number = max(self._generations, default=0) + 1
-        self._keep_dir.mkdir(mode=0o700, exist_ok=True)
+        self.keep_dir.mkdir(mode=0o700, exist_ok=True)
         name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text
-        copy = self._keep_dir / f"{number}-{name}"
+        copy = self.keep_dir / f"{number}-{name}"
         try:
             digest = _copy(seen.path, copy)
         except OSError:
@@ -233,7 +228,7 @@ class LiveWeights:
             copy.unlink()
             return
         self._generations[number] = _Generation(Weights(number, str(copy), digest), name)
-        self._offer(number)
+        self.offer(number)
 
     def _forget(self, oldest: int) -> None:
         """Forget generations that no worker plays or will load, and remove their copies."""
@@ -247,7 +242,7 @@ class LiveWeights:
 
     def close(self) -> None:
         """Remove the copies."""
-        shutil.rmtree(self._keep_dir, ignore_errors=True)
+        shutil.rmtree(self.keep_dir, ignore_errors=True)
 
 
 def _copy(source: Path, target: Path) -> str:

@@ -145,7 +145,7 @@ class NoRoom(msgspec.Struct, tag=True):
 
 
 class Weights(msgspec.Struct, tag=True):
-    """The weights to play: a file that nobody changes, and its hash."""
+    """The weights to play: an immutable file, and its hash."""
 
     generation: int
     path: str

@@ -1,7 +1,7 @@
 """Shared memory of daemon and workers: commands one way, progress the other.
 
-It is an anonymous memory file, inherited by descriptor. Each word has one writer and nobody waits on any of
-them, so a process that dies at any point leaves nothing locked; the kernel frees the memory with the last
+It is an anonymous memory file, inherited by descriptor. Each word has one writer and no process waits on any
+of them, so a process that dies at any point leaves nothing locked; the kernel frees the memory with the last
 process that maps it, so nothing stays in ``/dev/shm``.
 """
 

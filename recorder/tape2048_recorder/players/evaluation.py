@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tape2048.base.resources import ram_available
 from tape2048.errors import ConfigError
-from tape2048_recorder.game import REACH_TILES
+from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import own

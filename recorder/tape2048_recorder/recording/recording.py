@@ -7,6 +7,7 @@ that are still being written, and then goes to the publisher.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import time
@@ -42,6 +43,7 @@ DISK_FULL = "the disk is full"
 DISK_SLOW = "the disk is slow"
 
 
+@dataclasses.dataclass(eq=False)
 class Recording:
     """Reserves row ranges, confirms blocks, rotates.
 
@@ -53,19 +55,13 @@ class Recording:
             own; there is one generation where weights do not change.
     """
 
-    def __init__(
-        self,
-        out_dir: Path,
-        config: RecorderConfig,
-        make_facts: Callable[[str], Facts],
-        *,
-        for_weights: Callable[[Facts, int], Facts] | None = None,
-    ) -> None:
-        self._for_weights = for_weights
-        self._out_dir = out_dir
-        self._config = config
-        self._make_facts = make_facts
-        self.row_bytes = step_dtype(record_action=config.record_action).itemsize
+    out_dir: Path
+    config: RecorderConfig
+    make_facts: Callable[[str], Facts]
+    for_weights: Callable[[Facts, int], Facts] | None = None
+
+    def __post_init__(self) -> None:
+        self.row_bytes = step_dtype(record_action=self.config.record_action).itemsize
         self._bytes_published = 0
         self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
@@ -77,7 +73,7 @@ class Recording:
         self._publishing: list[PartialSession] = []  # at the publisher
         self._retry_at = 0.0
         self._failure: str | None = None
-        self.publisher = Publisher(out_dir)
+        self.publisher = Publisher(self.out_dir)
 
     def begin(self, generation: int = 0) -> None:
         """Note the start of the play that the next session will hold, unless it is noted already."""
@@ -86,7 +82,7 @@ class Recording:
 
     def reconfigure(self, config: RecorderConfig) -> None:
         """Apply these settings (rotation, and the space to leave free)."""
-        self._config = config
+        self.config = config
 
     # Blocks.
 
@@ -96,15 +92,15 @@ class Recording:
             return self._failure
         if self.sessions_pending >= BACKLOG_MAX:
             return f"{DISK_SLOW}: closed sessions wait to be published"
-        needed = (rows + self._rows_being_written) * self.row_bytes + self._config.min_free_mb * MEGABYTE
+        needed = (rows + self._rows_being_written) * self.row_bytes + self.config.min_free_mb * MEGABYTE
         try:
             free = self.free_bytes()
         except OSError as error:
-            return f"{self._out_dir}: {error.strerror}"
+            return f"{self.out_dir}: {error.strerror}"
         if free < needed:
             return (
-                f"{DISK_FULL}: {free // MEGABYTE} MB are free in {self._out_dir}, "
-                f"{-(-needed // MEGABYTE)} MB are needed (min_free_mb = {self._config.min_free_mb})"
+                f"{DISK_FULL}: {free // MEGABYTE} MB are free in {self.out_dir}, "
+                f"{-(-needed // MEGABYTE)} MB are needed (min_free_mb = {self.config.min_free_mb})"
             )
         return None
 
@@ -118,11 +114,11 @@ class Recording:
         if session is None:
             self._serial += 1
             self.begin(generation)
-            facts = self._make_facts(self._began[generation][1])
-            if self._for_weights is not None:
-                facts = self._for_weights(facts, generation)
+            facts = self.make_facts(self._began[generation][1])
+            if self.for_weights is not None:
+                facts = self.for_weights(facts, generation)
             try:
-                session = PartialSession(self._out_dir, facts, self._serial)
+                session = PartialSession(self.out_dir, facts, self._serial)
             except StorageError as error:
                 self._fail(str(error))
                 raise
@@ -185,7 +181,7 @@ class Recording:
         self._submit_closing()
 
     def _is_due(self, session: PartialSession, began: float) -> bool:
-        config = self._config
+        config = self.config
         old = config.rotate_s is not None and time.monotonic() - began >= config.rotate_s
         return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
@@ -250,13 +246,13 @@ class Recording:
         The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met: other processes
         remove sessions (``tape2048 prune``) or publish there too.
         """
-        if self._config.max_disk_mb is None:
+        if self.config.max_disk_mb is None:
             return 0
-        if now < self._recount_at and self._size_bytes < self._config.max_disk_mb * MEGABYTE:
+        if now < self._recount_at and self._size_bytes < self.config.max_disk_mb * MEGABYTE:
             return self._size_bytes
         self._recount_at = now + RECOUNT_S
         with contextlib.suppress(OSError):  # the directory is gone: the next write reports it
-            found = [path for path in self._out_dir.iterdir() if SESSION_NAME.match(path.name)]
+            found = [path for path in self.out_dir.iterdir() if SESSION_NAME.match(path.name)]
             self._counted = {path.name for path in found}
             self._bytes_published = sum(map(_bytes_of, found))
         return self._size_bytes
@@ -279,7 +275,7 @@ class Recording:
         Raises:
             OSError: the directory is gone.
         """
-        stat = os.statvfs(self._out_dir)
+        stat = os.statvfs(self.out_dir)
         return stat.f_bavail * stat.f_frsize
 
 

@@ -126,7 +126,7 @@ class Running:
                 raise ControlError(
                     f"the recorder has not rotated within {patience_s:g} s",
                     path=self._out_dir,
-                    hint="`tape2048 status` shows what it does; the request stands",
+                    hint="`tape2048 status` shows what it does; the request remains",
                 )
         if rotation.error is not None:
             raise RecorderError(f"the session could not be published: {rotation.error}", path=self._out_dir)

@@ -184,7 +184,7 @@ class _Served:
         except (OSError, OverflowError) as error:
             transient = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _TRANSIENT
             raise (RecorderError if transient else ConfigError)(
-                f"metrics_listen: found {address!r}, where nobody can listen "
+                f"metrics_listen: found {address!r}, which cannot be listened on "
                 f"({getattr(error, 'strerror', None) or error})",
                 hint='name a free port of an address of this machine, or set it to "off"',
             ) from error

@@ -8,14 +8,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048.session.labels import REACH_TILES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Level = Literal["info", "warning", "error"]
 State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]
-
-#: The tiles whose reach rates are reported.
-REACH_TILES = (2048, 4096, 8192, 16384, 32768)
 
 
 class Tally:

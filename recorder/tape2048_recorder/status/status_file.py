@@ -216,7 +216,7 @@ def judge(snapshot: Snapshot) -> Verdict:
     """Derive the present state from a snapshot."""
     process, status = snapshot.process, snapshot.status
     is_there = process.is_there
-    # While the process lives, its monotonic clock is ours too, and nobody sets that clock.
+    # While the process lives, its monotonic clock is ours too, and cannot be set.
     age_s = time.monotonic() - snapshot.monotonic_s if is_there else time.time() - snapshot.written_at
     age_s = max(age_s, 0.0)
     why = f" ({status.why})" if status.why else ""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: The tiles that a critic predicts by default.
 DEFAULT_THRESHOLDS = (8192, 16384, 32768)
+#: The tiles whose reach (the share of games that made one) is reported.
+REACH_TILES = (2048, 4096, 8192, 16384, 32768)
 
 
 def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:

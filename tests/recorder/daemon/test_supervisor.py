@@ -14,7 +14,7 @@ import pytest
 from tests.sdk.builders import open_files
 
 from tape2048_recorder.config.schema import RecorderConfig
-from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Exit, Supervisor
+from tape2048_recorder.daemon.supervisor import BACKOFF_FIRST_S, BACKOFF_MAX_S, Supervisor, exit_text
 from tape2048_recorder.ipc.protocol import Channel, Range, Weights
 from tape2048_recorder.ipc.shared import DRAIN, LOADS, PLAY
 from tape2048_recorder.recorder import _worker_spec
@@ -99,7 +99,7 @@ def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
     assert how["env"]["OMP_NUM_THREADS"] == "1"
     supervisor.kill_all()
     worker.ready, worker.range, worker.waiting_rows = True, Range(1, "x", 0), 5
-    assert str(supervisor.reap(worker)) == "killed by SIGKILL"
+    assert supervisor.reap(worker) == "killed by SIGKILL"
     assert (worker.ready, worker.range, worker.waiting_rows) == (False, None, None)
     assert (worker.alive, worker.channel, supervisor.pids) == (False, None, [])
     assert open_files() == before
@@ -114,7 +114,7 @@ def test_a_worker_does_not_begin_with_what_the_one_before_it_left(
 
 
 def test_how_a_process_ended_in_words() -> None:
-    assert [str(Exit(code)) for code in (0, 70, -signal.SIGABRT)] == [
+    assert [exit_text(code) for code in (0, 70, -signal.SIGABRT)] == [
         "exit status 0", "exit status 70", "killed by SIGABRT",
     ]  # fmt: skip
 

@@ -98,7 +98,7 @@ def test_what_is_refused_does_not_play_and_is_named_once(watch: Watch) -> None:
     for _ in range(2):
         watch.live.on_message(WeightsRefused(2, "half"))
     (event,) = watch.listener.messages("warning")
-    assert "b.st cannot be used: half; recording goes on with a.st" in event
+    assert "b.st cannot be used: half; recording continues with a.st" in event
     assert watch.current == b"a"
     watch.write("c.st", b"c", at=6)
     watch.look(2)
@@ -125,7 +125,7 @@ def test_a_directory_that_goes_away_is_named_once_and_its_copy_stays(watch: Watc
     watch.look(4)
     (event,) = watch.listener.messages("warning")
     assert str(watch.dir) in event
-    assert "goes on with a.st" in event
+    assert "continues with a.st" in event
     assert watch.current == b"a"
     watch.dir.mkdir(exist_ok=True)
     watch.write("b.st", b"b", at=5)

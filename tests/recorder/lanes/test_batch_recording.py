@@ -173,11 +173,11 @@ def test_newer_weights_play_the_games_that_begin_after_them(
     recorder.wait_for_event("b.json is loaded")
     write_checkpoint(model_dir, "half.json", '{"ke')
     event = recorder.wait_for_event("half.json cannot be used")
-    assert "goes on with b.json" in event
+    assert "continues with b.json" in event
     for path in model_dir.iterdir():
         path.unlink()
     model_dir.rmdir()
-    assert "goes on with b.json" in recorder.wait_for_event("models")
+    assert "continues with b.json" in recorder.wait_for_event("models")
     rows = recorder.wait_for_status(lambda status: True)["recorded_rows"]
     for pid in recorder.workers:
         os.kill(pid, 9)  # those that follow load the copy: the checkpoint is gone
@@ -241,7 +241,7 @@ def test_weights_that_end_whoever_loads_them_are_refused(
     )  # fmt: skip
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["games"] > 20)
     write_checkpoint(model_dir, "b.json", "{}")
-    assert "goes on with a.json" in recorder.wait_for_event("b.json cannot be used")
+    assert "continues with a.json" in recorder.wait_for_event("b.json cannot be used")
     games = recorder.wait_for_status(lambda status: True)["games"]
     recorder.wait_for_status(lambda status: status["games"] > games + 100)
     write_checkpoint(model_dir, "c.json", '{"key": 3}')

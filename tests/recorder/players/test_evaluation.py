@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tape2048_recorder.game import REACH_TILES, rng
+from tape2048.session.labels import REACH_TILES
+from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.players import evaluation, registry
 from tape2048_recorder.players.evaluation import Evaluation, evaluate, wilson

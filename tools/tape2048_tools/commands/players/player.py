@@ -115,7 +115,7 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
 
 
 def _table(found: dict[str, Evaluation]) -> Table:
-    from tape2048_recorder.players.evaluation import REACH_TILES
+    from tape2048.session.labels import REACH_TILES
 
     made = table(
         "player",
