@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-PATH = click.Path(path_type=Path)
+
+class _LatePath(click.Path):
+    """A path as :class:`pathlib.Path`, which is imported with the first one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Check a value and make it a path."""
+        from pathlib import Path
+
+        return Path(super().convert(value, param, ctx))
+
+
+PATH = _LatePath()
 
 #: Exit code of a command that did its work and found something wrong.
 EXIT_FINDINGS = 1
