@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ class _LatePath(click.Path):
         """Check a value and make it a path."""
         from pathlib import Path
 
-        return Path(super().convert(value, param, ctx))
+        return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
 PATH = _LatePath()
