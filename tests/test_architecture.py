@@ -180,6 +180,8 @@ def test_a_room_names_each_of_its_exports_in_a_line() -> None:
             exported = [str(found.name) for found in imports(source) if found.module.startswith(f"{module}.")]
             exported = [name for name in exported if name not in {"__version__", "lazy"}]
             assert sorted(re.findall(r"^- `(\w+)`: ", text, re.MULTILINE)) == sorted(exported), module
+            hidden = {name for name in exported if f"{module}.{name}" in modules()}
+            assert not hidden, f"{module}: once the module of this name is loaded, it hides the export"
 
 
 def test_heavy_packages_are_imported_where_they_are_needed() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import importlib
 import inspect
 import pickle
@@ -62,12 +63,19 @@ def test_without_its_package_a_module_names_the_extra(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_name_that_is_exported_exists_and_is_documented(name: str) -> None:
+    """A function has an example and names its arguments; so has a class, unless it only holds results."""
     module = importlib.import_module(name)
     assert module.__doc__
     for exported in getattr(module, "__all__", ()):
         value = getattr(module, exported)
-        if callable(value) and getattr(value, "__module__", "").startswith("tape2048"):
-            assert value.__doc__, exported
+        value = getattr(value, "py_func", value)  # a kernel's function
+        if not callable(value):
+            continue
+        text = inspect.getdoc(value) or ""
+        holds = inspect.isclass(value) and issubclass(value, tuple | enum.Enum)
+        assert ">>> " in text or (holds and text), exported
+        if inspect.isfunction(value) and len(inspect.signature(value).parameters) > 1:
+            assert "Args:" in text, exported
 
 
 def test_keywords_that_are_passed_on_are_those_that_are_taken() -> None:

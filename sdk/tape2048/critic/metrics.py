@@ -131,7 +131,7 @@ def ranking(
         >>> ranking(*rows, RunBootstrap(3, replicates=0).weights).auroc
         array([1.])
     """
-    from tape2048.critic.ranking import LANES, rank_weighted
+    from tape2048.critic.rank_kernel import LANES, rank_weighted
 
     values, labels, owners = _checked(scores, labels, runs, weights)
     if order is None:

@@ -168,8 +168,9 @@ def run_bytes(run: Run) -> list[bytes]:
         FieldError: a value does not fit its field, or a move is above 3.
 
     Example:
+        >>> from pathlib import Path
         >>> from tape2048.runs import read_run, run_bytes
-        >>> b"".join(run_bytes(read_run("runs/golden.a2run"))) == open("runs/golden.a2run", "rb").read()
+        >>> b"".join(run_bytes(read_run("runs/golden.a2run"))) == Path("runs/golden.a2run").read_bytes()
         True
     """
     meta = run.meta
