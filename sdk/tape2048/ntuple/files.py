@@ -85,8 +85,8 @@ def load_network(name: str) -> Network:
 
     Example:
         >>> from tape2048.ntuple import load_network
-        >>> load_network("fast").layout.tuples
-        ((0, 1, 2, 3, 4), (4, 5, 6, 7, 8))
+        >>> load_network("fast").layout.tuples[0]
+        (0, 1, 2, 3)
     """
     return read_network(_mapped(name), name)
 

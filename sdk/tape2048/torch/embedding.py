@@ -135,10 +135,10 @@ def embed_session(
         StorageError: the operating system refused something.
 
     Example:
-        >>> from tape2048 import sessions
+        >>> from tape2048 import Session, sessions
         >>> from tape2048.torch import embed_session
         >>> from tape2048.torch.tower import open_tower
-        >>> embed_session(sessions("selfplay")[0], open_tower("critic/best")).status
+        >>> embed_session(Session.open(sessions("selfplay")[0]), open_tower("critic/best")).status
         'made'
     """
     index, count = share
