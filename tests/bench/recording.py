@@ -226,7 +226,7 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
         confirm(self, worker)
         if block is not None and worker.unconfirmed is None and self._phase == "recording":
             stamps.note(self, worker, block.rows, deleting.cpu_s)
-            if stamps.enough(seconds, len(self._supervisor.workers)):
+            if stamps.enough(seconds, len(self.supervisor.workers)):
                 self.stop("measured for long enough")
 
     Daemon._confirm = stamped  # type: ignore[method-assign]
