@@ -36,7 +36,8 @@ def test_a_file_named_after_its_source(tape: Tape, root: Path, elsewhere: Path, 
     path = elsewhere / f"{root.name}.rows.{format_}"
     assert outcome.code == 0
     assert outcome.out.startswith(f"{path.name}: 300 rows, ")
-    assert outcome.err == ""
+    # Progress appears only where the machine is slow.
+    assert all(" info writing " in line for line in outcome.err.splitlines())
     assert path.stat().st_size > 1000
     document = tape("export", root, "--format", format_, "--runs", "--json").json
     assert document == {
