@@ -1,4 +1,4 @@
-"""Settings of a critic's training, as one frozen Struct.
+"""Settings of the training of critics, as frozen Structs.
 
 Each field has its meaning and the reason for its default; the command line, its help and
 ``config/critic.example.toml`` are generated from them. This module does not need torch.
@@ -25,14 +25,8 @@ _FREE = frozenset(
 _LEARNING_RATE_MAX = 1e30
 
 
-class CriticConfig(Settings, frozen=True, kw_only=True):
-    """The settings of a training; see the module.
-
-    Example:
-        >>> from tape2048.critic import CriticConfig
-        >>> CriticConfig(thresholds="2048 4096", epochs=3).tiles
-        (2048, 4096)
-    """
+class LearningConfig(Settings, frozen=True, kw_only=True):
+    """The settings that all kinds of critics share: games, tiles, split."""
 
     data: Annotated[
         str,
@@ -52,11 +46,11 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
             why="in the current directory; a training that was stopped there is resumed",
         ),
     ] = "critic"
-    use_embeddings: Annotated[
+    mixed_players: Annotated[
         bool,
         about(
-            "learn a head alone, on the sessions' embeddings; else tower and head together, on tokens",
-            why="embeddings need `tape2048 embed` first",
+            "learn from games of several players together",
+            why="a probability is that of one player's games: another one gets further, or less far",
         ),
     ] = False
     thresholds: Annotated[
@@ -77,6 +71,60 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     split_salt: Annotated[
         str, about("another text makes another split", why="the same split as elsewhere")
     ] = ""
+    seed: Annotated[
+        int,
+        about(
+            "decides first parameters, order and chance",
+            why="a training can be repeated",
+            le=2**63 - 1,
+            ge=0,
+        ),
+    ] = 1
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Thresholds as numbers."""
+        return tuple(int(tile) for tile in self.thresholds.split())
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Shares of the split's parts, by name; a share of 0 makes no part."""
+        rest = round(1 - self.val_share - self.test_share, 9)
+        shares = {"train": rest, "val": self.val_share, "test": self.test_share}
+        return {name: share for name, share in shares.items() if share > 0 or name != "test"}
+
+    def check(self) -> None:
+        """Raise ConfigError for settings that are valid one by one and contradict each other."""
+        try:
+            tiles = check_thresholds(self.tiles).tolist()
+        except ValueError as error:
+            raise ConfigError(f"thresholds: {error}") from error
+        if tiles != sorted(tiles):
+            raise ConfigError(f"thresholds: found {self.thresholds}, expected ascending tiles")
+        if not (self.val_share > 0 and self.fractions["train"] > 0):
+            raise ConfigError(
+                f"val_share: found {self.val_share} beside test_share {self.test_share}, "
+                "expected a part for validation and a part for training",
+                hint="early stopping and the choice of the best critic need games outside the training part",
+            )
+
+
+class CriticConfig(LearningConfig, frozen=True, kw_only=True):
+    """The settings of a training; see the module.
+
+    Example:
+        >>> from tape2048.critic import CriticConfig
+        >>> CriticConfig(thresholds="2048 4096", epochs=3).tiles
+        (2048, 4096)
+    """
+
+    use_embeddings: Annotated[
+        bool,
+        about(
+            "learn a head alone, on the sessions' embeddings; else tower and head together, on tokens",
+            why="embeddings need `tape2048 embed` first",
+        ),
+    ] = False
     per_run: Annotated[
         Count | None,
         about(
@@ -184,10 +232,6 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
         Count,
         about("steps from one checkpoint to the next, beside one at each validation", why="a minute or two"),
     ] = 200
-    seed: Annotated[
-        int,
-        about("decides parameters, order and dropout", why="a training can be repeated", le=2**63 - 1, ge=0),
-    ] = 1
     device: Annotated[
         str,
         about(
@@ -237,18 +281,6 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     ] = ""
 
     @property
-    def tiles(self) -> tuple[int, ...]:
-        """Thresholds as numbers."""
-        return tuple(int(tile) for tile in self.thresholds.split())
-
-    @property
-    def fractions(self) -> dict[str, float]:
-        """Shares of the split's parts, by name; a share of 0 makes no part."""
-        rest = round(1 - self.val_share - self.test_share, 9)
-        shares = {"train": rest, "val": self.val_share, "test": self.test_share}
-        return {name: share for name, share in shares.items() if share > 0 or name != "test"}
-
-    @property
     def weights(self) -> tuple[float, ...] | None:
         """Numbers of ``pos_weight``; None for ``none`` and ``dataset``."""
         if self.pos_weight in {"none", "dataset"}:
@@ -257,18 +289,7 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise ConfigError for settings that are valid one by one and contradict each other."""
-        try:
-            tiles = check_thresholds(self.tiles).tolist()
-        except ValueError as error:
-            raise ConfigError(f"thresholds: {error}") from error
-        if tiles != sorted(tiles):
-            raise ConfigError(f"thresholds: found {self.thresholds}, expected ascending tiles")
-        if not (self.val_share > 0 and self.fractions["train"] > 0):
-            raise ConfigError(
-                f"val_share: found {self.val_share} beside test_share {self.test_share}, "
-                "expected a part for validation and a part for training",
-                hint="early stopping and the choice of the best critic need games outside the training part",
-            )
+        super().check()
         if self.tower_dim % self.tower_heads:
             raise ConfigError(
                 f"tower_dim: found {self.tower_dim}, expected a multiple of tower_heads ({self.tower_heads})"

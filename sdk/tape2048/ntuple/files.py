@@ -114,7 +114,8 @@ def _mapped(name: str) -> memoryview:
         raise ConfigError(f"the network cannot be read: {error.strerror or error}", path=path) from error
 
 
-def _expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
+def expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
+    """Return the bytes of a file that may be compressed with xz; FormatError if they are damaged."""
     if bytes(data[: len(_XZ_MAGIC)]) != _XZ_MAGIC:
         return data
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_MAX)
@@ -142,7 +143,7 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
     # Imported here, so that a network's path can be checked without loading the compiler.
     from tape2048.ntuple.network import Network
 
-    arrays, texts = decode(_expanded(data, path), path)
+    arrays, texts = decode(expanded(data, path), path)
     if texts.get("format") != FORMAT:
         raise NetworkError(
             f"found the format {texts.get('format')!r}, expected {FORMAT!r}",
@@ -230,14 +231,14 @@ def save_network(
     }
     parts: Iterable[bytes | memoryview] = list(encode({**arrays, "scales": network.scales}, texts))
     if compress and sum(len(part) for part in parts) < EXPANDED_BYTES_MAX:
-        parts = _compressed(parts, 6 if network.table.nbytes <= _LARGE_BYTES else 1, interrupted)
+        parts = compressed(parts, 6 if network.table.nbytes <= _LARGE_BYTES else 1, interrupted)
     with publishing_file(path, replace=True) as file:
         file.writelines(parts)
         return file.tell()
 
 
-def _compressed(
-    parts: Iterable[bytes | memoryview], preset: int, interrupted: Callable[[], bool]
+def compressed(
+    parts: Iterable[bytes | memoryview], preset: int, interrupted: Callable[[], bool] = lambda: False
 ) -> Iterator[bytes]:
     """Compress part by part with xz: joined first, they would be in memory twice."""
     filters = [{**_FILTER, "preset": preset}]

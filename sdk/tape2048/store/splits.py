@@ -44,7 +44,8 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = ""
     """Hash the identity of each run with a salt: ``u64[R]``, uniform; raise TypeError unless it is text."""
     if not isinstance(salt, str):
         raise TypeError(f"salt={salt!r}; expected text")
-    keys = np.array([_player_key(session, salt) for session in sessions], np.uint64)
+    players = [session.meta.get("player_sha256") for session in sessions]
+    keys = np.array([_player_key(sha if isinstance(sha, str) else "", salt) for sha in players], np.uint64)
     # Twice: seeds are often consecutive, and the keys of two salts may be close.
     hashed: NDArray[np.uint64] = mix64(mix64(runs["seed"] + keys[runs["session"]]))
     return hashed
@@ -54,8 +55,19 @@ def assign(
     runs: NDArray[np.void], sessions: Sequence[Session], shares: Sequence[float], salt: str = ""
 ) -> NDArray[np.int64]:
     """Return the part of each run, as an index into the shares: ``i64[R]``; see the module."""
+    return _parts_of(run_hash(runs, sessions, salt), shares)
+
+
+def parts_of_seeds(
+    seeds: NDArray[np.uint64], player_sha256: str, shares: Sequence[float], salt: str = ""
+) -> NDArray[np.int64]:
+    """Return the part of each game of one player, as :func:`assign` does once it is recorded: ``i64[R]``."""
+    return _parts_of(mix64(mix64(seeds + np.uint64(_player_key(player_sha256, salt)))), shares)
+
+
+def _parts_of(hashes: NDArray[np.uint64], shares: Sequence[float]) -> NDArray[np.int64]:
     # A double holds the upper 53 bits exactly.
-    position = (run_hash(runs, sessions, salt) >> np.uint64(11)).astype(np.float64) / 2**53
+    position = (hashes >> np.uint64(11)).astype(np.float64) / 2**53
     ends = np.cumsum(np.asarray(shares, np.float64))
     ends[-1] = 1.0
     return np.searchsorted(ends, position, "right")
@@ -72,7 +84,6 @@ def explain_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
     )
 
 
-def _player_key(session: Session, salt: str) -> int:
-    player = session.meta.get("player_sha256")
-    text = "\0".join(("tape2048 split 1", salt, player if isinstance(player, str) else ""))
+def _player_key(player_sha256: str, salt: str) -> int:
+    text = "\0".join(("tape2048 split 1", salt, player_sha256))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

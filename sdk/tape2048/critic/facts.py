@@ -1,0 +1,100 @@
+"""Facts of a critic: what it predicts, whose games it learned from, and which of them it never saw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tape2048.base.text import counted
+from tape2048.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tape2048.store.view import View
+
+
+class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The split by runs: ``corpus.split(salt=salt, **fractions)`` gives the same parts again."""
+
+    fractions: dict[str, float]
+    salt: str = ""
+
+
+class PlayedBy(msgspec.Struct, frozen=True):
+    """A player whose games are in a corpus.
+
+    Attributes:
+        name: with its parameters, as its sessions say; empty where they do not.
+        sha256: of the player; empty in sessions without it, which are taken for one player's.
+        games: number of its games.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.critic.facts import players_of
+        >>> [(player.name, player.games) for player in players_of(Corpus.open("selfplay"))]
+        [('greedy', 200)]
+    """
+
+    name: str
+    sha256: str
+    games: int
+
+    def __str__(self) -> str:
+        named = self.name or "a player without a name"
+        known = f"SHA-256 {self.sha256[:16]}..." if self.sha256 else "no SHA-256"
+        return f"{named} ({known}; {counted(self.games, 'game')})"
+
+
+class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that all kinds of critics state."""
+
+    thresholds: list[int]  # tiles, in the order of the probabilities
+    corpus_hash: str = ""  # `Corpus.identity` of all rows before the split
+    where: str = ""  # the condition that selected the runs; empty for none
+    split: SplitInfo  # the split of the runs
+    players: list[PlayedBy] = []  # whose games it learned from: it judges these players
+    seed: int = 0  # of the training
+    step: int = 0  # number of steps of the training before these parameters
+    metrics: dict[str, Any] = {}  # on the validation part, at this step
+    training: dict[str, Any] = {}  # the training's configuration
+
+
+def players_of(corpus: View) -> list[PlayedBy]:
+    """Return the players of a corpus's games, the one with the most games first."""
+    games = np.bincount(corpus.runs["session"], minlength=len(corpus.sessions))
+    found: dict[str, PlayedBy] = {}
+    for session, count in zip(corpus.sessions, games.tolist(), strict=True):
+        if count:
+            sha256 = session.meta.get("player_sha256")
+            key = sha256 if isinstance(sha256, str) else ""
+            name = found[key].name if key in found else _named(session.meta)
+            before = found[key].games if key in found else 0
+            found[key] = PlayedBy(name, key, before + count)
+    return sorted(found.values(), key=lambda player: -player.games)
+
+
+def _named(meta: dict[str, Any]) -> str:
+    name, args = meta.get("player"), meta.get("config", {}).get("player_args")
+    if not isinstance(name, str):
+        return ""
+    given = ",".join(f"{key}={value}" for key, value in args.items()) if isinstance(args, dict) else ""
+    return f"{name}:{given}" if given else name
+
+
+def check_one_player(players: Sequence[PlayedBy], *, mixed: bool) -> None:
+    """Raise ConfigError for games of several players, unless they are wanted together (``mixed``)."""
+    if len(players) > 1 and not mixed:
+        raise ConfigError(
+            f"found games of {len(players)} players: {'; '.join(map(str, players))}",
+            hint="a critic judges one player: name its sessions (--data, --where), or learn from all "
+            "together with --mixed-players",
+        )
+
+
+def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]:
+    """Return the players that a critic does not judge; none for a critic that does not say whom it judges."""
+    judged = {player.sha256 for player in facts.players}
+    return [player for player in players if judged and player.sha256 not in judged]

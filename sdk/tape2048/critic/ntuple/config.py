@@ -1,0 +1,117 @@
+"""Settings of the training of an n-tuple critic, and its presets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tape2048.base.resources import available_cores
+from tape2048.critic.config import LearningConfig
+from tape2048.errors import ConfigError
+from tape2048.ntuple.layout import Layout
+from tape2048.settings.fields import Count, Positive, Share, about
+
+#: The highest tile on a board: two of them do not merge.
+_TILE_MAX = 32768
+
+
+class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
+    """The settings of a training by temporal differences.
+
+    Example:
+        >>> from tape2048.critic.ntuple import NTupleCriticConfig
+        >>> NTupleCriticConfig(stages="8192").layout.stage_count
+        2
+    """
+
+    tuples: Annotated[
+        str,
+        about(
+            "the tuples: cells as hexadecimal digits, row-major, 0 top left; each counts in 8 symmetries",
+            why="four 5-tuples; with 6 cells, 15,000 games visit an entry too seldom",
+            form="groups of 4 to 6 digits, separated by a space",
+            pattern=r"^[0-9a-fA-F]{4,6}( [0-9a-fA-F]{4,6})*$",
+        ),
+    ] = "01234 45678 01245 45689"
+    stages: Annotated[
+        str,
+        about(
+            "the highest tiles at which a new stage, with its own tables, begins",
+            why="the same pattern means more where large tiles are there already",
+            form="tiles in ascending order, separated by a space",
+            pattern=r"^([0-9]{1,5}( [0-9]{1,5})*)?$",
+        ),
+    ] = "4096 8192 16384"
+    stride: Annotated[
+        Count,
+        about(
+            "learn from each row whose distance from its game's last one is a multiple of this",
+            why="neighbouring boards are almost the same, and half a byte a row stays in memory",
+        ),
+    ] = 16
+    decay: Annotated[
+        Share,
+        about(
+            "lambda of the lambda-return, from one row that is learned from to the next",
+            why="0.8 and 0.95 learned less from as many games",
+        ),
+    ] = 0.9
+    learning_rate: Annotated[
+        Positive,
+        about(
+            "step of a weight at its first row; AdaGrad divides it by the root of the squared errors so far",
+            why="0.03 learned slower, 0.2 no faster",
+        ),
+    ] = 0.1
+    epochs: Annotated[
+        Count,
+        about("passes over the games; the rate falls to 0 over them", why="more than 12 gave little"),
+    ] = 12
+    patience: Annotated[
+        Count | None,
+        about(
+            "end after so many validations in a row without a lower loss",
+            why="a falling rate ends by itself",
+            none="off",
+        ),
+    ] = None
+    threads: Annotated[
+        int,
+        about(
+            "threads that learn into the same tables, without locks; 0: one for each core",
+            why="one is reproducible; several learn as much from a row",
+            ge=0,
+            le=256,
+        ),
+    ] = 0
+    checkpoint_s: Annotated[
+        Positive, about("seconds from one checkpoint to the next", why="the most that a crash costs")
+    ] = 300.0
+    weight_step: Annotated[
+        Positive,
+        about("the unit of a stored weight, in logits", why="finer ones are no better, and larger files"),
+    ] = 1 / 32
+    prune_below: Annotated[
+        float,
+        about(
+            "leave out weights that moved by less squared error than this; 0: none",
+            why="they are of boards that hardly any game visits, and half of the file",
+            ge=0,
+        ),
+    ] = 0.0
+
+    @property
+    def layout(self) -> Layout:
+        """The tuples and stages; ConfigError for invalid ones."""
+        return Layout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
+
+    @property
+    def thread_count(self) -> int:
+        """``threads``, or for 0 the number of available cores."""
+        return self.threads or available_cores()
+
+    def check(self) -> None:
+        """Raise ConfigError for settings that are valid one by one and contradict each other."""
+        super().check()
+        if self.tiles[-1] > _TILE_MAX:
+            raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {_TILE_MAX}")
+        _ = self.layout

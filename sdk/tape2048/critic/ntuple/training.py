@@ -1,0 +1,307 @@
+"""Training of an n-tuple critic by temporal differences, in a directory.
+
+::
+
+    <dir>/
+        checkpoint.safetensors   state for resumption; replaced atomically
+        metrics.jsonl            a line for each pass over the games
+        best.critic              the critic with the lowest loss on the validation part
+
+With one thread, a training that was stopped and resumed gives the same critic to the last bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tape2048.base.resources import ram_available
+from tape2048.critic.facts import SplitInfo
+from tape2048.critic.ntuple.critic import Critic, NTupleFacts, predict_all, tables_of, width_of
+from tape2048.critic.ntuple.kernel import learn, new_scratch
+from tape2048.errors import CheckpointError, ConfigError, TrainingError
+from tape2048.io.durable import publishing_file, storage_errors
+from tape2048.io.safetensors import decode, encode, map_file
+from tape2048.io.training_directory import TrainingDirectory, check_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tape2048.critic.ntuple.config import NTupleCriticConfig
+    from tape2048.critic.ntuple.games import Games, GameSource
+    from tape2048.io.training_directory import TrainingView
+
+CHECKPOINT_FORMAT = "tape2048 n-tuple critic checkpoint 1"
+BEST = "best.critic"
+
+#: Games that each thread learns from between two looks at the clock and at ``stop``: a fifth of a second.
+_ROUND_GAMES = 256
+
+#: Settings that do not decide what a training learns: they may change when it is resumed.
+_FREE = {"data", "out", "threads", "checkpoint_s", "weight_step", "prune_below"}
+
+
+class NTupleProgress(NamedTuple):
+    """State of a training."""
+
+    epoch: int  # complete passes
+    epochs: int
+    games: int  # games learned from, in all passes
+    games_in_all: int
+    rows: int  # rows learned from
+    rows_per_s: float  # of this process
+    loss: float | None  # of the last validation: mean log loss over rows and tiles
+    best_loss: float | None
+
+
+class TrainedNTuple(NamedTuple):
+    """The end of a training."""
+
+    progress: NTupleProgress
+    done: bool  # False: stopped, to be resumed
+    early: bool  # whether it ended since validations no longer improved
+    best: Path | None  # the best critic's file
+
+
+class _State(msgspec.Struct):
+    """Counters in a checkpoint."""
+
+    epoch: int = 0
+    chunk: int = 0  # piece of the games within the epoch
+    position: int = 0  # games of the piece that are done
+    games: int = 0
+    rows: int = 0
+    loss: float | None = None
+    best_loss: float | None = None
+    best_epoch: int = 0
+
+
+class _Trainer:
+    def __init__(self, config: NTupleCriticConfig, source: GameSource) -> None:
+        self.config = config
+        self.source = source
+        self.layout = config.layout
+        width = width_of(list(config.tiles))
+        needed, free = self.layout.entries * 8 * width, ram_available()
+        if needed > free:
+            raise ConfigError(
+                f"found tuples, stages and tiles that need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are "
+                "free",
+                hint="fewer stages, or tuples of fewer cells (a cell less is a sixteenth)",
+            )
+        self.records = np.zeros((self.layout.entries, 2 * width), np.float32)
+        self.tables = tables_of(self.layout, list(config.tiles), self.records)
+        self.scratches = [new_scratch(self.tables) for _ in range(config.thread_count)]
+        self.state = _State()
+        self.begun, self.rows_before = time.monotonic(), 0
+
+    @property
+    def width(self) -> int:
+        return len(self.tables.exponents)
+
+    def progress(self) -> NTupleProgress:
+        state, elapsed = self.state, time.monotonic() - self.begun
+        return NTupleProgress(
+            state.epoch,
+            self.config.epochs,
+            state.games,
+            self.config.epochs * self.source.train_games,
+            state.rows,
+            (state.rows - self.rows_before) / max(elapsed, 1e-9),
+            state.loss,
+            state.best_loss,
+        )
+
+    @property
+    def stalled(self) -> bool:
+        """Whether as many validations as ``patience`` have not improved."""
+        patience = self.config.patience
+        return patience is not None and self.state.epoch - self.state.best_epoch >= patience
+
+    def learn_epoch(self, tick: Callable[[], bool]) -> bool:
+        """Go on to the end of the pass; return False if ``tick``, called after each round, asked to stop."""
+        state, config = self.state, self.config
+        in_all = config.epochs * self.source.train_games
+        size = _ROUND_GAMES * config.thread_count
+        chunks = itertools.islice(enumerate(self.source.chunks()), state.chunk, None)
+        with ThreadPoolExecutor(config.thread_count, "critic") as pool:
+            for number, games in chunks:
+                order = np.random.default_rng([config.seed, state.epoch, number]).permutation(len(games))
+                while state.position < len(games):
+                    chosen = order[state.position : state.position + size]
+                    learner = self._learner(games, config.learning_rate * (1 - state.games / in_all))
+                    shares = np.array_split(chosen, config.thread_count)
+                    state.rows += sum(pool.map(learner, shares, self.scratches))
+                    state.position += len(chosen)
+                    state.games += len(chosen)
+                    if not tick() and state.position < len(games):
+                        return False
+                state.chunk, state.position = number + 1, 0
+        state.epoch, state.chunk = state.epoch + 1, 0
+        return True
+
+    def _learner(self, games: Games, rate: float) -> Callable[[Any, Any], int]:
+        def piece(order: npt.NDArray[np.int64], scratch: Any) -> int:
+            return int(learn(self.tables, *games, order, self.config.decay, rate, scratch))
+
+        return piece
+
+    def validate(self) -> float:
+        """Return the mean log loss over the rows of the validation part and the tiles."""
+        games, tiles = self.source.val, len(self.config.tiles)
+        found = predict_all(self.tables, 1.0, games.boards, tiles, self.config.thread_count).astype(float)
+        truth = games.highest[:, None] >= [tile.bit_length() - 1 for tile in self.config.tiles]
+        p = np.where(np.repeat(truth, np.diff(games.starts), axis=0), found, 1 - found)
+        return float(-np.log(np.maximum(p, 1e-7)).mean())
+
+    def critic(self) -> Critic:
+        """Return the critic so far, in its stored precision."""
+        config, width = self.config, self.width
+        limit = np.iinfo(np.int16).max
+        weights = np.empty((self.layout.entries, width), np.int16)
+        for first in range(0, len(weights), 1 << 18):
+            part = slice(first, first + (1 << 18))
+            units = np.clip(np.rint(self.records[part, :width] / config.weight_step), -limit, limit)
+            weights[part] = np.where(self.records[part, width:] < config.prune_below, 0, units)
+        facts = NTupleFacts(
+            thresholds=list(config.tiles),
+            corpus_hash=self.source.identity,
+            where=config.where,
+            split=SplitInfo(fractions=config.fractions, salt=config.split_salt),
+            players=self.source.players,
+            seed=config.seed,
+            step=self.state.games,
+            metrics={"loss": self.state.loss},
+            training={"kind": "ntuple", **msgspec.to_builtins(config)},
+        )
+        return Critic(facts, self.layout, weights, config.weight_step)
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint: the records that have learned, and their places."""
+        used = np.flatnonzero(self.records[:, self.width :].any(axis=1))
+        texts = {
+            "format": CHECKPOINT_FORMAT,
+            "config": msgspec.json.encode(self.config).decode(),
+            "corpus": self.source.identity,
+            "state": msgspec.json.encode(self.state).decode(),
+        }
+        arrays = {"places": used.astype(np.uint64), "records": self.records[used]}
+        with publishing_file(path, replace=True) as file:
+            file.writelines(encode(arrays, texts))
+
+    def restore(self, path: Path) -> None:
+        """Go on from a checkpoint; raise CheckpointError for one of another training."""
+        with storage_errors(path, "reading a checkpoint"):
+            data = map_file(path, "a checkpoint")
+        arrays, texts = decode(data, str(path))
+        if texts.get("format") != CHECKPOINT_FORMAT:
+            raise CheckpointError(
+                f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}", path=path
+            )
+        try:
+            saved = msgspec.json.decode(texts.get("config", ""), type=dict[str, Any])
+            self.state = msgspec.json.decode(texts.get("state", ""), type=_State)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise CheckpointError(f"its table does not describe a checkpoint: {error}", path=path) from error
+        found = {"games": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in _FREE}}
+        mine = msgspec.to_builtins(self.config)
+        expected = {"games": self.source.identity, **{k: v for k, v in mine.items() if k not in _FREE}}
+        hint = "resume with its settings and games, or start over with another --out"
+        check_same(found, expected, path, CheckpointError, hint)
+        places, records = arrays.get("places"), arrays.get("records")
+        if (
+            places is None
+            or records is None
+            or records.dtype != np.float32
+            or records.shape != (len(places), 2 * self.width)
+            or (len(places) and places.max() >= len(self.records))
+        ):
+            raise CheckpointError("its records are missing, or of another shape", path=path)
+        self.records[places] = records
+        self.rows_before = self.state.rows
+
+
+def train_ntuple_critic(
+    config: NTupleCriticConfig,
+    source: GameSource,
+    directory: Path,
+    view: TrainingView[NTupleProgress],
+    stop: Callable[[], bool] = lambda: False,
+) -> TrainedNTuple:
+    """Train an n-tuple critic in a directory, or go on with the training there.
+
+    Args:
+        config: the settings.
+        source: the games, from :func:`tape2048.critic.ntuple.corpus_games`.
+        directory: for the files; see the module.
+        view: shows progress and events.
+        stop: asked several times a second; True writes a checkpoint and ends.
+
+    Raises:
+        AlreadyRunningError: another training runs there.
+        CheckpointError: the directory has the checkpoint of another training, or a damaged one.
+        TrainingError: all games of the training part are of one kind for every tile.
+        ConfigError: too little memory.
+        StorageError: a write failed; earlier files are intact.
+    """
+    _tell_kinds(config, source, view)
+    files = TrainingDirectory(directory, "games")
+    with files.locked():
+        trainer = _Trainer(config, source)
+        if files.has_checkpoint():
+            trainer.restore(files.checkpoint)
+            view.event(f"going on from {trainer.state.games:,} games ({files.checkpoint})")
+        files.cut_metrics(trainer.state.games)
+        due = time.monotonic() + config.checkpoint_s
+        state, best = trainer.state, directory / BEST
+
+        def tick() -> bool:
+            nonlocal due
+            view.progress(trainer.progress())
+            if time.monotonic() >= due:
+                trainer.save(files.checkpoint)
+                due = time.monotonic() + config.checkpoint_s
+            return not stop()
+
+        while state.epoch < config.epochs and not trainer.stalled:
+            if not trainer.learn_epoch(tick):
+                trainer.save(files.checkpoint)
+                return TrainedNTuple(trainer.progress(), False, False, _existing(best))
+            state.loss = trainer.validate()
+            if state.best_loss is None or state.loss < state.best_loss:
+                state.best_loss, state.best_epoch = state.loss, state.epoch
+                trainer.critic().save(best, preset=0)
+            files.append_metrics(trainer.progress()._asdict(), view.event)
+            view.progress(trainer.progress())
+            trainer.save(files.checkpoint)
+        view.event("compressing the critic")
+        Critic.load(best).save(best)
+    return TrainedNTuple(trainer.progress(), True, state.epoch < config.epochs, best)
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.exists() else None
+
+
+def _tell_kinds(config: NTupleCriticConfig, source: GameSource, view: TrainingView[NTupleProgress]) -> None:
+    """Report tiles that all games or none reached; raise TrainingError if there is no other."""
+    games = len(source.highest)
+    reached = [int((source.highest >= tile.bit_length() - 1).sum()) for tile in config.tiles]
+    told = [
+        f"{tile:,} was reached by {'none' if count == 0 else 'all'} of {games:,} games"
+        for tile, count in zip(config.tiles, reached, strict=True)
+        if count in {0, games}
+    ]
+    if len(told) == len(reached):
+        raise TrainingError(
+            f"nothing can be learned: {'; '.join(told)}", hint="other tiles (--thresholds), or more games"
+        )
+    for one in told:
+        view.event(f"{one}: its probability says no more than that")
