@@ -109,6 +109,8 @@ class Batches:
 
             - ``tokens``: exponents of the board, ``u8[B, 16]``;
             - ``labels``: whether the game reached each threshold, ``[B, T]`` of ``label_dtype``;
+            - ``weight``: rows of the corpus that the row stands for, ``f32[B]``: with a cap, the rows of its
+              run in the corpus / those drawn in an epoch; without one, 1;
             - ``row``: number of the row in the corpus, ``i64[B]``;
             - ``run``: ordinal of the run in ``corpus.runs``, ``u32[B]``;
             - ``step``: ``step_idx``, ``u32[B]``;
@@ -183,7 +185,8 @@ class Batches:
         self.source = source
         self.corpus: View
         if isinstance(source, CappedView):
-            self.corpus, cap = source.corpus, Cap(make_guide(source.starts), evenly=source.spread == "even")
+            evenly = source.spread == "even"
+            self.corpus, cap = source.corpus, Cap(make_guide(source.starts), evenly, source.weights)
         else:
             self.corpus, cap = source, NO_CAP
         self.shuffle = bool(shuffle)

@@ -21,6 +21,7 @@ LabelDtype: TypeAlias = Literal["bool", "float32"]
 #: Dtype of the fields that have the same shape in all batches: a value, or for ``tokens`` 16, in each row.
 _PLAIN = {
     "tokens": np.uint8,
+    "weight": np.float32,
     "row": np.int64,
     "run": np.uint32,
     "step": np.uint32,
@@ -31,7 +32,7 @@ _PLAIN = {
 }
 
 #: The names of all fields of a batch.
-FIELDS = ("tokens", "labels", "row", "run", "step", "action", "legal", "move", "symmetry", "embeddings")
+FIELDS = (*_PLAIN, "labels", "embeddings")
 
 
 class Layout(NamedTuple):

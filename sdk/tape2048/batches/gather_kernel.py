@@ -57,6 +57,9 @@ U64 = np.uint64
 #: Sources of a batch's places: consecutive places, the epoch's permutation, or the caller's list.
 STRAIGHT, SHUFFLED, LISTED = U64(0), U64(1), U64(2)
 
+#: The bits of the float 1.
+_ONE = U64(0x3F800000)
+
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
 _ACTION = U64(STEP_DTYPE.itemsize)
 _EXPS_LAST = EXPS + U64(15)
@@ -100,7 +103,7 @@ def _wants(tables: Any, out: Any) -> Any:
     boards = of_board and tables.packed
     rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
     away = (rows and not (tables.line or tables.pool)) or (boards and not tables.board_line)
-    segments = away or out.run or out.segment
+    segments = away or out.run or out.segment or (out.weight and tables.weights)
     labels = out.flags or out.targets
     # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
     # too.
@@ -188,12 +191,11 @@ def _write_labels(chunk: Any, count: Any, tables: Any, target: Any) -> None:
 def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
     """Write a float32 for each threshold."""
     width = tables.threshold_count
-    one = U64(0x3F800000)
     for t in range(width):
         threshold = load8(tables.thresholds + t)
         for k in range(count):
             at = target + ((k * width + t) << U64(2))
-            store32_at(at, one if word(chunk.exponent, k) >= threshold else U64(0))
+            store32_at(at, _ONE if word(chunk.exponent, k) >= threshold else U64(0))
 
 
 @register_jitable
@@ -266,6 +268,10 @@ def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) ->
             store32_at(out.run + (at << U64(2)), run_of(tables, word(chunk.segment, k)))
         if out.segment:
             store32_at(out.segment + (at << U64(2)), word(chunk.segment, k))
+        if out.weight:
+            weights = tables.weights
+            weight = load32(weights + (word(chunk.segment, k) << U64(2))) if weights else _ONE
+            store32_at(out.weight + (at << U64(2)), weight)
 
 
 @register_jitable
@@ -281,7 +287,7 @@ def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
         _write_targets(chunk, count, tables, out.targets + first * tables.threshold_count * U64(4))
     if out.records:
         _write_records(chunk, count, tables.row_bytes, out.records + first * tables.row_bytes)
-    if out.row or out.base or out.run or out.segment:
+    if out.row or out.base or out.run or out.segment or out.weight:
         _write_numbers(chunk, count, first, tables, out)
     if out.legal:
         _write_legal(chunk, count, key, tables.packed, out.legal + first)

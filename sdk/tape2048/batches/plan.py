@@ -27,10 +27,12 @@ class Cap(NamedTuple):
     Attributes:
         guide: over the capped numbers of the runs' rows.
         evenly: draw at equal distances, not one random row of each of equal stretches.
+        weights: rows of the view that a drawn row of each run stands for, ``f32[R]``.
     """
 
     guide: Guide
     evenly: bool
+    weights: NDArray[np.float32]
 
 
 class Pool(NamedTuple):
@@ -47,16 +49,16 @@ class Pool(NamedTuple):
     shift: int
 
 
-NO_CAP = Cap(NO_GUIDE, evenly=False)
+NO_CAP = Cap(NO_GUIDE, evenly=False, weights=np.empty(0, np.float32))
 NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
 
 class Tables(
-    namedtuple(  # noqa: PYI024 - thirty entries of one type, u64
+    namedtuple(  # noqa: PYI024 - thirty-one entries of one type, u64
         "Tables",
         "limit entries starts shift line address packed board_line board run end rows row_bytes run_starts "
         "words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts pool_shift "
-        "pool_rows labels exponents thresholds threshold_count patterns",
+        "pool_rows labels exponents thresholds threshold_count patterns weights",
     )
 ):
     """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
@@ -65,7 +67,7 @@ class Tables(
     boards, whose addresses are in ``board`` or follow from ``board_line``. ``labels`` is the label guide (see
     :func:`make_label_guide`). ``exponents`` has the exponent of the highest tile of each segment, not of each
     run, so most batches need no run. ``patterns`` has a row's labels for each exponent, as the bytes of a
-    word; 0 if they do not fit.
+    word; 0 if they do not fit. ``weights`` has the weight of each segment's rows, f32; 0 where all are 1.
     """
 
     __slots__ = ()
@@ -88,18 +90,18 @@ class Order(NamedTuple):
 
 
 class Outputs(
-    namedtuple(  # noqa: PYI024 - thirteen entries of one type, u64
+    namedtuple(  # noqa: PYI024 - fourteen entries of one type, u64
         "Outputs",
-        "records tokens flags targets row run step action legal move symmetry segment base",
-        defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        "records tokens flags targets weight row run step action legal move symmetry segment base",
+        defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     )
 ):
     """The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
 
     For a batch of B rows: ``records`` u8[B, row_bytes], ``tokens`` u8[B, 16], ``flags`` bool[B, T] and
-    ``targets`` f32[B, T] (labels), ``row`` i64[B] (number in the view, after its cap), ``run`` and
-    ``step`` u32[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u32[B] and ``base``
-    i64[B] (number in the map).
+    ``targets`` f32[B, T] (labels), ``weight`` f32[B], ``row`` i64[B] (number in the view, after its cap),
+    ``run`` and ``step`` u32[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u32[B]
+    and ``base`` i64[B] (number in the map).
     """
 
     __slots__ = ()
@@ -152,6 +154,7 @@ class Plan:
         packed = len(rows.board) > 0 and len(pool.rows) == 0
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
         patterns = _label_patterns(thresholds)
+        weights = cap.weights[rows.run] if len(cap.guide.entries) else cap.weights
         tables = Tables(
             limit=numbers[-1],
             entries=address_of(rows.guide.entries),
@@ -183,9 +186,10 @@ class Plan:
             thresholds=address_of(thresholds),
             threshold_count=len(thresholds),
             patterns=address_of(patterns),
+            weights=address_of(weights),
         )
         self.words = np.array(tables, np.uint64)
         is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
         line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
         self.line = line if is_line else None
-        self._kept = (rows, by_segment, labels, thresholds, patterns, cap, pool)
+        self._kept = (rows, by_segment, labels, thresholds, patterns, weights, cap, pool)

@@ -57,16 +57,22 @@ def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArr
     return score
 
 
-def calibrate(scores: NDArray[Any], labels: NDArray[np.bool_], of: NDArray[Any]) -> NDArray[np.float64]:
+def calibrate(
+    scores: NDArray[Any],
+    labels: NDArray[np.bool_],
+    of: NDArray[Any],
+    weights: NDArray[np.floating[Any]] | None = None,
+) -> NDArray[np.float64]:
     """Turn scores into probabilities by isotonic regression (Zadrozny and Elkan 2002).
 
     Args:
         scores: of training rows, ``[n]``.
         labels: of training rows, ``bool[n]``.
         of: the scores to turn into probabilities, ``[m]``.
+        weights: of training rows, ``[n]``; None: 1 each.
 
     Returns:
-        ``f64[m]``. A constant score gives the share of true labels in training.
+        ``f64[m]``. A constant score gives the weighted share of true labels in training.
 
     Raises:
         MissingPackageError: scikit-learn is not installed.
@@ -79,6 +85,6 @@ def calibrate(scores: NDArray[Any], labels: NDArray[np.bool_], of: NDArray[Any])
             hint="pip install 'tape2048[critic]'",
         ) from error
     fitted = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
-    fitted.fit(scores.astype(np.float64), labels.astype(np.float64))
+    fitted.fit(scores.astype(np.float64), labels.astype(np.float64), sample_weight=weights)
     probabilities: NDArray[np.float64] = fitted.predict(of.astype(np.float64))
     return probabilities

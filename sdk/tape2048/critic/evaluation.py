@@ -1,15 +1,18 @@
 """Evaluation of a critic by stage of the game and threshold, beside baselines, with intervals by game.
 
 **Stages.** A critic scores boards of games in progress, so a stage must depend on the past alone. By default
-``early``, ``middle`` and ``late`` are thirds of the sample's rows by move number. (The share of the game's
+``early``, ``middle`` and ``late`` are thirds of all rows by move number. (The share of the game's
 length, ``by="progress"``, depends on the future: in its last tenth a game is about to be lost. Within one
 highest tile, ``by="tile"``, the baseline of that name has no information.) Two stages are always present:
 ``all`` rows, and ``undecided``, the rows whose board does not have the tile yet; the labels of the other
 rows are known from the board.
 
-**Rows.** Training draws a limited number of rows of each game, and probabilities are calibrated for such
-rows: if all rows counted, long games, which reach the tile more often, would count more. So the evaluation
-draws rows in the same way.
+**Rows.** The question is what becomes of a position, wherever it occurs: at each board, the share of games
+that go on from it to the tile. All rows of all games answer it. Of a capped sample (``per_run``), each row
+counts for ``length / rows drawn`` rows of its game, in every metric, in the prevalence, and where baselines
+are calibrated. Without these weights, a position of a short game would count more than the same position of a
+long one, and at any board games that soon end would be too many: labels, and the probabilities of a critic
+that learned from them, would be too low.
 """
 
 from __future__ import annotations
@@ -84,13 +87,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     rows_positive: int  # rows of games that reached the tile
     runs: int  # games with rows in the stage
     runs_positive: int  # the games of these that reached the tile
+    prevalence: float | None  # weighted share of positive rows; None where there are no rows
     note: str | None = None  # why metrics are missing; None where none are
     scores: dict[str, Scores] = {}
-
-    @property
-    def prevalence(self) -> float:
-        """Share of positive rows; NaN where there are none."""
-        return self.rows_positive / self.rows if self.rows else float("nan")
 
 
 class ReliabilityBin(msgspec.Struct, frozen=True):
@@ -116,6 +115,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         stages: in order.
         predictors: names, the critic first.
         rows: number of rows in the sample.
+        rows_in_all: number of rows that these stand for.
         runs: number of runs in the sample.
         per_run: maximum number of rows of a game; None: all.
         replicates: of the bootstrap.
@@ -136,6 +136,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[Stage]
     predictors: list[str]
     rows: int
+    rows_in_all: int
     runs: int
     per_run: int | None
     replicates: int
@@ -170,7 +171,7 @@ def evaluate(
             score and ECE.
         baselines: by name, beside the prevalence and the highest tile.
         by: the kind of stages; see the module.
-        per_run: maximum number of rows of each game, >= 1, drawn as in training; None: all.
+        per_run: maximum number of rows of each game, >= 1, weighted; None: all.
         replicates: of the bootstrap by run; 0: no intervals.
         seed: decides rows and replicates, >= 0.
         workers: threads; None: one for each core.
@@ -216,6 +217,7 @@ def evaluate(
         )  # fmt: skip
         calibrated = _calibrated(sample, learned, tiles)
     weights = RunBootstrap(len(sample.highest), replicates, seed).weights
+    weights *= sample.weights[:, None]
     stages = list(_stages(sample, by))
     evaluator = _Evaluator(sample, tiles, _predictors(sample, tiles, calibrated), weights)
     jobs = [(stage, at) for stage in stages for at in range(len(tiles))]
@@ -228,6 +230,7 @@ def evaluate(
         stages=[stage for stage, _ in stages],
         predictors=list(evaluator.predictors),
         rows=len(sample.runs),
+        rows_in_all=len(corpus),
         runs=len(np.unique(sample.runs)),
         per_run=per_run,
         replicates=replicates,
@@ -243,7 +246,7 @@ def evaluate(
 def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
     yield Stage(ALL, "all rows"), np.ones(len(sample.runs), np.bool_)
     if by == "moves":
-        yield from _thirds(sample.steps)
+        yield from _thirds(sample)
     elif by == "progress":
         ends = np.array([1 / 3, 2 / 3])
         third = np.searchsorted(ends, sample.steps / sample.lengths[sample.runs], "right")
@@ -255,8 +258,10 @@ def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
     yield Stage(UNDECIDED, "rows whose board does not have the tile yet"), None
 
 
-def _thirds(steps: NDArray[np.uint32]) -> Iterator[_Stage]:
-    first, second = np.quantile(steps, [1 / 3, 2 / 3], method="inverted_cdf").astype(np.int64).tolist()
+def _thirds(sample: Sample) -> Iterator[_Stage]:
+    steps = sample.steps
+    ends = np.quantile(steps, [1 / 3, 2 / 3], method="inverted_cdf", weights=sample.row_weights)
+    first, second = ends.astype(np.int64).tolist()
     last = int(steps.max())
     bounds = {"early": (0, first), "middle": (first + 1, second), "late": (second + 1, last)}
     for name, (low, high) in bounds.items():
@@ -294,7 +299,10 @@ def _predictors(
 def _calibrated(sample: Sample, learned: Sample, tiles: Sequence[int]) -> dict[str, NDArray[np.float64]]:
     labels = learned.labels(tiles)[learned.runs]
     return {
-        name: np.stack([calibrate(learned.baselines[name], column, scores) for column in labels.T], axis=1)
+        name: np.stack(
+            [calibrate(learned.baselines[name], column, scores, learned.row_weights) for column in labels.T],
+            axis=1,
+        )
         for name, scores in sample.baselines.items()
     }
 
@@ -347,6 +355,9 @@ class _Evaluator(NamedTuple):
             rows_positive=int(labels[chosen].sum()),
             runs=len(runs),
             runs_positive=positive,
+            prevalence=float(np.average(labels[chosen], weights=sample.row_weights[chosen]))
+            if len(runs)
+            else None,
             note=_note(len(runs), positive),
             scores=scores,
         )

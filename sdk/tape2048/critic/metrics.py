@@ -8,6 +8,10 @@ replacement, and each row counts as often as its run was drawn. The interval end
 quantiles of the replicates. All metrics, stages and predictors use the same draws, so the replicates'
 differences between two predictors give a paired interval.
 
+**Capped samples.** All rows drawn of a run have one weight (``Capped.weights``), so it is a factor of the
+run's multiplicity: with ``RunBootstrap(...).weights * capped.weights[:, None]``, metrics are estimates of
+those of all rows.
+
 ===========  ====================================================================================
 AUROC        P(a true row scores higher than a false one), ties one half (Hanley and McNeil 1982)
 AUPRC        average precision: precision at each distinct score, weighted by the recall it gains
@@ -15,7 +19,7 @@ Brier score  mean of (p - y)^2 (Brier 1950)
 ECE          sum over bins of (share of rows) |mean p - share of true rows|
 ===========  ====================================================================================
 
-The calibration error has 15 bins of equally many rows; equal scores stay together. Bins of equal width (Guo
+The calibration error has 15 bins of equal weight; equal scores stay together. Bins of equal width (Guo
 et al., "On Calibration of Modern Neural Networks", 2017) would put nearly every row of a rare tile into the
 first one and hide errors there; bins of equal mass are also less biased (Nixon et al., "Measuring Calibration
 in Deep Learning", 2019; Roelofs et al., "Mitigating Bias in Calibration Error Estimation", 2022). Like every
@@ -199,9 +203,9 @@ class Bins(NamedTuple):
 def reliability(
     probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats, bins: int = CALIBRATION_BINS
 ) -> Bins:
-    """Compare predicted with observed shares in bins of equally many rows.
+    """Compare predicted with observed shares in bins of equal weight.
 
-    The bins' edges are those of the sample, for all weightings.
+    The bins' edges are those of the sample, the first weighting, for all weightings.
 
     Args:
         probabilities: ``[N]``; no NaN.
@@ -225,7 +229,9 @@ def reliability(
     if len(p) == 0:
         nothing = np.empty((0, weights.shape[1]))
         return Bins(np.empty(0, np.int64), nothing, nothing, nothing)
-    edges = np.unique(np.quantile(p, np.arange(1, bins) / bins, method="inverted_cdf"))
+    own = weights[owners, 0].astype(np.float64)
+    own = own if own.any() else np.ones(len(p))
+    edges = np.unique(np.quantile(p, np.arange(1, bins) / bins, method="inverted_cdf", weights=own))
     bin_of = np.searchsorted(edges, p, "left")  # up to and including an edge: equal ones stay together
     _, bin_of = np.unique(bin_of, return_inverse=True)
     count = int(bin_of.max()) + 1

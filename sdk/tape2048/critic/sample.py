@@ -45,6 +45,7 @@ class Sample(NamedTuple):
     runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
     highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
     lengths: NDArray[np.int64]  # moves of each run, `i64[R]`
+    weights: NDArray[np.float32]  # rows that a row of each run stands for, `f32[R]`
     steps: NDArray[np.uint32]  # move number of each row, `u32[N]`
     tiles: NDArray[np.uint8]  # exponent of the highest tile on the board, `u8[N]`
     probabilities: NDArray[np.float32]  # the critic's, `f32[N, T]`; `f32[N, 0]` without a critic
@@ -54,6 +55,11 @@ class Sample(NamedTuple):
         """Return ``bool[R, T]``: the tiles that each run reached."""
         reached: NDArray[np.bool_] = self.highest[:, None] >= np.asarray(thresholds)
         return reached
+
+    @property
+    def row_weights(self) -> NDArray[np.float64]:
+        """Rows that each row stands for: ``f64[N]``."""
+        return self.weights.astype(np.float64)[self.runs]
 
 
 def take_sample(
@@ -65,7 +71,7 @@ def take_sample(
     seed: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> Sample:
-    """Draw at most ``per_run`` rows of each run (None: all), as training does, and score them.
+    """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them.
 
     ``progress`` is called with the number of rows done and of all rows.
     """
@@ -97,6 +103,7 @@ def take_sample(
         runs,
         corpus.runs["highest_tile"].astype(np.int64),
         corpus.runs["steps"].astype(np.int64),
+        source.weights,
         steps,
         tiles,
         probabilities,

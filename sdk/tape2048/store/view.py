@@ -149,6 +149,11 @@ class View:
         part = "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<{type(self).__name__}: {named}{part}>"
 
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """Weight of a row of each run, 1: ``f32[R]``; see :attr:`CappedView.weights`."""
+        return np.ones(len(self.runs), np.float32)
+
     def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
         """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
         rows = self.rowmap
@@ -220,6 +225,16 @@ class CappedView:
         """First number of each run's rows of an epoch, then their number: ``i64[R + 1]``."""
         taken = np.minimum(self.corpus.row_counts, min(self.per_run, len(self.corpus)))
         return np.append(0, np.cumsum(taken))
+
+    @cached_property
+    def weights(self) -> NDArray[np.float32]:
+        """Rows of the view that a drawn row of each run stands for: ``f32[R]``, read-only.
+
+        The rows of the run in the view / those drawn in an epoch, since each is drawn with equal probability.
+        """
+        weights = (self.corpus.row_counts / np.maximum(np.diff(self.starts), 1)).astype(np.float32)
+        weights.flags.writeable = False
+        return weights
 
     @property
     def identity(self) -> str:

@@ -343,6 +343,62 @@ class TestCapped:
         assert repr(corpus.capped(1)) == "<Capped: 43 of 1,293 rows, at most 1 a run>"
 
 
+class TestWeight:
+    """A row of a capped sample stands for several rows of its run."""
+
+    @pytest.mark.parametrize("view", VIEWS)
+    def test_of_a_row_is_its_runs_rows_by_those_drawn(
+        self, corpus: Corpus, view: str, order: dict[str, Any]
+    ) -> None:
+        source = VIEWS[view](corpus)
+        rows = source.corpus if isinstance(source, Capped) else source
+        runs = len(rows.runs)
+        there = np.bincount(rows.fetch(slice(None), ("run",))["run"], minlength=runs)
+        batches = source.batches(97, seed=3, fields=("weight", "run", "tokens"), **order)
+        for _ in range(2):
+            served = [batch.copy() for batch in batches]
+            run = np.concatenate([batch["run"] for batch in served])
+            weight = np.concatenate([batch["weight"] for batch in served])
+            assert weight.dtype == np.float32
+            drawn = np.bincount(run, minlength=runs)
+            np.testing.assert_array_equal(weight, (there[run] / drawn[run]).astype(np.float32))
+            assert weight.sum(dtype=np.float64) == pytest.approx(len(rows), rel=1e-6)
+            np.testing.assert_array_equal(source.weights[run], weight)
+        if rows is source:
+            assert (weight == 1).all()
+            assert (rows.fetch(slice(0, 9), ("weight",))["weight"] == 1).all()
+
+    @settings(max_examples=15)
+    @given(
+        first=st.integers(0, 20),
+        rows=st.integers(4, 60),
+        empties=st.sampled_from([None, (6, 13)]),
+        per_run=st.integers(1, 12),
+        spread=st.sampled_from(["stratified", "even"]),
+        seed=st.integers(0, 2**32),
+    )
+    def test_weighted_means_are_those_of_all_rows(
+        self, corpus: Corpus, *, first: int, rows: int, empties: Any, per_run: int, spread: Any, seed: int
+    ) -> None:
+        """Of labels, which are the game's, in every epoch; of what differs from row to row, on average."""
+        view = corpus.where("id % 5 <> 2").phase(steps=(first, first + rows), empties=empties)
+        fields = ("labels", "step", "weight")
+        every = view.fetch(slice(None), fields, thresholds=(2048, 8192))
+        epochs = 200
+        capped = view.capped(per_run, spread)
+        batches = capped.batches(4096, seed=seed, fields=fields, thresholds=(2048, 8192))
+        means = []
+        for _ in range(epochs):
+            (batch,) = (batch.copy() for batch in batches)
+            labels, steps = (
+                np.average(batch[name], axis=0, weights=batch["weight"]) for name in ("labels", "step")
+            )
+            np.testing.assert_allclose(labels, every["labels"].mean(axis=0), atol=1e-6)
+            means.append(steps)
+        spread_of_mean = np.std(means) / np.sqrt(epochs)
+        assert abs(np.mean(means) - every["step"].mean()) < 6 * spread_of_mean + 1e-4
+
+
 class TestState:
     @settings(max_examples=20)
     @given(st.integers(0, 40), st.integers(0, 40), st.sampled_from(sorted(ORDERS)))

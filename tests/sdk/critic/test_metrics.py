@@ -31,7 +31,10 @@ COLUMNS = (0, 1, 63, 64, 69)
 
 @st.composite
 def weighted_rows(draw: st.DrawFn) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]]:
-    """Scores with many ties, labels of both kinds by row, runs, and 70 weightings of these (two blocks)."""
+    """Scores with many ties, labels of both kinds by row, runs, and 70 weightings of these (two blocks).
+
+    A weighting is a multiplicity times the weight of the run's rows.
+    """
     count = draw(st.integers(2, 60))
     runs = draw(st.integers(1, 7))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -39,6 +42,7 @@ def weighted_rows(draw: st.DrawFn) -> tuple[NDArray[Any], NDArray[np.bool_], NDA
     labels = rng.random(count) < draw(st.sampled_from([0.1, 0.5, 0.9]))
     weights = rng.integers(0, draw(st.sampled_from([2, 4])), (runs, 70)).astype(np.float32)
     weights[:, 0] = 1
+    weights *= rng.integers(1, draw(st.sampled_from([2, 9])), (runs, 1))
     return scores, labels, rng.integers(0, runs, count), weights
 
 
@@ -89,8 +93,8 @@ def test_bins_are_those_of_the_definition(
     scores, labels, runs, weights = rows
     p = scores / max(1.0, float(scores.max()))
     found = reliability(p, labels, runs, weights, bins)
-    ordered = np.sort(p)
-    edges = sorted({ordered[max(0, -(-i * len(p) // bins) - 1)] for i in range(1, bins)})
+    ordered = np.repeat(np.sort(p), weights[runs, 0].astype(int)[np.argsort(p)])
+    edges = sorted({ordered[max(0, -(-i * len(ordered) // bins) - 1)] for i in range(1, bins)})
     members = [(p > low) & (p <= high) for low, high in zip([-np.inf, *edges], [*edges, np.inf], strict=True)]
     members = [chosen for chosen in members if chosen.any()]
     assert found.rows.tolist() == [int(chosen.sum()) for chosen in members]
@@ -100,6 +104,27 @@ def test_bins_are_those_of_the_definition(
             continue
         error = sum(abs((weight * (p - labels))[chosen].sum()) for chosen in members) / weight.sum()
         assert calibration_error(found)[column] == pytest.approx(error, abs=1e-9)
+
+
+@settings(max_examples=50)
+@given(weighted_rows(), st.integers(1, 20))
+def test_a_row_of_weight_w_is_w_rows(
+    rows: tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]], bins: int
+) -> None:
+    scores, labels, runs, weights = rows
+    p = scores / max(1.0, float(scores.max()))
+    once = np.ones((len(weights), 1), np.float32)
+    repeated = [np.repeat(each, weights[runs, 0].astype(int)) for each in (p, labels, runs)]
+    for metric in (
+        lambda *rows: ranking(*rows).auroc,
+        lambda *rows: ranking(*rows).average_precision,
+        brier_score,
+        lambda *rows: calibration_error(reliability(*rows, bins)),
+        lambda *rows: reliability(*rows, bins).observed[:, 0],
+        lambda *rows: reliability(*rows, bins).share[:, 0],
+    ):
+        found = metric(p, labels, runs, weights[:, :1])
+        np.testing.assert_allclose(found, metric(*repeated, once), atol=1e-12)
 
 
 @settings(max_examples=50)
@@ -128,10 +153,10 @@ def test_weights_are_converted_some_at_a_time(count: int) -> None:
     tracemalloc.stop()
     assert peak < 10_000 * 8 * (127 + 40)  # all of 300 columns would be more
     for column in range(count):
-        alone = weights[:, column : column + 1]
-        np.testing.assert_array_equal(found[0][column], brier_score(p, labels, runs, alone)[0])
+        alone = weights[:, [0, column]]  # the first one decides the bins
+        np.testing.assert_array_equal(found[0][column], brier_score(p, labels, runs, alone)[1])
         for bins, bin_ in zip(found[1][1:], reliability(p, labels, runs, alone, 3)[1:], strict=True):
-            np.testing.assert_array_equal(bins[:, column], bin_[:, 0])
+            np.testing.assert_array_equal(bins[:, column], bin_[:, 1])
 
 
 def test_replicates_draw_as_many_runs_and_the_first_column_is_the_sample() -> None:

@@ -129,7 +129,7 @@ def _stage_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
             f"{_text(one.stage)}<small>{_text(about[one.stage])}</small>",
             number(one.rows),
             runs_text(one),
-            share(one.prevalence) if one.rows else "-",
+            share(one.prevalence),
             *(_two_lines(one.scores[name].auroc if name in one.scores else None) for name in heads[4:]),
         ]
         for one in cells
@@ -208,10 +208,12 @@ def _reading(evaluation: Evaluation) -> str:
         "one of a game that did not; 0.5 is chance."
         "<li><strong>AUPRC</strong>: average precision; chance is the prevalence."
         "<li><strong>Brier</strong>: mean squared error of the probability; smaller is better."
-        "<li><strong>ECE</strong>: mean gap of predicted and observed shares over 15 bins of equally many "
-        "rows. It is above 0 even for perfect probabilities, the more so the fewer games there are."
+        "<li><strong>ECE</strong>: mean gap of predicted and observed shares over 15 bins of equal "
+        "weight. It is above 0 even for perfect probabilities, the more so the fewer games there are."
         f"<li><strong>Intervals</strong> hold 95% of {draws} replicates in which whole games were drawn: all "
         "rows of a game share its outcome, and intervals that count rows would be several times too narrow."
+        "<li><strong>Weights</strong>: where at most so many rows of each game are drawn, each counts for "
+        "length / rows drawn of its game, so that all figures are those of all positions."
         "<li><strong>Baselines</strong>: the prevalence; the highest tile on the board; the final score "
         "that the n-tuple player expects; probabilities by isotonic regression on training games."
         "</ul></section>"

@@ -28,8 +28,6 @@ _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
 def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
     """Return the whole examination as a document for JSON."""
     found: dict[str, Any] = msgspec.to_builtins(evaluation)
-    for made, one in zip(found["cells"], evaluation.cells, strict=True):
-        made["prevalence"] = one.prevalence
     return {**about, "evaluation": found}
 
 
@@ -40,8 +38,7 @@ def csv_text(evaluation: Evaluation) -> str:
     ends = [name for metric in METRICS for name in (metric, f"{metric}_low", f"{metric}_high")]
     writer.writerow(["stage", "threshold", "predictor", *_CSV_COUNTS, *ends, "note"])
     for one in evaluation.cells:
-        prevalence = one.prevalence if one.rows else None
-        counts = (one.rows, one.rows_positive, one.runs, one.runs_positive, prevalence)
+        counts = [getattr(one, name) for name in _CSV_COUNTS]
         for name, scores in one.scores.items() or [("", None)]:
             values: list[Any] = []
             for metric in METRICS:
@@ -54,7 +51,11 @@ def csv_text(evaluation: Evaluation) -> str:
 def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
     """Return the critic, the games and the intervals in words."""
     rows = f"{counted(evaluation.rows, 'row')} of {counted(evaluation.runs, 'game')}"
-    cap = "all of each" if evaluation.per_run is None else f"at most {number(evaluation.per_run)} of each"
+    cap = "all of each"
+    if evaluation.per_run is not None:
+        cap = (
+            f"at most {number(evaluation.per_run)} of each, weighted as all {number(evaluation.rows_in_all)}"
+        )
     where = f" where {about['where']}" if about["where"] else ""
     return {
         "critic": f"{about['critic']} ({about['kind']}, step {number(about['step'])}, "
@@ -94,7 +95,7 @@ def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
             one.stage,
             number(one.rows),
             runs_text(one),
-            share(one.prevalence) if one.rows else "-",
+            share(one.prevalence),
             *(_text(one, name, "auroc") for name in names),
             one.note or "",
         )
