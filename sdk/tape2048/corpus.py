@@ -390,6 +390,9 @@ class Capped(CappedView):
       one row of each is drawn;
     - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
 
+    A row then stands for m / K rows of its run (the field ``weight``): weighted means estimate those of all
+    rows. Unweighted ones would count a position of a short run for more than one of a long run.
+
     Both draw each row with probability K / m (``"even"``: the K m numbers ``i m + u`` hit each row K times;
     ``"stratified"``: the offset is uniform).
 
@@ -406,6 +409,10 @@ class Capped(CappedView):
     Example:
         >>> capped = Corpus.open("selfplay").capped(20)
         >>> len(capped) <= 20 * 200
+        True
+        >>> batch = next(iter(capped.batches(10_000, fields=("labels", "weight"), thresholds=(256,))))
+        >>> share = np.average(batch["labels"], axis=0, weights=batch["weight"])
+        >>> bool(np.isclose(share, capped.corpus.prevalence((256,))).all())
         True
     """
 

@@ -30,12 +30,20 @@ print(
     dict(zip(THRESHOLDS, corpus.prevalence(THRESHOLDS).tolist(), strict=True)),
 )
 
-# %% Two parts by game, and at most 128 positions of each game in an epoch
+# %% Two parts by game, and at most 128 positions of each game in an epoch, each with its weight
 parts = corpus.where("steps >= 20").split(train=0.8, val=0.2)
 train = parts["train"].capped(per_run=128)
 loader = CriticLoader(
-    train, 1024, seed=1, thresholds=THRESHOLDS, label_dtype="float32", augment="d4", prefetch=4
+    train,
+    1024,
+    seed=1,
+    fields=("tokens", "labels", "weight"),
+    thresholds=THRESHOLDS,
+    label_dtype="float32",
+    augment="d4",
+    prefetch=4,
 )
+mean_weight = len(parts["train"]) / len(train)
 print(train, "->", len(loader), "batches an epoch")
 
 # %% A critic as small as can be: a layer over the tiles' kinds
@@ -47,10 +55,10 @@ optimizer = torch.optim.Adam(critic.parameters(), lr=3e-3)
 weight = torch.from_numpy(parts["train"].pos_weight(THRESHOLDS)).float()
 
 
-def loss_of(tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Weighted cross-entropy of the critic's logits."""
+def loss_of(tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the critic's logits, weighted by row and by label."""
     logits = critic(one_hot(tokens.long(), 16).flatten(1).float())
-    return binary_cross_entropy_with_logits(logits, labels, pos_weight=weight)
+    return binary_cross_entropy_with_logits(logits, labels, weights[:, None], pos_weight=weight)
 
 
 # %% Some steps; the state is kept as a checkpoint would keep it
@@ -58,7 +66,7 @@ steps = 0
 state = loader.state_dict()
 while steps < STEPS:
     for batch in loader:
-        loss = loss_of(batch["tokens"], batch["labels"])
+        loss = loss_of(batch["tokens"], batch["labels"], batch["weight"] / mean_weight)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -68,12 +76,13 @@ while steps < STEPS:
             break
 
 # %% What it learned, on games it has never seen
-validation = parts["val"].fetch(slice(None), thresholds=THRESHOLDS, label_dtype="float32")
-tokens, labels = (torch.from_numpy(validation[name]) for name in ("tokens", "labels"))
+fields = ("tokens", "labels", "weight")  # of all rows: each weight is 1
+validation = parts["val"].fetch(slice(None), fields, thresholds=THRESHOLDS, label_dtype="float32")
+rows = [torch.from_numpy(validation[name]) for name in fields]
 with torch.no_grad():
-    found = float(loss_of(tokens, labels))
+    found = float(loss_of(*rows))
     for parameter in critic.parameters():
         parameter.zero_()
-    chance = float(loss_of(tokens, labels))
+    chance = float(loss_of(*rows))
 print(f"validation loss {found:.3f}; of a critic that knows nothing {chance:.3f}")
 print("to go on from:", {name: state[name] for name in ("seed", "epoch", "position")})

@@ -41,6 +41,31 @@ def make_games(root: Path, *, sessions: int = 2, games: int = 60, name: str = "t
     return root
 
 
+def make_uneven(root: Path, *, alike: bool = False, games: int = 80) -> Path:
+    """Sessions whose long games reach the tiles more often; all boards of a game are alike, or of all games.
+
+    Games are of 24, 48 or 240 steps, so that each of 12 rows of a game stands for 2, 4 or 20 rows.
+    """
+    rng = np.random.default_rng(5)
+    steps = rng.choice([24, 48, 240], games)
+    tiles = 1 << (rng.integers(10, 13, games) + (steps == 240) * rng.integers(1, 3, games))
+    made = [
+        Game(i + 1, int(length), int(tile), seed=i)
+        for i, (length, tile) in enumerate(zip(steps, tiles, strict=True))
+    ]
+
+    def change(rows: NDArray[np.void]) -> None:
+        boards = rng.integers(1, 14, (games, 16))
+        rows["exps"] = boards[0] if alike else np.repeat(boards, steps, axis=0)
+
+    facts = {"player_sha256": "a" * 64, "engine": "toy", "started_at": "2025-01-02T03:04:05Z"}
+    write_ours(
+        root / "20250102T030405Z_model=uneven",
+        Spec(games=made, facts=facts, change_rows=change, block_rows=1000),
+    )
+    return root
+
+
 def config(root: Path, out: Path, **changes: Any) -> CriticConfig:
     """A training of a few seconds; 120 games make 18 steps an epoch."""
     settings: dict[str, Any] = {

@@ -80,7 +80,8 @@ class CriticConfig(Settings, frozen=True, kw_only=True):
     per_run: Annotated[
         Count | None,
         about(
-            "rows of each run in an epoch, spread over the run and drawn anew for each epoch",
+            "rows of each run in an epoch, spread over the run, drawn anew for each epoch, and weighted by "
+            "the run's rows / those drawn",
             why="positions of one game are alike, and long games have thousands",
             none="off",
         ),

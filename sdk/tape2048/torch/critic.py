@@ -45,7 +45,9 @@ from tape2048.torch.tower import (
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-VERSION = 1
+VERSION = 2
+#: Its training drew rows of each game as this one does, and counted each as one row.
+_UNWEIGHTED_VERSION = 1
 _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 
 
@@ -300,6 +302,11 @@ def _read_info(directory: Path) -> CriticInfo:
             hint="`tape2048 critic train` writes critics to best/ and last/ of its directory",
         )  # fmt: skip
     info: CriticInfo = read_json(path, CriticInfo)
+    if info.version == _UNWEIGHTED_VERSION:
+        raise CriticError(
+            "trained on unweighted rows: its probabilities are too low", path=path,
+            hint="train it again: tape2048 critic train",
+        )  # fmt: skip
     if info.version != VERSION:
         raise CriticError(f"found version {info.version}, expected {VERSION}", path=path)
     try:

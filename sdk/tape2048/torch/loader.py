@@ -111,8 +111,8 @@ class CriticLoader(IterableDataset[Tensors]):
             label_dtype, augment, drop_last, rank, world_size, pool_rows``.
 
     Yields:
-        ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``row``
-        int64, ``run`` and ``step`` int32, ``embeddings`` bfloat16, the others uint8.
+        ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``weight``
+        float32, ``row`` int64, ``run`` and ``step`` int32, ``embeddings`` bfloat16, the others uint8.
 
     Attributes:
         batches: numbers and fills the batches; its state is the loader's.
@@ -452,16 +452,17 @@ def as_torch_dataset(corpus: Corpus, *, map_style: Literal[True] = True, **optio
 
 
 @overload
-def as_torch_dataset(corpus: Corpus, *, map_style: Literal[False], **options: Any) -> CriticLoader: ...
-
-
 def as_torch_dataset(
-    corpus: Corpus, *, map_style: bool = True, **options: Any
-) -> CriticDataset | CriticLoader:
+    corpus: Corpus | Capped, *, map_style: Literal[False], **options: Any
+) -> CriticLoader: ...
+
+
+def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> CriticDataset | CriticLoader:
     """Return a corpus as a data set of one of torch's kinds.
 
     Args:
-        corpus: the source of the rows.
+        corpus: the source of the rows; for a :class:`CriticLoader` also ``corpus.capped(...)``, whose rows
+            have a ``weight``.
         map_style: rows by number (:class:`CriticDataset`); else batches in turn (:class:`CriticLoader`).
         **options: of the class.
 

@@ -24,7 +24,7 @@ from tape2048.critic.evaluation import (
 from tape2048.critic.metrics import calibration_error, reliability
 from tape2048.game.rules import boards_to_exps
 
-from ..critics import TILES, make_games
+from ..critics import TILES, make_games, make_uneven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,6 +176,49 @@ def test_each_threshold_has_its_own_scores_labels_and_calibration(corpus: Corpus
         curve = found.reliability[at].bins
         assert sum(one.rows * one.observed.value for one in curve) == pytest.approx(y.sum())
         assert sum(one.rows * one.predicted for one in curve) == pytest.approx(said[:, at].sum(), rel=1e-5)
+
+
+def test_a_capped_sample_examines_as_all_rows_do(tmp_path: Path) -> None:
+    """All rows of a game are alike here, so that twelve of each, of 2, 4 or 20 rows each, tell the same."""
+    corpus = Corpus.open(make_uneven(tmp_path, games=200))
+    parts = corpus.split(train=0.5, val=0.5)
+
+    def examined(per_run: int | None) -> Evaluation:
+        return evaluate(
+            Fake(lambda exps: exps[:, :3].sum(axis=1) / 45), parts["val"], train=parts["train"],
+            baselines={"sum": lambda boards, _: boards_to_exps(boards).sum(axis=1)}, per_run=per_run,
+            replicates=100, seed=1,
+        )  # fmt: skip
+
+    capped, every = examined(12), examined(None)
+    assert capped.rows == 12 * capped.runs < every.rows == every.rows_in_all == capped.rows_in_all
+    for tile in TILES:
+        for stage in (ALL, UNDECIDED):
+            found, expected = capped.cell(stage, tile), every.cell(stage, tile)
+            assert found.rows < expected.rows
+            assert found.prevalence == pytest.approx(expected.rows_positive / expected.rows)
+            assert found.prevalence == pytest.approx(expected.prevalence)
+            for name, scores in expected.scores.items():
+                mine = msgspec.structs.asdict(found.scores[name])
+                for metric, value in msgspec.structs.asdict(scores).items():
+                    if value is None:
+                        assert mine[metric] is None
+                        continue
+                    both = msgspec.structs.astuple(mine[metric]), msgspec.structs.astuple(value)
+                    assert both[0] == pytest.approx(both[1], abs=1e-6), (stage, tile, name, metric)
+    whole = capped.cell(ALL, TILES[0])
+    assert whole.prevalence is not None
+    assert whole.prevalence - whole.rows_positive / whole.rows > 0.1, "the share among rows that count alike"
+    for one, other in zip(capped.reliability, every.reliability, strict=True):
+        assert [each.predicted for each in one.bins] == pytest.approx([each.predicted for each in other.bins])
+        assert [each.observed.value for each in one.bins] == pytest.approx(
+            [each.observed.value for each in other.bins]
+        )
+    bounds = [
+        [int(stage.about.split()[3].replace(",", "")) for stage in evaluation.stages[1:3]]
+        for evaluation in (capped, every)
+    ]
+    np.testing.assert_allclose(*bounds, rtol=0.1)
 
 
 def test_runs_without_rows_in_the_view_are_not_counted(corpus: Corpus) -> None:
@@ -345,3 +388,12 @@ def test_calibration_is_monotone_and_of_a_constant_the_share() -> None:
     assert (np.diff(p) >= 0).all()
     np.testing.assert_allclose(p, 1 / (1 + np.exp(-2 * at)), atol=0.12)
     assert calibrate(np.zeros(10), np.arange(10) < 3, np.zeros(2)).tolist() == pytest.approx([0.3, 0.3])
+
+
+def test_calibration_counts_a_row_of_weight_w_as_w_rows() -> None:
+    rng = np.random.default_rng(2)
+    scores, weights, at = rng.integers(0, 9, 300), rng.integers(1, 6, 300), np.arange(9)
+    labels = rng.random(300) < scores / 9
+    repeated = calibrate(np.repeat(scores, weights), np.repeat(labels, weights), at)
+    np.testing.assert_allclose(calibrate(scores, labels, at, weights), repeated, atol=1e-12)
+    assert np.abs(calibrate(scores, labels, at) - repeated).max() > 1e-3

@@ -33,7 +33,7 @@ ROWS = 1000
 BATCH = 64
 #: 15 whole batches, and one of 40 rows.
 BATCHES = 16
-FIELDS = ("tokens", "labels", "row", "run", "step", "legal", "symmetry")
+FIELDS = ("tokens", "labels", "weight", "row", "run", "step", "legal", "symmetry")
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,7 @@ def test_types_and_shapes(corpus: Corpus) -> None:
     assert found == {
         "tokens": (torch.uint8, (BATCH, 16)),
         "labels": (torch.bool, (BATCH, 2)),
+        "weight": (torch.float32, (BATCH,)),
         "row": (torch.int64, (BATCH,)),
         "run": (torch.int32, (BATCH,)),
         "step": (torch.int32, (BATCH,)),
@@ -150,6 +151,31 @@ def test_a_capped_corpus(corpus: Corpus) -> None:
     capped = corpus.capped(30)
     expected = rows_of(capped.batches(BATCH, seed=7, fields=("row",)))
     assert rows_of(loader_of(capped, fields=("row",))) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_resuming_gives_the_very_same_weights(corpus: Corpus, workers: int | None) -> None:
+    """Of runs of 50 to 350 rows, 30 of each are drawn."""
+    capped = corpus.capped(30)
+
+    def made() -> CriticLoader:
+        found = as_torch_dataset(
+            capped, map_style=False, batch_size=40, seed=7, threads=2, keep=9, fields=("weight", "run")
+        )
+        assert isinstance(found, CriticLoader)
+        return found
+
+    expected = torch.from_numpy(np.concatenate([capped.weights[batch["run"]] for batch in made()]))
+    assert sorted(set(expected.tolist())) == pytest.approx([50 / 30, 100 / 30, 200 / 30, 10, 350 / 30])
+    first = made()
+    found = [batch["weight"].clone() for batch in itertools.islice(first, 2)]
+    second = made()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    rest: Any = second
+    if workers is not None:
+        rest = second.counting(DataLoader(second, batch_size=None, num_workers=workers))
+    found += [batch["weight"].clone() for batch in rest]
+    assert torch.equal(torch.cat(found), expected)
 
 
 # --- state

@@ -29,14 +29,14 @@ from tape2048.io.training_directory import CHECKPOINT  # noqa: E402
 from tape2048.session.session import Session  # noqa: E402
 from tape2048.torch import Critic  # noqa: E402
 from tape2048.torch.embedding import embed_session  # noqa: E402
-from tape2048.torch.support import tensor_bytes  # noqa: E402
+from tape2048.torch.support import read_tensors, tensor_bytes  # noqa: E402
 from tape2048.torch.tower import open_tower  # noqa: E402
 from tape2048.torch.training import run as training  # noqa: E402
 from tape2048.torch.training.model import learning_rate  # noqa: E402
 from tape2048.torch.training.run import train_critic  # noqa: E402
 from tape2048.torch.training.validation import Validation, auroc  # noqa: E402
 
-from ..critics import TILES, config, make_games  # noqa: E402
+from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: P
     fetched = val.fetch(slice(None), thresholds=TILES)
     found = critic.from_tokens(fetched["tokens"])
     for i, tile in enumerate(TILES):
-        measured = auroc(found[:, i], fetched["labels"][:, i])
+        measured = auroc(found[:, i], fetched["labels"][:, i], np.ones(len(found), np.float32))
         assert measured is not None
         assert measured > 0.7, (tile, info.metrics)
     assert info.metrics["val_loss"] < 0.5
@@ -159,6 +159,65 @@ def test_weights_of_the_data(games: Path, tmp_path: Path) -> None:
     fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
     found = Critic.load(tmp_path / "critic/last", "cpu").from_tokens(fetched["tokens"])
     np.testing.assert_allclose(found.mean(axis=0), fetched["labels"].mean(axis=0), atol=0.08)
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Games of one board alone, whose long ones reach more: a critic can only learn how often."""
+    return make_uneven(tmp_path_factory.mktemp("uneven") / "selfplay", alike=True)
+
+
+def shares(root: Path, part: str) -> tuple[Any, Any, Any]:
+    """A board, the shares of the part's rows whose game reached each tile, and those of its games."""
+    found = Corpus.open(root).split(train=0.8, val=0.2)[part]
+    tokens = found.fetch(slice(0, 1), ("tokens",))["tokens"]
+    return tokens, found.prevalence(TILES[:1]), found.run_labels(TILES[:1]).mean(axis=0)
+
+
+@pytest.mark.parametrize("pos_weight", ["none", "dataset"])
+def test_a_critic_learns_the_share_of_all_rows(uneven: Path, tmp_path: Path, pos_weight: str) -> None:
+    made = config(
+        uneven, tmp_path / "critic", per_run=12, epochs=12, learning_rate=0.05, thresholds=str(TILES[0]),
+        augment="none", pos_weight=pos_weight,
+    )  # fmt: skip
+    train_critic(made)
+    tokens, of_rows, of_games = shares(uneven, "train")
+    found = Critic.load(tmp_path / "critic/last", "cpu").from_tokens(tokens)[0]
+    assert found[0] == pytest.approx(of_rows[0], abs=0.04)
+    assert abs(of_games[0] - of_rows[0]) > 0.2, "what it learned of rows that all count the same"
+
+
+def test_losses_are_those_of_all_rows(uneven: Path, tmp_path: Path) -> None:
+    """Of parameters that do not move, an epoch's mean loss and the validation's."""
+    games = len(Corpus.open(uneven).split(train=0.8, val=0.2)["train"].runs)
+    made = config(
+        uneven, tmp_path / "critic", per_run=12, epochs=1, learning_rate=1e-12, thresholds=str(TILES[0]),
+        batch_rows=12, log_steps=games,
+    )  # fmt: skip
+    train_critic(made)
+    train, val = lines(tmp_path / "critic")
+    for line, part in ((train, "train"), (val, "val")):
+        assert (line["kind"], line["step"]) == (part, games)
+        tokens, (share,), _ = shares(uneven, part)
+        p = float(Critic.load(tmp_path / "critic/last", "cpu").from_tokens(tokens)[0, 0])
+        loss = -share * math.log(p) - (1 - share) * math.log(1 - p)
+        assert line["loss"] == pytest.approx(loss, rel=1e-5)
+    assert val["auroc"] == {str(TILES[0]): 0.5}
+    assert p == pytest.approx(shares(uneven, "train")[1][0], abs=0.02), "where it begins"
+
+
+def test_a_training_without_weights_is_not_gone_on_with(games: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "critic")
+    checkpoint = tmp_path / "critic" / CHECKPOINT
+    before = checkpoint.read_bytes()
+    assert before.count(b'"version":2,"config"') == 1
+    tensors = read_tensors(checkpoint)
+    state = bytes(tensors["state"].numpy()).replace(b'"version":2,"config"', b'"version":1,"config"')
+    tensors["state"] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    del tensors["sha256"]
+    checkpoint.write_bytes(tensor_bytes(tensors))
+    with pytest.raises(errors.CheckpointError, match="unweighted rows"):
+        train_critic(whole(games, tmp_path / "critic"))
 
 
 def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> None:
@@ -439,7 +498,8 @@ def test_auroc_counts_pairs(seed: int) -> None:
     labels = rng.random(40) < (0.1, 0.5)[seed % 2]
     pairs = [(a > b) + 0.5 * (a == b) for a in scores[labels] for b in scores[~labels]]
     expected = float(np.mean(pairs)) if pairs else None
-    assert auroc(scores, labels) == (None if expected is None else pytest.approx(expected, abs=1e-12))
+    once = np.ones(len(scores), np.float32)
+    assert auroc(scores, labels, once) == (None if expected is None else pytest.approx(expected, abs=1e-12))
 
 
 def test_the_learning_rate_rises_and_falls(tmp_path: Path) -> None:

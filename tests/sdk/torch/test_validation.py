@@ -20,7 +20,7 @@ from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # n
 from tape2048.torch.training.run import train_critic  # noqa: E402
 from tape2048.torch.training.validation import auroc, validate  # noqa: E402
 
-from ..critics import config, make_games  # noqa: E402
+from ..critics import TILES, config, make_games, make_uneven  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,13 +65,17 @@ def by_pairs(scores: Any, labels: Any) -> float | None:
 
 
 def test_no_number_has_no_rank() -> None:
-    assert auroc(np.array([0.0, np.nan, 1.0]), np.array([True, False, False])) is None
+    once = np.ones(3, np.float32)
+    assert auroc(np.array([0.0, np.nan, 1.0]), np.array([True, False, False]), once) is None
 
 
 def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
     corpus = Corpus.open(make_games(tmp_path / "selfplay", sessions=1))
     tiles, shift = (4096, 8192), torch.tensor([0.5, -1.0])
-    loader = CriticLoader(corpus, 700, thresholds=tiles, label_dtype="float32", threads=0, keep=1)
+    fields = ("tokens", "labels", "weight")
+    loader = CriticLoader(
+        corpus, 700, thresholds=tiles, fields=fields, label_dtype="float32", threads=0, keep=1
+    )
     next(iter(loader))  # wherever it was
     bad = 2
 
@@ -99,3 +103,29 @@ def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
     assert found.auroc == pytest.approx(
         {str(tile): by_pairs(logits[:, i], rows["labels"][:, i]) for i, tile in enumerate(tiles)}
     )
+
+
+def test_rows_of_a_cap_count_for_those_that_they_stand_for(tmp_path: Path) -> None:
+    """All rows of a game are alike here, so that a validation of twelve of each is that of all rows."""
+    corpus = Corpus.open(make_uneven(tmp_path / "selfplay"))
+    ranks: Any = SimpleNamespace(gather=lambda tensor: [tensor])
+
+    def logits_of(batch: dict[str, Any]) -> Any:
+        return batch["tokens"][:, :3].float() / 4 - 1
+
+    found, every = (
+        validate(
+            logits_of,
+            CriticLoader(
+                source, 500, thresholds=TILES, fields=("tokens", "labels", "weight"), label_dtype="float32"
+            ),
+            TILES,
+            torch.zeros(3),
+            ranks,
+        )
+        for source in (corpus.capped(12), corpus)
+    )
+    assert found.rows < every.rows / 4
+    assert found.loss == pytest.approx(every.loss, rel=1e-6)
+    assert found.auroc == pytest.approx(every.auroc, abs=1e-9)
+    assert all(value is not None for value in found.auroc.values())

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from tape2048.torch.training.ranks import Ranks
 
-VERSION = 1
+VERSION = 2
+#: See :mod:`tape2048.torch.critic`.
+_UNWEIGHTED_VERSION = 1
 
 
 class TrainingState(msgspec.Struct, kw_only=True):
@@ -109,6 +111,11 @@ def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _check_same(state: TrainingState, expected: TrainingState, path: Path) -> None:
+    if state.version == _UNWEIGHTED_VERSION:
+        raise CheckpointError(
+            "a training on unweighted rows, whose probabilities are too low", path=path,
+            hint="start over with another --out",
+        )  # fmt: skip
     theirs = {**state.config, "corpus": state.corpus, "ranks": state.world_size, "version": state.version}
     mine = {**expected.config, "corpus": expected.corpus, "ranks": expected.world_size, "version": VERSION}
     hint = "resume with its settings and sessions, or start over with another --out"

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from tape2048.corpus import Capped, Corpus
+from tape2048.corpus import Corpus
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.session.embeddings import open_embeddings
-from tape2048.session.labels import positive_weights, prevalence
 from tape2048.torch.loader import CriticLoader
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tape2048.critic.config import CriticConfig
     from tape2048.session.embeddings import Embeddings
     from tape2048.torch.training.ranks import Ranks
@@ -35,7 +32,8 @@ class TrainingData(NamedTuple):
     val: CriticLoader
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part
     weights: tuple[float, ...] | None  # `pos_weight` of each threshold, or None
-    # Share of true labels in an epoch, by threshold, smoothed by half a run so that none is 0 or 1.
+    mean_weight: float  # of the rows of an epoch of the training part
+    # Share of true labels by threshold, smoothed by half a run so that none is 0 or 1.
     prior: tuple[float, ...]
     embeddings: Embeddings | None  # embeddings of one session, for their facts; None if they are not used
 
@@ -67,7 +65,7 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         "threads": config.loader_threads,
         "prefetch": max(_PREFETCH_MIN, min(_PREFETCH, _PREFETCH_BYTES // (config.batch_rows * row_bytes))),
         "device": ranks.device,
-        "fields": (field, "labels"),
+        "fields": (field, "labels", "weight"),
         "thresholds": config.tiles,
         "label_dtype": "float32",
         "rank": ranks.rank,
@@ -83,26 +81,24 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
             f"the training part: {error.message}", hint="a smaller batch_rows, or more games"
         ) from error
     val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common)
-    runs = parts["train"].run_labels(config.tiles)
-    source = sources["train"]
-    taken = np.diff(source.starts) if isinstance(source, Capped) else source.row_counts
+    learned = parts["train"]
     from_data = config.pos_weight == "dataset"
     return TrainingData(
         corpus=corpus,
         train=train,
         val=val,
         counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},
-        weights=tuple(map(float, positive_weights(runs, taken))) if from_data else config.weights,
-        prior=_prior(runs, taken),
+        weights=tuple(learned.pos_weight(config.tiles).tolist()) if from_data else config.weights,
+        mean_weight=len(learned) / len(sources["train"]),
+        prior=_prior(learned, config.tiles),
         embeddings=embeddings,
     )
 
 
-def _prior(runs: NDArray[np.bool_], taken: NDArray[np.int64]) -> tuple[float, ...]:
-    """Return :attr:`TrainingData.prior` from labels ``bool[R, T]`` and rows of each run ``i64[R]``."""
-    total = taken.sum()
-    half = 0.5 * total / max(1, np.count_nonzero(taken))
-    return tuple(float((share * total + half) / (total + 2 * half)) for share in prevalence(runs, taken))
+def _prior(part: Corpus, tiles: tuple[int, ...]) -> tuple[float, ...]:
+    """Return :attr:`TrainingData.prior` of the training part."""
+    half = 0.5 / np.count_nonzero(part.row_counts)
+    return tuple(float((share + half) / (1 + 2 * half)) for share in part.prevalence(tiles))
 
 
 def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, index: int) -> str:

@@ -12,6 +12,11 @@ The seed, the step and the rows decide each batch; the checkpoint has the rest: 
 moments, the loader's position, the generators' states. On a CPU with the same number of threads, a training
 that was killed and resumed gives the same numbers, to the last digit.
 
+Each row's loss counts by its weight, the rows that it stands for, divided by the mean weight of an epoch; the
+batch's loss is the sum divided by its rows. So the expected gradient is that of the loss over all rows of all
+games, on any number of ranks. Division by the sum of the batch's own weights would be biased: a batch of
+long games would count no more than one of short games.
+
 Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes.
 """
 
@@ -264,7 +269,8 @@ class _Trainer:
             logits = self.parallel(models.inputs(batch))
         if self.added is not None:
             logits = logits + self.added
-        loss = binary_cross_entropy_with_logits(logits, batch["labels"], pos_weight=self.weights)
+        weight = (batch["weight"] / self.data.mean_weight)[:, None]
+        loss = binary_cross_entropy_with_logits(logits, batch["labels"], weight, pos_weight=self.weights)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         longest = math.inf if self.config.clip_norm is None else self.config.clip_norm

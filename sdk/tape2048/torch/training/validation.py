@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Validation(NamedTuple):
     """The result of a validation."""
 
-    loss: float  # mean cross-entropy over rows and thresholds, of calibrated logits, without weights
+    # Mean cross-entropy over thresholds and rows, by the rows' weights, of calibrated logits.
+    loss: float
     auroc: dict[str, float | None]  # by threshold; None where all labels are equal
     rows: int
     bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
@@ -49,25 +50,29 @@ def validate(
         ranks: of the training.
     """
     loader.set_epoch(0)
-    logits, labels = [], []
+    logits, labels, weights = [], [], []
     bad_batch = None
     for index, batch in enumerate(loader):
         logits.append(logits_of(batch).float().cpu())
         if bad_batch is None and not bool(logits[-1].isfinite().all()):
             bad_batch = index
         labels.append(batch["labels"].cpu().clone())  # cloned: the loader overwrites its memory
+        weights.append(batch["weight"].cpu().clone())
     all_logits = torch.cat(ranks.gather(torch.cat(logits))) - shift
     all_labels = torch.cat(ranks.gather(torch.cat(labels)))
+    all_weights = torch.cat(ranks.gather(torch.cat(weights)))
     # In float64, so that the order of the sum does not matter.
-    loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double())
-    scores, truth = all_logits.numpy(), all_labels.numpy() > 0.5
-    found = {str(tile): auroc(scores[:, i], truth[:, i]) for i, tile in enumerate(tiles)}
+    share = (all_weights.double() / all_weights.double().mean())[:, None]
+    loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double(), share)
+    scores, truth, counts = all_logits.numpy(), all_labels.numpy() > 0.5, all_weights.numpy()
+    found = {str(tile): auroc(scores[:, i], truth[:, i], counts) for i, tile in enumerate(tiles)}
     return Validation(float(loss), found, len(all_logits), bad_batch)
 
 
-def auroc(scores: NDArray[Any], labels: NDArray[np.bool_]) -> float | None:
-    """Compute the AUROC of scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
+def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.float32]) -> float | None:
+    """Compute the AUROC of weighted scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
     if np.isnan(scores).any():
         return None
-    found = ranking(scores, labels, np.zeros(len(scores), np.int32), np.ones((1, 1), np.float32)).auroc[0]
+    kinds, kind = np.unique(weights, return_inverse=True)
+    found = ranking(scores, labels, kind, kinds[:, None]).auroc[0]
     return None if np.isnan(found) else float(found)
