@@ -23,6 +23,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, store8, store32, store64
 from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.game.player_api import NO_MOVE, choose
+from tape2048_recorder.game.rng import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,6 +190,33 @@ def play_unrecorded(player: Any, seeds: Any, scores: Any, highest: Any) -> int:
             steps += 1
         scores[i] = board_score(board) - (fours << U64(2))
         highest[i] = U64(1) << max_exponent(board)
+    return steps
+
+
+@kernel
+def play_on(player: Any, boards: Any, seeds: Any, highest: Any) -> int:
+    """Play games from given boards on, each with the generator of its seed.
+
+    Args:
+        player: chooses the moves.
+        boards: before a move, ``u64[n]``.
+        seeds: ``u64[n]``.
+        highest: receives the exponents of the highest tiles at the end, ``u8[n]``.
+
+    Returns:
+        The steps made.
+    """
+    steps = 0
+    for i in range(seeds.shape[0]):
+        board = boards[i]
+        state, gamma = start(seeds[i])
+        while True:
+            move, after, state = choose(player, board, state, gamma)
+            if move == NO_MOVE:
+                break
+            board, _, state = spawn(after, state, gamma)
+            steps += 1
+        highest[i] = max_exponent(board)
     return steps
 
 

@@ -110,31 +110,56 @@ def _play(
     player: Any, seeds: npt.NDArray[np.uint64], threads: int, progress: Progress | None
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], int, float]:
     """Return the scores and highest tiles of games, the moves of all, and the CPU time."""
-    games = len(seeds)
-    scores, highest = np.zeros((2, games), dtype=np.uint64)
+    scores, highest = np.zeros((2, len(seeds)), dtype=np.uint64)
+
+    def play(player: Any, part: slice) -> int:
+        return play_unrecorded(player, seeds[part], scores[part], highest[part])
+
+    return scores, highest, *play_in_threads(player, len(seeds), threads, play, progress)
+
+
+def play_in_threads(
+    player: Any,
+    games: int,
+    threads: int,
+    play: Callable[[Any, slice], int],
+    progress: Progress | None = None,
+) -> tuple[int, float]:
+    """Play numbered games on several threads, a few at a time.
+
+    Args:
+        player: of which each thread gets its own (:func:`~tape2048_recorder.players.registry.own`).
+        games: their number.
+        threads: at least 1.
+        play: plays a slice of the games without the GIL, and returns the moves made.
+        progress: called with ``(done, games)`` every 0.2 s, and at the end. What it raises ends the threads.
+
+    Returns:
+        The moves of all games, and the CPU time in seconds.
+    """
     chunks = iter(range(0, games, _CHUNK_GAMES))
     lock, stop = threading.Lock(), threading.Event()
     done = moves = 0
     cpu_s = 0.0
 
-    def play(player: Any) -> None:
+    def work(player: Any) -> None:
         nonlocal done, moves, cpu_s
         while not stop.is_set():
             with lock:
                 begin = next(chunks, games)
             if begin == games:
                 return
-            part = slice(begin, begin + _CHUNK_GAMES)
+            part = slice(begin, min(begin + _CHUNK_GAMES, games))
             cpu_begin = time.thread_time()
-            made = play_unrecorded(player, seeds[part], scores[part], highest[part])
+            made = play(player, part)
             with lock:
                 cpu_s += time.thread_time() - cpu_begin
                 moves += made
-                done += len(seeds[part])
+                done += part.stop - begin
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            running = [pool.submit(play, own(player)) for _ in range(threads)]
+            running = [pool.submit(work, own(player)) for _ in range(threads)]
             while done < games and not any(one.done() and one.exception() for one in running):
                 wait(running, _TICK_S, FIRST_EXCEPTION)
                 if progress is not None:
@@ -145,4 +170,4 @@ def _play(
         one.result()
     if progress is not None:
         progress(games, games)
-    return scores, highest, moves, cpu_s
+    return moves, cpu_s

@@ -139,7 +139,7 @@ def _play_to_the_end(player: Any, seeds: Any, lasts: Any, finals: Any, steps: An
         finals[i] = board
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class Played(msgspec.Struct, frozen=True):
     """Metadata that a replay needs."""
 
     player: str
@@ -149,30 +149,27 @@ class _Meta(msgspec.Struct, frozen=True):
     record_action: bool
 
 
-def _played_by(session: Session) -> tuple[_Meta, Any]:
-    """Return the metadata of a session, and the player that recorded it.
+def player_of(session: Session) -> tuple[Played, Any]:
+    """Return how a session was played, and the player that recorded it.
 
     Raises:
-        ReplayError: the session does not name its player, or the player here is another one.
+        ReplayError: the session does not name its player, or the player here is another one (of another
+            version, or without its network's file), or one that is not built in.
     """
     path = session.path
     try:
-        meta = msgspec.convert(session.meta, _Meta)
+        meta = msgspec.convert(session.meta, Played)
     except msgspec.ValidationError as error:
         raise ReplayError(
             f"the session does not say what played it: {error}",
             path=path,
-            hint="only sessions of this project can be replayed",
+            hint="only sessions of this project can be replayed or played on",
         ) from error
-    if session.steps.dtype != step_dtype(record_action=meta.record_action):
-        raise ReplayError(
-            f"record_action is {meta.record_action}, the rows are {session.steps.dtype}", path=path
-        )
     if is_batched(meta.player):
         raise ReplayError(
             f"it was played by {meta.player}, which runs code that the session names",
             path=path,
-            hint="only built-in players are replayed; record with the same seed, and compare",
+            hint="only built-in players replay games and play on; record with the same seed, and compare",
         )
     try:
         player = make_player(meta.player, meta.player_args)
@@ -188,6 +185,16 @@ def _played_by(session: Session) -> tuple[_Meta, Any]:
     return meta, player
 
 
+def _played_by(session: Session) -> tuple[Played, Any]:
+    """Return :func:`player_of` a session whose rows are as its metadata says."""
+    meta, player = player_of(session)
+    if session.steps.dtype != step_dtype(record_action=meta.record_action):
+        raise ReplayError(
+            f"record_action is {meta.record_action}, the rows are {session.steps.dtype}", path=session.path
+        )
+    return meta, player
+
+
 def _chunks(runs: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
     """Yield ranges of runs, in the order of their rows, of bounded size (or of one run)."""
     first = 0
@@ -198,7 +205,7 @@ def _chunks(runs: npt.NDArray[np.void]) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _differing(session: Session, meta: _Meta, player: Any, first: int, end: int) -> list[tuple[int, str]]:
+def _differing(session: Session, meta: Played, player: Any, first: int, end: int) -> list[tuple[int, str]]:
     """Return the runs of a range that come out differently, each with its difference."""
     recorded = session.runs[first:end]
     buffer = Buffer(

@@ -3,6 +3,9 @@
 - `CriticConfig`: the settings of a training.
 - `evaluate`: evaluates a critic on held-out games.
 - `Evaluation`: the result of an evaluation.
+- `Oracle`: true probabilities of positions by rollouts, kept on disk.
+- `OracleScores`: the metrics of predictions against rollouts.
+- `oracle_scores`: measures predictions against rollouts.
 - `Estimate`: a number with its 95% interval.
 - `RunBootstrap`: the bootstrap by run.
 - `brier_score`: the Brier score.
@@ -30,14 +33,19 @@ if TYPE_CHECKING:
     from tape2048.critic.metrics import calibration_error as calibration_error
     from tape2048.critic.metrics import ranking as ranking
     from tape2048.critic.metrics import reliability as reliability
+    from tape2048.critic.oracle import Oracle as Oracle
     from tape2048.critic.scores import CriticScores as CriticScores
     from tape2048.critic.scores import open_scores as open_scores
     from tape2048.critic.scores import write_scores as write_scores
+    from tape2048.critic.truth import OracleScores as OracleScores
+    from tape2048.critic.truth import oracle_scores as oracle_scores
 else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         config="CriticConfig",
         evaluation="Evaluation evaluate",
         metrics="Estimate RunBootstrap brier_score calibration_error ranking reliability",
+        oracle="Oracle",
         scores="CriticScores open_scores write_scores",
+        truth="OracleScores oracle_scores",
     )

@@ -27,6 +27,7 @@ from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic.baselines import calibrate, highest_tile, nothing
 from tape2048.critic.metrics import (
     Estimate,
+    ReliabilityBin,
     RunBootstrap,
     brier_score,
     calibration_error,
@@ -36,6 +37,7 @@ from tape2048.critic.metrics import (
     reliability,
 )
 from tape2048.critic.sample import CriticLike, Sample, take_sample
+from tape2048.critic.truth import Answer, OracleScores, Truth, ask
 from tape2048.store.view import check_corpus
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
     from tape2048.critic.baselines import Baseline
+    from tape2048.critic.oracle import Oracle
 
     #: A stage and its rows, ``bool[N]``; None: the rows whose board does not have the threshold's tile yet.
     _Stage: TypeAlias = tuple["Stage", NDArray[np.bool_] | None]
@@ -76,6 +79,7 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
     brier: Estimate | None = None  # None for a predictor without probabilities
     ece: Estimate | None = None  # likewise
     gain: Estimate | None = None  # the critic's AUROC minus this one's, paired; None for the critic
+    oracle: OracleScores | None = None  # None without rollouts or without probabilities
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,14 +94,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     prevalence: float | None  # weighted share of positive rows; None where there are no rows
     note: str | None = None  # why metrics are missing; None where none are
     scores: dict[str, Scores] = {}
-
-
-class ReliabilityBin(msgspec.Struct, frozen=True):
-    """Rows of about the same probability."""
-
-    rows: int
-    predicted: float  # their mean probability
-    observed: Estimate  # the share of true rows
 
 
 class ReliabilityCurve(msgspec.Struct, frozen=True):
@@ -122,6 +118,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         seed: of the rows and the bootstrap.
         cells: stage by stage, threshold by threshold.
         reliability: by threshold.
+        truth: the rollouts; None without an oracle.
 
     Example:
         >>> from tape2048 import Corpus
@@ -143,6 +140,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     cells: list[Cell]
     reliability: list[ReliabilityCurve]
+    truth: Truth | None = None
 
     def cell(self, stage: str, threshold: int) -> Cell:
         """Return the cell of a stage and a threshold; raise KeyError where there is none."""
@@ -159,6 +157,8 @@ def evaluate(
     per_run: int | None = 512,
     replicates: int = 1000,
     seed: int = 0,
+    oracle: Oracle | None = None,
+    positions: int = 3000,
     workers: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> Evaluation:
@@ -174,9 +174,11 @@ def evaluate(
         per_run: maximum number of rows of each game, >= 1, weighted; None: all.
         replicates: of the bootstrap by run; 0: no intervals.
         seed: decides rows and replicates, >= 0.
+        oracle: plays rollouts with the player of the games, against which probabilities are measured, too.
+        positions: number of rows to play on from, >= 1, a uniform part of the sample.
         workers: threads; None: one for each core.
-        progress: called with the kind of work (``"rows"``, ``"training rows"``, ``"bootstrap"``), the amount
-            done, and the whole.
+        progress: called with the kind of work (``"rows"``, ``"training rows"``, ``"rollouts"``,
+            ``"bootstrap"``), the amount done, and the whole.
 
     Raises:
         TypeError: ``corpus`` or ``train`` is no corpus.
@@ -196,9 +198,9 @@ def evaluate(
     if by not in get_args(StagesBy):
         raise ValueError(f"by={by!r}; expected 'moves', 'tile' or 'progress'")
     worker_count(workers)
-    for name, value in (("seed", seed), ("replicates", replicates)):
-        if as_int(name, value) < 0:
-            raise ValueError(f"{name}={value}; expected at least 0")
+    for name, value, least in (("seed", seed, 0), ("replicates", replicates, 0), ("positions", positions, 1)):
+        if as_int(name, value) < least:
+            raise ValueError(f"{name}={value}; expected at least {least}")
     for each in (corpus, train):
         if each is not None:
             check_corpus(each)
@@ -218,8 +220,14 @@ def evaluate(
         calibrated = _calibrated(sample, learned, tiles)
     weights = RunBootstrap(len(sample.highest), replicates, seed).weights
     weights *= sample.weights[:, None]
+    answer = None
+    if oracle is not None:
+        answer = ask(
+            oracle, sample, weights, positions=positions, seed=seed,
+            progress=lambda done, total: report("rollouts", done, total),
+        )  # fmt: skip
     stages = list(_stages(sample, by))
-    evaluator = _Evaluator(sample, tiles, _predictors(sample, tiles, calibrated), weights)
+    evaluator = _Evaluator(sample, tiles, _predictors(sample, tiles, calibrated), weights, answer)
     jobs = [(stage, at) for stage in stages for at in range(len(tiles))]
     cells: list[Cell] = []
     for cell in map_ordered(lambda job: evaluator.cell(*job), jobs, workers):
@@ -237,6 +245,7 @@ def evaluate(
         seed=seed,
         cells=cells,
         reliability=[evaluator.curve(at) for at in range(len(tiles))],
+        truth=None if answer is None else answer.truth(tiles),
     )
 
 
@@ -315,6 +324,7 @@ class _Evaluator(NamedTuple):
     tiles: tuple[int, ...]
     predictors: dict[str, _Predictor]
     weights: NDArray[np.float32]
+    answer: Answer | None
 
     def cell(self, stage: _Stage, at: int) -> Cell:
         """Score all predictors in one stage, for the threshold with this index."""
@@ -346,6 +356,9 @@ class _Evaluator(NamedTuple):
                 brier=brier,
                 ece=ece,
                 gain=None if first is None else estimate(first - ranked.auroc, interval=enough),
+                oracle=None
+                if self.answer is None or predictor.probabilities is None
+                else self.answer.scores(predictor.probabilities[:, at], tile, chosen),
             )
             first = ranked.auroc if first is None else first
         return Cell(
@@ -366,12 +379,7 @@ class _Evaluator(NamedTuple):
         """Compare the critic's probabilities with observed shares, for the threshold with this index."""
         labels = (self.sample.highest >= self.tiles[at])[self.sample.runs]
         bins = reliability(self.sample.probabilities[:, at], labels, self.sample.runs, self.weights)
-        made = []
-        for rows, predicted, observed in zip(bins.rows.tolist(), bins.predicted, bins.observed, strict=True):
-            known = estimate(observed)
-            assert known is not None  # a bin has rows
-            made.append(ReliabilityBin(rows, float(predicted[0]), known))
-        return ReliabilityCurve(self.tiles[at], made)
+        return ReliabilityCurve(self.tiles[at], bins.listed())
 
 
 def _note(runs: int, positive: int) -> str | None:

@@ -188,7 +188,15 @@ def brier_score(
     """
     p, labels, owners = _checked(probabilities, labels, runs, weights)
     squares = np.bincount(owners, (p - labels) ** 2, len(weights))
-    return _ratio(*_weighted((squares, np.bincount(owners, minlength=len(weights))), weights))
+    return ratio(*weighted((squares, np.bincount(owners, minlength=len(weights))), weights))
+
+
+class ReliabilityBin(msgspec.Struct, frozen=True):
+    """Rows of about the same probability."""
+
+    rows: int
+    predicted: float  # their mean probability
+    observed: Estimate  # the share of true rows
 
 
 class Bins(NamedTuple):
@@ -198,10 +206,24 @@ class Bins(NamedTuple):
     predicted: NDArray[np.float64]  # mean probability for each weighting, `f64[K, W]`
     observed: NDArray[np.float64]  # share of true rows, `f64[K, W]`
     share: NDArray[np.float64]  # share of the bin's rows in all rows, `f64[K, W]`
+    bin_of: NDArray[np.int64]  # the bin of each row, `i64[N]`
+
+    def listed(self) -> list[ReliabilityBin]:
+        """Return the bins with intervals, of the sample."""
+        return [
+            ReliabilityBin(rows, float(predicted[0]), certain(observed))
+            for rows, predicted, observed in zip(
+                self.rows.tolist(), self.predicted, self.observed, strict=True
+            )
+        ]
 
 
 def reliability(
-    probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats, bins: int = CALIBRATION_BINS
+    probabilities: ArrayLike,
+    labels: Bools | Floats,
+    runs: Integers,
+    weights: Floats,
+    bins: int = CALIBRATION_BINS,
 ) -> Bins:
     """Compare predicted with observed shares in bins of equal weight.
 
@@ -209,7 +231,7 @@ def reliability(
 
     Args:
         probabilities: ``[N]``; no NaN.
-        labels: ``bool[N]``.
+        labels: ``bool[N]``, or the shares of each row's rollouts that are true, ``f64[N]``.
         runs: run of each row, ``[N]``, below R.
         weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
         bins: number of bins, >= 1.
@@ -225,10 +247,10 @@ def reliability(
     """
     if as_int("bins", bins) < 1:
         raise ValueError(f"bins={bins}; expected at least 1")
-    p, labels, owners = _checked(probabilities, labels, runs, weights)
+    p, labels, owners = _checked(probabilities, labels, runs, weights, shares=True)
     if len(p) == 0:
-        nothing = np.empty((0, weights.shape[1]))
-        return Bins(np.empty(0, np.int64), nothing, nothing, nothing)
+        nothing, none = np.empty((0, weights.shape[1])), np.empty(0, np.int64)
+        return Bins(none, nothing, nothing, nothing, none)
     own = weights[owners, 0].astype(np.float64)
     own = own if own.any() else np.ones(len(p))
     edges = np.unique(np.quantile(p, np.arange(1, bins) / bins, method="inverted_cdf", weights=own))
@@ -238,12 +260,13 @@ def reliability(
     cell = owners.astype(np.int64) * count + bin_of
     shape = len(weights), count
     cells = [np.bincount(cell, of, len(weights) * count).reshape(shape).T for of in (None, p, labels)]
-    rows, predicted, true = _weighted(cells, weights)
+    rows, predicted, true = weighted(cells, weights)
     return Bins(
         np.bincount(bin_of, minlength=count),
-        _ratio(predicted, rows),
-        _ratio(true, rows),
-        _ratio(rows, rows.sum(axis=0)),
+        ratio(predicted, rows),
+        ratio(true, rows),
+        ratio(rows, rows.sum(axis=0)),
+        bin_of,
     )
 
 
@@ -281,16 +304,24 @@ def estimate(values: NDArray[np.float64], *, interval: bool = True) -> Estimate 
     return Estimate(float(values[0]), float(low), float(high))
 
 
+def certain(values: NDArray[np.float64]) -> Estimate:
+    """Return :func:`estimate` where the sample's own value is a number."""
+    found = estimate(values)
+    if found is None:
+        raise ValueError("the sample's value is NaN; expected a number")
+    return found
+
+
 def _checked(
-    scores: ArrayLike, labels: Bools, runs: Integers, weights: Floats
-) -> tuple[NDArray[Any], Bools, NDArray[np.int32]]:
+    scores: ArrayLike, labels: NDArray[Any], runs: Integers, weights: Floats, *, shares: bool = False
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
     values, truths, owners = np.asarray(scores, np.float64), np.asarray(labels), np.asarray(runs)
     if values.ndim != 1 or truths.shape != values.shape or owners.shape != values.shape or weights.ndim != 2:
         raise ValueError(
             f"scores {values.shape}, labels {truths.shape}, runs {owners.shape}, weights {weights.shape}; "
             "expected [N], [N], [N] and [R, W]"
         )
-    if truths.dtype != np.bool_:
+    if truths.dtype != np.bool_ and not (shares and truths.dtype.kind == "f"):
         raise ValueError(f"labels of {truths.dtype}; expected bool")
     if len(owners) and not 0 <= owners.min() <= owners.max() < len(weights):
         raise ValueError(f"runs from {owners.min()} to {owners.max()}; there are weights of {len(weights)}")
@@ -299,7 +330,7 @@ def _checked(
     return values, truths, owners.astype(np.int32, copy=False)
 
 
-def _weighted(sums: Sequence[NDArray[Any]], weights: Floats) -> list[NDArray[np.float64]]:
+def weighted(sums: Sequence[NDArray[Any]], weights: Floats) -> list[NDArray[np.float64]]:
     """Weight sums by run, ``[R]`` or ``[K, R]`` each, by each weighting: ``f64[W]`` or ``f64[K, W]``.
 
     The product needs float64 weights: all at once would take twice their memory, in each thread. No block is
@@ -317,7 +348,7 @@ def _weighted(sums: Sequence[NDArray[Any]], weights: Floats) -> list[NDArray[np.
     return found
 
 
-def _ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[np.float64]:
+def ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[np.float64]:
     """Divide; NaN where ``below`` is 0."""
     quotient: NDArray[np.float64] = np.divide(
         above, below, out=np.full(np.broadcast(above, below).shape, np.nan), where=below > 0

@@ -42,6 +42,7 @@ class CriticLike(Protocol):
 class Sample(NamedTuple):
     """Rows and their scores."""
 
+    boards: NDArray[np.uint64]  # `u64[N]`
     runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
     highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
     lengths: NDArray[np.int64]  # moves of each run, `i64[R]`
@@ -94,12 +95,13 @@ def take_sample(
             probabilities = critic.from_embeddings(batch["embeddings"]) if embedded else critic(boards)
         scores = [baseline(boards, steps) for baseline in baselines.values()]
         runs = batch["run"].astype(np.int32)
-        parts.append((runs, steps, highest_tile(boards, steps), probabilities, *scores))
+        parts.append((boards, runs, steps, highest_tile(boards, steps), probabilities, *scores))
         done += len(boards)
         if progress is not None:
             progress(done, len(source))
-    runs, steps, tiles, probabilities, *scores = map(np.concatenate, zip(*parts, strict=True))
+    boards, runs, steps, tiles, probabilities, *scores = map(np.concatenate, zip(*parts, strict=True))
     return Sample(
+        boards,
         runs,
         corpus.runs["highest_tile"].astype(np.int64),
         corpus.runs["steps"].astype(np.int64),

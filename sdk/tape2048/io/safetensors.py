@@ -5,8 +5,8 @@
     u64 length of the header | header, JSON | the arrays' bytes, one after the other
 
 Every offset is checked against the file's length before it is used, and the arrays have to cover the file
-exactly, in the header's order. Types that networks do not need (bfloat16 and the like) are refused. Source:
-the format section of the safetensors project's README.
+exactly, in the header's order. Types that this project does not need (bfloat16 and the like) are refused.
+Source: the format section of the safetensors project's README.
 
 The format has no checksum. The writer adds one to the table of text, ``crc32c``: of the arrays' bytes, in the
 order of their names, as 8 hexadecimal digits. The reader checks it where present.
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = "crc32c"
-_DTYPES = {"F32": "<f4", "I16": "<i2", "U64": "<u8"}
+_DTYPES = {"F32": "<f4", "I16": "<i2", "U16": "<u2", "U64": "<u8"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
 #: Networks have no more, and NumPy has a limit of its own.
@@ -53,7 +53,7 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file of ``f32``, ``i16`` and ``u64`` arrays, without copying them."""
+    """Yield the bytes of a file of ``f32``, ``i16``, ``u16`` and ``u64`` arrays, without copying them."""
     header: dict[str, Any] = {"__metadata__": {**texts, _CHECKSUM: _checksum(arrays)}}
     end = 0
     for name, array in arrays.items():

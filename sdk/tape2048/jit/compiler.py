@@ -53,7 +53,8 @@ def _source_state() -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_base() -> Path | None:
+def cache_base() -> Path | None:
+    """Return the directory in which caches are kept; None without a home."""
     for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
         if base := os.environ.get(variable):
             return Path(base.split(":")[0] if variable == "CACHE_DIRECTORY" else base)
@@ -66,7 +67,7 @@ def _cache_base() -> Path | None:
 @functools.cache
 def cache_dir() -> Path | None:
     """Return the directory of compiled kernels; None if none is writable."""
-    base = _cache_base()
+    base = cache_base()
     if base is None:
         return None
     ours = base / "tape2048"

@@ -80,7 +80,7 @@ def test_the_first_that_is_set_decides(
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert compiler._cache_base() == Path(expected)
+    assert compiler.cache_base() == Path(expected)
 
 
 def test_nobody_without_a_home_has_a_cache(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,14 @@ from tape2048.store.splits import assign
 from tape2048_tools.options.recorder import parse_player
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
     from tape2048.critic.baselines import Baseline
+    from tape2048.critic.oracle import Oracle
     from tape2048.torch.critic import CriticInfo
 
 #: The name of the part with all games.
@@ -110,6 +113,47 @@ def rows_per_run(info: CriticInfo, runs: int, asked: int | None, rows_max: int) 
         bound = max(1, rows_max // runs)
         per_run = min(per_run or bound, bound)
     return per_run or None
+
+
+def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
+    """Return the oracle that plays games of a corpus on with the player that recorded them, on all cores.
+
+    Args:
+        corpus: recorded games.
+        rollouts: games from each position.
+        seed: of the rollouts.
+
+    Raises:
+        EvaluationError: the games are of several players.
+        ReplayError: their player is not known, not built in, or another one here.
+    """
+    from tape2048.base.resources import available_cores
+    from tape2048.critic.oracle import Oracle
+    from tape2048_recorder.players.rollouts import play_rollouts
+    from tape2048_recorder.replay.replay import player_of
+
+    sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]
+    by_player = {str(one.meta.get("player_sha256")): one for one in sessions}
+    if len(by_player) > 1:
+        named = ", ".join(
+            f"{one.meta.get('player') or 'an unknown one'} {sha256[:12]}" for sha256, one in by_player.items()
+        )
+        raise EvaluationError(
+            f"found games of {len(by_player)} players ({named}), expected one: the oracle plays on with it",
+            path=corpus.sessions[0].path.parent,
+            hint="examine the sessions of one player: ROOT may be a single session",
+        )
+    meta, player = player_of(sessions[0])
+
+    def play(
+        boards: NDArray[np.uint64], *, first: int, progress: Callable[[int, int], object] | None
+    ) -> NDArray[np.uint16]:
+        return play_rollouts(
+            player, boards, rollouts=rollouts, seed=seed, threads=available_cores(), first=first,
+            progress=progress,
+        )  # fmt: skip
+
+    return Oracle(play, player_sha256=meta.player_sha256, rollouts=rollouts, seed=seed)
 
 
 def expected_score(player: str) -> Baseline:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.critic.evaluation import Evaluation, ReliabilityCurve
+    from tape2048.critic.truth import TruthCurve
 
 #: Placeholder colours, and the page's variables that replace them.
 _INK, _GRID = "#010203", "#010204"
@@ -116,6 +117,27 @@ def reliability_figure(curve: ReliabilityCurve) -> str:
         f"Reliability for {curve.threshold}: predicted and observed share in {len(curve.bins)} bins. {points}"
     )
     return _figure(draw, title, 3.5, 3.5, f"reliability-{curve.threshold}")
+
+
+def truth_figure(curve: TruthCurve) -> str:
+    """Draw predicted probabilities and shares of rollouts: positions, and means of bins."""
+
+    def draw(axes: Any) -> None:
+        axes.plot([0, 1], [0, 1], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+        x, y = zip(*curve.points, strict=True)
+        axes.scatter(x, y, s=5, color=_SERIES[1], alpha=0.35, linewidths=0, label="positions")
+        x, y = zip(*((one.predicted, one.observed.value) for one in curve.bins), strict=True)
+        axes.plot(x, y, color=_SERIES[0], marker="o", markersize=4.5, linewidth=1.6, label="means of bins")
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_aspect("equal")
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true (rollouts)")
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
+
+    points = ", ".join(f"{one.predicted:.2f}: {one.observed.value:.2f}" for one in curve.bins)
+    title = f"Predicted and true probability of {curve.threshold} in {len(curve.bins)} bins. {points}"
+    return _figure(draw, title, 4.2, 4.2, f"truth-{curve.threshold}")
 
 
 class Curves(NamedTuple):

@@ -7,7 +7,17 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tape2048.base.text import json_bytes
-from tape2048_tools.critic_report.tables import METRICS, estimate_text, facts, ranking_predictors, runs_text
+from tape2048_tools.critic_report.tables import (
+    MEANS_HEADS,
+    METRICS,
+    ORACLE_HEADS,
+    estimate_text,
+    facts,
+    means_rows,
+    oracle_texts,
+    ranking_predictors,
+    runs_text,
+)
 from tape2048_tools.terminal.display import number, share
 from tape2048_tools.terminal.output import printable
 
@@ -86,7 +96,8 @@ def _tile(evaluation: Evaluation, tile: int) -> str:
     shown = _figures(evaluation, tile) + _stage_table(evaluation, cells, tile) if ranked else ""
     return (
         f'<section><h2 id="tile-{tile}">{tile}</h2><p>{_finding(evaluation, cells[0])}</p>'
-        f"{shown}{_notes(cells)}{_all_metrics(evaluation, cells, tile)}</section>"
+        f"{shown}{_notes(cells)}{_truth(evaluation, cells, tile)}"
+        f"{_all_metrics(evaluation, cells, tile)}</section>"
     )
 
 
@@ -99,6 +110,44 @@ def _figures(evaluation: Evaluation, tile: int) -> str:
         "bars are 95% intervals over games, the dashed line is chance.</figcaption></figure>"
         f"<figure>{reliability_figure(curve)}<figcaption>Reliability on all rows; perfect probabilities lie "
         "on the dashed line.</figcaption></figure></div>"
+    )
+
+
+def _truth(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
+    """Return the figure and the tables of rollouts; nothing without them."""
+    from tape2048_tools.critic_report.figures import truth_figure
+
+    if (truth := evaluation.truth) is None:
+        return ""
+    curve = next(one for one in truth.curves if one.threshold == tile)
+    rows = [
+        [
+            f"{_text(one.stage)}<small>{_text(name)}</small>",
+            number(scores.oracle.positions),
+            *(_split(text) for text in oracle_texts(scores.oracle)),
+        ]
+        for one in cells
+        for name, scores in one.scores.items()
+        if scores.oracle is not None
+    ]
+    notes = {
+        f"<p class=note>{_text(one.stage)}: no R2, since {_text(scores.oracle.note)}.</p>": None
+        for one in cells
+        for scores in one.scores.values()
+        if scores.oracle is not None and scores.oracle.note is not None
+    }
+    means = [[_text(name), *map(_split, texts)] for name, *texts in means_rows(truth, tile)]
+    return (
+        f"<figure>{truth_figure(curve)}<figcaption>The critic's probability, and the share of "
+        f"{number(truth.rollouts)} rollouts that reached the tile. A position lies off the line by the noise "
+        "of its rollouts, too; the means of bins hardly do.</figcaption></figure>"
+        + _table(
+            f"Against rollouts for {tile}",
+            ["stage and predictor", "positions", *ORACLE_HEADS],
+            rows,
+        )
+        + "".join(notes)
+        + _table(f"Means over the positions for {tile}", ["mean", *MEANS_HEADS], means)
     )
 
 
@@ -165,8 +214,12 @@ def _all_metrics(evaluation: Evaluation, cells: list[Cell], tile: int) -> str:
 
 def _two_lines(found: Estimate | None, *, signed: bool = False) -> str:
     """Return a number, and its interval on a second line."""
-    value, _, interval = _text(estimate_text(found, signed=signed)).partition(" ")
-    return value + (f"<small>{interval.strip('()')}</small>" if interval else "")
+    return _split(estimate_text(found, signed=signed))
+
+
+def _split(text: str) -> str:
+    value, _, rest = _text(text).partition(" ")
+    return value + (f"<small>{rest.strip('()')}</small>" if rest else "")
 
 
 def _table(caption: str, heads: list[str], rows: Iterable[list[str]]) -> str:
@@ -202,6 +255,14 @@ def _learning(curves: Curves | None) -> str:
 
 def _reading(evaluation: Evaluation) -> str:
     draws = number(evaluation.replicates)
+    rollouts = (
+        "<li><strong>Against rollouts</strong>: a position's true probability is the share of its rollouts "
+        "that reached the tile, but for a known noise. R2 is the share of its variance that a predictor "
+        "explains, bias the mean prediction minus the mean share. The ECE's noise is what a calibrated "
+        "predictor would show on as many positions."
+        if evaluation.truth is not None
+        else ""
+    )
     return (
         "<section><h2>How to read this</h2><ul>"
         "<li><strong>AUROC</strong>: how often a row of a game that reached the tile scores higher than "
@@ -216,5 +277,6 @@ def _reading(evaluation: Evaluation) -> str:
         "length / rows drawn of its game, so that all figures are those of all positions."
         "<li><strong>Baselines</strong>: the prevalence; the highest tile on the board; the final score "
         "that the n-tuple player expects; probabilities by isotonic regression on training games."
+        f"{rollouts}"
         "</ul></section>"
     )

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
     from tape2048.critic.evaluation import Cell, Evaluation
     from tape2048.critic.metrics import Estimate
+    from tape2048.critic.truth import OracleScores, Truth
 
 #: The metrics of a predictor, in the order of the columns.
 METRICS = ("auroc", "auprc", "brier", "ece", "gain")
+
+#: The metrics against rollouts with intervals, and the heads of their columns and of those that follow.
+_ORACLE_METRICS = ("r2", "brier", "log_loss", "bias", "ece")
+ORACLE_HEADS = ("R2", "Brier", "log loss", "bias", "ECE", "its noise")
+
+MEANS_HEADS = ("each position once", "weighted by the rows it stands for")
 
 _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
 
@@ -35,15 +42,21 @@ def csv_text(evaluation: Evaluation) -> str:
     """Return CSV with one line for each stage, tile and predictor, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    ends = [name for metric in METRICS for name in (metric, f"{metric}_low", f"{metric}_high")]
-    writer.writerow(["stage", "threshold", "predictor", *_CSV_COUNTS, *ends, "note"])
+    against = _ORACLE_METRICS if evaluation.truth is not None else ()
+    names = [*METRICS, *(f"oracle_{metric}" for metric in against)]
+    ends = [name for metric in names for name in (metric, f"{metric}_low", f"{metric}_high")]
+    others = ["oracle_ece_noise", "oracle_positions", "oracle_note"] if against else []
+    writer.writerow(["stage", "threshold", "predictor", *_CSV_COUNTS, *ends, *others, "note"])
     for one in evaluation.cells:
         counts = [getattr(one, name) for name in _CSV_COUNTS]
         for name, scores in one.scores.items() or [("", None)]:
+            oracle = None if scores is None else scores.oracle
+            estimates = [getattr(scores, metric, None) for metric in METRICS]
+            estimates += [getattr(oracle, metric, None) for metric in against]
             values: list[Any] = []
-            for metric in METRICS:
-                found = getattr(scores, metric, None)
+            for found in estimates:
                 values += (None, None, None) if found is None else (found.value, found.low, found.high)
+            values += [getattr(oracle, name.removeprefix("oracle_"), None) for name in others]
             writer.writerow([one.stage, one.threshold, name, *counts, *values, one.note])
     return buffer.getvalue()
 
@@ -57,7 +70,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
             f"at most {number(evaluation.per_run)} of each, weighted as all {number(evaluation.rows_in_all)}"
         )
     where = f" where {about['where']}" if about["where"] else ""
-    return {
+    known = {
         "critic": f"{about['critic']} ({about['kind']}, step {number(about['step'])}, "
         f"SHA-256 {about['critic_sha256'][:16]}...)",
         "games": f"{about['root']}, part {about['part']}{where}: {rows}, {cap}",
@@ -65,6 +78,13 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
         if evaluation.replicates
         else "none",
     }
+    if (truth := evaluation.truth) is not None:
+        kept = f", {number(truth.known)} of them kept from before" if truth.known else ""
+        known["rollouts"] = (
+            f"{number(truth.rollouts)} from each of {counted(truth.positions, 'position')}{kept}, "
+            f"by the player {truth.player_sha256[:16]}..., seed {truth.seed}"
+        )
+    return known
 
 
 def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableType]:
@@ -74,6 +94,7 @@ def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableTyp
     for tile in evaluation.thresholds:
         cells = [one for one in evaluation.cells if one.threshold == tile]
         parts += ["", _auroc_table(evaluation, cells, tile), "", _critic_table(evaluation, cells)]
+        parts += _oracle_tables(evaluation, cells, tile)
     parts += ["", columns({stage.name: stage.about for stage in evaluation.stages})]
     return parts
 
@@ -112,6 +133,47 @@ def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
             *(_text(one, name, "gain") for name in against),
         )
     return made
+
+
+def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list[RenderableType]:
+    """Return the table of metrics against rollouts, and that of means."""
+    from tape2048.critic.evaluation import ALL, UNDECIDED
+
+    if evaluation.truth is None:
+        return []
+    r2, *others = ORACLE_HEADS
+    made = table(
+        "stage", ">positions", "predictor", f">{r2}", ">AUROC", *(f">{name}" for name in others), "",
+        title=f"{tile}: against rollouts (AUROC: against outcomes)",
+    )  # fmt: skip
+    for one in cells:
+        for name, scores in one.scores.items() if one.stage in {ALL, UNDECIDED} else ():
+            if (oracle := scores.oracle) is not None:
+                r2, *others = oracle_texts(oracle)
+                made.add_row(
+                    one.stage, number(oracle.positions), name, r2, estimate_text(scores.auroc), *others,
+                    oracle.note or "",
+                )  # fmt: skip
+    means = table("", *(f">{head}" for head in MEANS_HEADS), title=f"{tile}: means over the positions")
+    for row in means_rows(evaluation.truth, tile):
+        means.add_row(*row)
+    return ["", made, "", means]
+
+
+def means_rows(truth: Truth, tile: int) -> list[list[str]]:
+    """Return the means over the positions: a name, then a number for each of :data:`MEANS_HEADS`."""
+    curve = next(one for one in truth.curves if one.threshold == tile)
+    names = {"labels": "outcomes of their own games", "rollouts": "rollouts", "critic": "critic"}
+    return [
+        [name, *(estimate_text(getattr(means, field)) for means in (curve.equal, curve.weighted))]
+        for field, name in names.items()
+    ]
+
+
+def oracle_texts(oracle: OracleScores) -> list[str]:
+    """Return the texts of the columns :data:`ORACLE_HEADS`."""
+    texts = [estimate_text(getattr(oracle, metric), signed=metric == "bias") for metric in _ORACLE_METRICS]
+    return [*texts, f"{oracle.ece_noise:.3f}"]
 
 
 def runs_text(one: Cell) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     "tape2048 critic eval critic/best selfplay",
     "tape2048 critic eval critic/best selfplay --split val --html report.html",
     'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
+    "tape2048 critic eval critic/best selfplay --oracle 48 --positions 3000",
     "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
 @click.argument("critic", type=PATH)
@@ -55,6 +56,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="N-tuple player whose expected score is a baseline, or none.",
 )
+@click.option(
+    "--oracle",
+    type=click.IntRange(2, 65_535),
+    metavar="N",
+    help="Measure against N rollouts of each of --positions, by the player that recorded the games.",
+)
+@int_option("--positions", "Number of positions for --oracle.", default=3000, least=1)
 @CRITIC_TOWER
 @DEVICE
 @click.option("--html", type=PATH, metavar="FILE", help="Write a report, too.")
@@ -68,6 +76,10 @@ def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path
     For each stage of the game and each tile: AUROC, average precision, Brier score and calibration error,
     with 95% intervals by a bootstrap over games, beside the prevalence, the highest tile on the board and
     the score that the n-tuple player expects. Games have to meet the condition of the training, too.
+
+    With --oracle, games are played on from positions of the sample: their share that reaches a tile is its
+    true probability, but for a known noise. R2 is the share of that probability's variance that a prediction
+    explains, which luck does not limit as it does AUROC. Interrupted rollouts go on at the next call.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
@@ -120,6 +132,8 @@ def _examine(
     bootstrap: int,
     seed: int,
     player: str,
+    oracle: int | None = None,
+    positions: int = 3000,
     tower: str | None,
     device: str,
     quiet: bool,
@@ -129,7 +143,12 @@ def _examine(
     from tape2048.critic.evaluation import evaluate
     from tape2048.critic.sample import check_embeddings
     from tape2048.torch.critic import Critic
-    from tape2048_tools.critic_report.examination import choose_parts, expected_score, rows_per_run
+    from tape2048_tools.critic_report.examination import (
+        choose_parts,
+        expected_score,
+        rollouts_of,
+        rows_per_run,
+    )
     from tape2048_tools.views.opening import stages_bar
 
     loaded = Critic.load(critic, device, tower=tower)
@@ -139,6 +158,7 @@ def _examine(
     parts = choose_parts(corpus, loaded.info, part)
     if loaded.needs_embeddings:
         check_embeddings(parts.chosen, loaded.info.tower.sha256)
+    rollouts = None if oracle is None else rollouts_of(parts.chosen, oracle, seed)
     with stages_bar(quiet=quiet) as progress:
         evaluation = evaluate(
             loaded,
@@ -149,6 +169,8 @@ def _examine(
             per_run=rows_per_run(loaded.info, len(parts.chosen.runs), per_run, rows_max),
             replicates=bootstrap,
             seed=seed,
+            oracle=rollouts,
+            positions=positions,
             progress=progress,
         )
     about = {

@@ -1,0 +1,214 @@
+"""Examining a critic against rollouts, by the command, on games that it recorded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from tape2048 import Corpus
+from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
+from tape2048.torch.head import CriticHead
+from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
+from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.rollouts import play_rollouts
+from tape2048_tools.critic_report.examination import rollouts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Tape = Callable[..., Any]
+
+TILES = (128, 256, 4096)
+COMMAND = (sys.executable, "-m", "tape2048_tools.cli")
+CONFIG = TowerConfig(dim=8, layers=1, heads=1, ffn=8)
+QUICK = ("--bootstrap", "50", "--player", "none", "--device", "cpu", "--per-run", "8")
+ORACLE = (*QUICK, "--oracle", "6", "--positions", "100")
+
+
+class Made:
+    """Sessions of the players ``random`` and ``greedy``, and a critic."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "random"
+        for player in ("random", "greedy"):
+            flags = f"--player {player} --max-games 80 --seed 11 --out-dir {directory / player}".split()
+            subprocess.run([*COMMAND, "record", *flags], check=True, capture_output=True, timeout=120)
+        self.both = directory / "both"
+        self.both.mkdir()
+        for number, player in enumerate(("random", "greedy")):
+            (session,) = Corpus.open(directory / player).sessions
+            shutil.copytree(session.path, self.both / f"2026010{number + 1}T000000Z_model={player}")
+        torch.manual_seed(3)
+        tower, head = Tower(CONFIG), CriticHead(8, TILES)
+        facts: dict[str, Any] = {
+            "thresholds": list(TILES), "head": HeadInfo(in_dim=8),
+            "split": SplitInfo(fractions={"train": 0.5, "val": 0.25, "test": 0.25}),
+            "corpus_hash": Corpus.open(self.root).identity, "step": 40, "training": {"per_run": 8},
+        }  # fmt: skip
+        self.critic = directory / "critic"
+        own = TowerInfo(sha256=tower_sha256(tower), config=CONFIG)
+        save_critic(self.critic, CriticInfo(kind="tokens", tower=own, **facts), head, tower)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("critic-oracle"))
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts of a test in its own directory; kernels stay where they are."""
+    monkeypatch.setattr("tape2048.critic.oracle._default_directory", lambda: tmp_path / "oracle")
+
+
+def test_every_predictor_is_measured_against_rollouts(tape: Tape, made: Made, tmp_path: Path) -> None:
+    done = tape("critic", "eval", made.critic, made.root, *ORACLE, "--json")
+    assert done.code == 0, done.err
+    document = done.json
+    found = document["evaluation"]
+    truth = found["truth"]
+    assert (truth["positions"], truth["rollouts"], truth["known"]) == (100, 6, 0)
+    (session,) = Corpus.open(made.root).sessions
+    assert truth["player_sha256"] == session.meta["player_sha256"]
+    for cell in found["cells"]:
+        if cell["stage"] not in {"all", "undecided"}:
+            continue
+        for name in ("critic", "prevalence", "highest tile"):
+            oracle = cell["scores"][name]["oracle"]
+            if cell["threshold"] == 4096:  # nobody gets there
+                assert oracle["r2"] is None
+                assert (
+                    oracle["note"]
+                    == f"rollouts of {oracle['positions']} positions differ no more than by chance"
+                )
+            else:
+                assert oracle["r2"]["low"] < oracle["r2"]["value"] < oracle["r2"]["high"]
+                assert 0 <= oracle["ece"]["value"] < 1
+                assert 0 < oracle["ece_noise"] < 0.2
+    tile = found["cells"][0]["scores"]["highest tile"]["oracle"]
+    critic = found["cells"][0]["scores"]["critic"]["oracle"]
+    assert tile["r2"]["value"] > critic["r2"]["value"]  # it was not trained
+    assert "NaN" not in done.out
+    again = tape("critic", "eval", made.critic, made.root, *ORACLE, "--json")
+    assert again.json["evaluation"]["truth"]["known"] == 100
+    truth["known"] = 100
+    assert again.json == document
+
+
+def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    done = tape("critic", "eval", made.critic, made.root, *ORACLE, "--html", out)
+    assert done.code == 0, done.err
+    assert "rollouts   6 from each of 100 positions, by the player" in done.out
+    assert "128: against rollouts (AUROC: against outcomes)" in done.out
+    assert "128: means over the positions" in done.out
+    assert "differ no more than by chance" in done.out
+    lines = list(
+        csv.DictReader(io.StringIO(tape("critic", "eval", made.critic, made.root, *ORACLE, "--csv").out))
+    )
+    one = next(line for line in lines if (line["stage"], line["predictor"]) == ("all", "highest tile"))
+    value, low, high = (float(one[f"oracle_r2{end}"]) for end in ("", "_low", "_high"))
+    assert f"{value:.3f} ({low:.3f}-{high:.3f})" in done.out
+    assert (one["oracle_positions"], one["oracle_note"]) == ("100", "")
+    text = out.read_text()
+    assert text.count("Predicted and true probability of") == len(TILES)
+    assert "Against rollouts for 128" in text
+    assert "Means over the positions for 256" in text
+    assert "undecided: no R2, since rollouts of 100 positions differ" in text
+    plain = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--force")
+    assert "rollouts" not in plain.out + out.read_text().replace('"truth":null', "")
+
+
+def test_rollouts_are_of_the_recorded_player(made: Made) -> None:
+    corpus = Corpus.open(made.root)
+    boards = np.array([0x1000000000000001, 0x1234123412341230], np.uint64)
+    found = rollouts_of(corpus, 6, 9).ask(boards)
+    expected = play_rollouts(make_player("random", {}), boards, rollouts=6, seed=9, threads=1)
+    assert (found.counts == expected).all()
+
+
+def alter(session: Path, **facts: Any) -> None:
+    with closing(sqlite3.connect(session / "metadata.db")) as database, database:
+        for key, value in facts.items():
+            if value is None:
+                database.execute("DELETE FROM session WHERE meta_key = ?", (key,))
+            else:
+                change = "UPDATE session SET meta_value = ? WHERE meta_key = ?"
+                database.execute(change, (json.dumps(value), key))
+    (session / "manifest.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"player_sha256": "0" * 64}, "it was played by random 000000000000; here random is"),
+        ({"player_sha256": None}, "the session does not say what played it"),
+        ({"player": "python:mine:make"}, "python:mine:make, which runs code that the session names"),
+        (
+            {"player": "ntuple", "player_args": {"weights": "gone.ntuple"}},
+            "its player cannot be made here: found no network at 'gone.ntuple'",
+        ),
+    ],
+)
+def test_other_players_are_refused_by_name(
+    tape: Tape, made: Made, tmp_path: Path, facts: dict[str, Any], said: str
+) -> None:
+    (session,) = Corpus.open(made.root).sessions
+    changed = Path(shutil.copytree(session.path, tmp_path / "changed" / session.path.name))
+    alter(changed, **facts)
+    done = tape("critic", "eval", made.critic, changed.parent, *ORACLE, "--split", "all")
+    assert (done.code, said in done.err) == (22, True), done.err
+    assert "hint:" in done.err
+    assert tape("critic", "eval", made.critic, changed.parent, *QUICK, "--split", "all").code == 0
+
+
+def test_games_of_two_players_are_refused_by_name(tape: Tape, made: Made) -> None:
+    done = tape("critic", "eval", made.critic, made.both, *ORACLE, "--split", "all")
+    assert done.code == 67
+    hashes = [str(one.meta["player_sha256"])[:12] for one in Corpus.open(made.both).sessions]
+    assert f"found games of 2 players (random {hashes[0]}, greedy {hashes[1]}), expected one" in done.err
+    assert "hint:" in done.err
+
+
+@pytest.mark.parametrize("wrong", [("--oracle", "1"), ("--oracle", "65536"), ("--positions", "0")])
+def test_numbers_out_of_range_are_refused(tape: Tape, made: Made, wrong: tuple[str, str]) -> None:
+    assert tape("critic", "eval", made.critic, made.root, *QUICK, *wrong).code == 2
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_goes_on(made: Made, tmp_path: Path) -> None:
+    """By Ctrl-C while rollouts are played; the second call plays the rest."""
+    flags = [*QUICK, "--oracle", "2000", "--positions", "300", "--json"]
+    command = [*COMMAND, "critic", "eval", str(made.critic), str(made.root), *flags]
+    # Kernels from where they are, rollouts to an empty place.
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    kernels = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tape2048"
+    (tmp_path / "tape2048").mkdir()
+    for one in kernels.glob("kernels-*"):
+        (tmp_path / "tape2048" / one.name).symlink_to(one)
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
+        files: list[Path] = []
+        deadline = time.monotonic() + 120
+        while not files or b'"positions":"0"' in files[0].read_bytes()[:400]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            files = list((tmp_path / "tape2048/oracle").glob("*.safetensors"))
+        first.send_signal(signal.SIGINT)
+        assert first.wait(30) == 130
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    assert 0 < json.loads(done.stdout)["evaluation"]["truth"]["known"] < 300
