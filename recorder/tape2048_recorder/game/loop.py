@@ -285,6 +285,11 @@ class Buffer(BlockBuffer):
         return self._runs[: int(self._game[_RUNS])]
 
     @property
+    def boards(self) -> npt.NDArray[np.uint64]:
+        """The boards of the finished games' rows, ``u64[rows]`` (a view)."""
+        return self._boards[: self.rows_finished]
+
+    @property
     def rows(self) -> npt.NDArray[np.void]:
         """Rows of the finished games (a new array at each access)."""
         return self._make_rows(0, np.empty(self.rows_finished, dtype=self.dtype))

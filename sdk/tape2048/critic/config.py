@@ -183,6 +183,20 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
         ),
     ] = "none"
+    targets: Annotated[
+        str,
+        about(
+            "what to learn: outcome of the game, td: the probabilities of `teacher`, or mix:SHARE: the "
+            "teacher's with this share, and the outcome",
+            why="outcomes need nothing else; a teacher makes better critics from as many games",
+            form="outcome, td or mix:SHARE",
+            pattern=r"^(outcome|td|mix:[01]?(\.[0-9]+)?)$",
+        ),
+    ] = "outcome"
+    teacher: Annotated[
+        str,
+        about("the n-tuple critic (`critic train --kind ntuple`) of `targets`", why="outcomes need none"),
+    ] = ""
     batch_rows: Annotated[
         Count,
         about(
@@ -281,6 +295,12 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = ""
 
     @property
+    def teacher_share(self) -> float:
+        """The teacher's share in the targets, 0 to 1."""
+        kind, _, share = self.targets.partition(":")
+        return float(share or "nan") if kind == "mix" else float(kind == "td")
+
+    @property
     def weights(self) -> tuple[float, ...] | None:
         """Numbers of ``pos_weight``; None for ``none`` and ``dataset``."""
         if self.pos_weight in {"none", "dataset"}:
@@ -302,6 +322,14 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             if getattr(self, name) >= 1:
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected below 1")
         self._check_weights()
+        if not 0 <= self.teacher_share <= 1:
+            raise ConfigError(f"targets: found {self.targets}, expected a share from 0 to 1: mix:0.3")
+        if bool(self.teacher_share) != bool(self.teacher) or (self.teacher and self.use_embeddings):
+            raise ConfigError(
+                f"targets: found {self.targets} with teacher = {self.teacher!r} and "
+                f"use_embeddings = {str(self.use_embeddings).lower()}, expected a teacher for td and mix, "
+                "none for outcome, and boards for it",
+            )
 
     def _check_weights(self) -> None:
         try:

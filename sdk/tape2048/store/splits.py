@@ -85,5 +85,5 @@ def explain_empty(runs: NDArray[np.void], sessions: Sequence[Session]) -> str:
 
 
 def _player_key(player_sha256: str, salt: str) -> int:
-    text = "\0".join(("tape2048 split 1", salt, player_sha256))
+    text = f"tape2048 split 1\0{salt}\0{player_sha256}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from tape2048.base.text import pretty_json
+from tape2048.critic.facts import CriticFacts
 from tape2048.errors import CriticError, EmbeddingsError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
@@ -69,28 +70,13 @@ class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
 
 
-class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The split by runs: ``corpus.split(salt=salt, **fractions)`` gives the same parts again."""
-
-    fractions: dict[str, float]
-    salt: str = ""
-
-
-class CriticInfo(msgspec.Struct, frozen=True, kw_only=True):
+class CriticInfo(CriticFacts, frozen=True, kw_only=True):
     """The content of ``critic.json``."""
 
     version: int = VERSION
-    thresholds: list[int]  # tiles, in the order of the probabilities
     kind: Literal["tokens", "embeddings"]  # the input: `"tokens"` of boards, or `"embeddings"` of its tower
     tower: TowerInfo
     head: HeadInfo  # sizes of the head
-    corpus_hash: str = ""  # `Corpus.identity` of all rows before the split
-    where: str = ""  # the condition that selected the runs; empty for none
-    split: SplitInfo  # the split of the runs
-    seed: int = 0  # of the training
-    step: int = 0  # number of optimizer steps before these parameters
-    metrics: dict[str, Any] = {}  # on the validation part, at this step
-    training: dict[str, Any] = {}  # the training's configuration
     model_sha256: str = ""  # SHA-256 of `model.safetensors`
 
 
@@ -153,7 +139,7 @@ class Critic:
             raise ValueError(f"batch_rows={batch_rows}; expected at least 1")
         self.info = info
         self.thresholds: tuple[int, ...] = tuple(info.thresholds)
-        self.kind = info.kind
+        self.kind: Literal["tokens", "embeddings"] = info.kind
         self.device = torch.device(device)
         self.head = head.to(self.device).eval()
         self.tower = None if tower is None else tower.to(self.device).eval()

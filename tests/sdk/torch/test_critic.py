@@ -14,8 +14,9 @@ from tape2048.io.durable import fsync_path
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
+from tape2048.critic.facts import SplitInfo  # noqa: E402 - after the skip
 from tape2048.torch import Critic  # noqa: E402 - after the skip
-from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic  # noqa: E402
+from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic  # noqa: E402
 from tape2048.torch.embedding import bf16_bits  # noqa: E402
 from tape2048.torch.head import CriticHead  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402

@@ -16,8 +16,9 @@ from tests.sdk.critics import TILES, make_games
 from tests.sdk.run_builders import a2t1_bytes, game
 
 from tape2048 import Corpus
+from tape2048.critic.facts import SplitInfo
 from tape2048.critic.scores import open_scores
-from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
+from tape2048.torch.critic import Critic, CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, save_tower, tower_sha256
 from tape2048_tools.critic_report.html import report

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from tape2048 import Corpus
-from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, TowerInfo, save_critic
+from tape2048.critic.facts import SplitInfo
+from tape2048.torch.critic import CriticInfo, HeadInfo, TowerInfo, save_critic
 from tape2048.torch.head import CriticHead
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
 from tape2048_recorder.players.registry import make_player

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape2048.critic.facts import players_of, strangers
 from tape2048.errors import ConfigError, EmptyCorpusError, EvaluationError
 from tape2048.store.splits import assign
 from tape2048_tools.options.recorder import parse_player
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from tape2048.corpus import Corpus
     from tape2048.critic.baselines import Baseline
+    from tape2048.critic.facts import CriticFacts
     from tape2048.critic.oracle import Oracle
-    from tape2048.torch.critic import CriticInfo
 
 #: The name of the part with all games.
 ALL = "all"
@@ -45,7 +46,7 @@ class Parts(NamedTuple):
     notes: list[str]
 
 
-def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
+def choose_parts(corpus: Corpus, info: CriticFacts, name: str | None) -> Parts:
     """Choose the part of a corpus on which to examine a critic.
 
     A game's part follows from its identity, so that the critic's games are recognised in any session.
@@ -67,7 +68,10 @@ def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
             f"found the part {name or wanted!r}, expected one of the critic's split: {known}",
             hint="--split all examines every game",
         )
-    notes = []
+    notes = [
+        f"The critic judges another player: these are games of {player}."
+        for player in strangers(info, players_of(corpus))
+    ]
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
@@ -88,7 +92,7 @@ def choose_parts(corpus: Corpus, info: CriticInfo, name: str | None) -> Parts:
     return Parts(wanted, chosen, train, notes)
 
 
-def _part(corpus: Corpus, info: CriticInfo, name: str) -> Corpus | None:
+def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
     """Return the games of one part, or None; unlike for ``Corpus.split``, other parts may be empty."""
     names = list(info.split.fractions)
     if name not in names:
@@ -98,7 +102,7 @@ def _part(corpus: Corpus, info: CriticInfo, name: str) -> Corpus | None:
     return corpus.where(mine) if corpus.row_counts[mine].sum() else None
 
 
-def rows_per_run(info: CriticInfo, runs: int, asked: int | None, rows_max: int) -> int | None:
+def rows_per_run(info: CriticFacts, runs: int, asked: int | None, rows_max: int) -> int | None:
     """Return the maximum of rows of each game to examine; None: all.
 
     Args:

@@ -1,12 +1,13 @@
-"""The settings of a critic's training, from a TOML file and flags."""
+"""The settings of critics' trainings, from a TOML file and flags; and critics of any kind by their path."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tape2048.critic.config import CriticConfig
+from tape2048.critic.config import CriticConfig, LearningConfig
+from tape2048.critic.ntuple.config import NTupleCriticConfig
 from tape2048.errors import MissingPackageError
 from tape2048.settings.fields import load_settings
 from tape2048.settings.sample import settings_toml
@@ -14,6 +15,11 @@ from tape2048_tools.options.recorder import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tape2048.critic.ntuple.critic import Critic as NTupleCritic
+    from tape2048.torch.critic import Critic
+
+    AnyCritic: TypeAlias = NTupleCritic | Critic
 
 #: The sample file in a checkout.
 EXAMPLE = Path("config/critic.example.toml")
@@ -26,21 +32,41 @@ _HEAD = """\
 
 #: One flag for each setting.
 critic_options = flags_of(CriticConfig)
+ntuple_options = flags_of(NTupleCriticConfig)
+
+C = TypeVar("C", bound=LearningConfig)
 
 
-def load_critic_config(path: Path | None, flags: Mapping[str, object] | None = None) -> CriticConfig:
-    """Load the configuration from a file (None: the defaults); flags count before it.
+def load_critic_config(kind: type[C], path: Path | None, flags: Mapping[str, object] | None = None) -> C:
+    """Load a configuration from a file (None: the defaults); flags count before it.
 
     Raises:
         UnknownKeyError: an unknown setting; names the nearest one.
         ConfigError: an invalid value, settings that contradict each other, or an unreadable file.
     """
-    return load_settings(CriticConfig, path, flags, listed_by="tape2048 critic train --print-config")
+    return load_settings(kind, path, flags, listed_by="tape2048 critic train --print-config")
 
 
 def example_toml() -> str:
     """Return a file with every setting at its default, and its effect."""
     return _HEAD + settings_toml(CriticConfig())
+
+
+def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> AnyCritic:
+    """Load a critic of any kind: the directory of a neural one, or an n-tuple critic's file or name.
+
+    Raises:
+        CriticError: there is none, or it is damaged.
+        MissingPackageError: a neural critic, without PyTorch.
+    """
+    from tape2048.critic.ntuple.critic import SHIPPED, Critic
+
+    if str(path) in SHIPPED or path.is_file():
+        return Critic.load(path)
+    require_torch()
+    from tape2048.torch.critic import Critic as NeuralCritic
+
+    return NeuralCritic.load(path, device, tower=tower)
 
 
 def require_torch() -> None:

@@ -44,7 +44,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     stride: Annotated[
         Count,
         about(
-            "learn from each row whose distance from its game's last one is a multiple of this",
+            "learn from every so many rows of a game, from its first on",
             why="neighbouring boards are almost the same, and half a byte a row stays in memory",
         ),
     ] = 16

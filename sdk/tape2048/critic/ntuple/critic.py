@@ -3,7 +3,7 @@
 A critic is one file: safetensors, compressed with xz. Its arrays are ``<stage>/<tuple>`` (``0/01245``), the
 weights of each tile as ``i16[T, size]`` in units of ``step`` logits. In the header's metadata, ``format`` is
 ``tape2048 n-tuple critic 1``, ``stages`` lists the tiles at which stages begin, ``step`` is the unit, and
-``facts`` is a JSON object, :class:`NTupleFacts`.
+``facts`` is a JSON object, :class:`tape2048.critic.facts.CriticFacts`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -44,10 +44,6 @@ _TILES_MAX = 15
 
 #: Boards predicted by one thread at a time.
 _PIECE_ROWS = 65_536
-
-
-class NTupleFacts(CriticFacts, frozen=True, kw_only=True):
-    """Facts in an n-tuple critic's file."""
 
 
 def tables_of(layout: Layout, thresholds: list[int], records: npt.NDArray[Any]) -> Tables:
@@ -89,7 +85,7 @@ class Critic:
     """An n-tuple critic: maps boards to probabilities; see :meth:`load`.
 
     Attributes:
-        facts: of its file.
+        info: the facts in its file.
         thresholds: tiles, in the order of the probabilities, ascending.
         sha256: of its file (hex); empty for one that was not loaded.
         needs_embeddings: False: it takes boards.
@@ -103,24 +99,24 @@ class Critic:
     """
 
     needs_embeddings = False
-    kind = "ntuple"
+    kind: Literal["ntuple"] = "ntuple"
 
     def __init__(
         self,
-        facts: NTupleFacts,
+        info: CriticFacts,
         layout: Layout,
         weights: npt.NDArray[np.int16],
         step: float,
         sha256: str = "",
     ) -> None:
         """Make a critic of weights ``i16[entries, W]``; see :func:`width_of`."""
-        self.facts = facts
+        self.info = info
         self.layout = layout
         self.weights = weights
         self.step = step
         self.sha256 = sha256
-        self.thresholds = tuple(facts.thresholds)
-        self.tables = tables_of(layout, facts.thresholds, weights)
+        self.thresholds = tuple(info.thresholds)
+        self.tables = tables_of(layout, info.thresholds, weights)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Critic:
@@ -141,7 +137,7 @@ class Critic:
                 hint="`tape2048 critic train --kind ntuple` makes such files",
             )  # fmt: skip
         try:
-            facts = msgspec.json.decode(texts.get("facts", ""), type=NTupleFacts)
+            facts = msgspec.json.decode(texts.get("facts", ""), type=CriticFacts)
             stages = [int(tile) for tile in texts.get("stages", "").split()]
             names = [name.partition("/")[2] for name in arrays if name.startswith("0/")]
             layout = Layout.of(names, stages)
@@ -174,7 +170,7 @@ class Critic:
             "format": FORMAT,
             "stages": " ".join(str(tile) for tile in self.layout.stages),
             "step": repr(self.step),
-            "facts": msgspec.json.encode(self.facts).decode(),
+            "facts": msgspec.json.encode(self.info).decode(),
         }
         with publishing_file(Path(path), replace=True) as file:
             file.writelines(compressed(encode(arrays, texts), preset))

@@ -77,7 +77,7 @@ class GameSource(NamedTuple):
 
 
 def read_games(corpus: Corpus, stride: int, progress: Progress | None = None) -> Games:
-    """Read each row of a corpus whose distance from its run's last row is a multiple of ``stride``.
+    """Read every ``stride``-th row of each run of a corpus, from its first on.
 
     Args:
         corpus: the runs.
@@ -94,8 +94,7 @@ def read_games(corpus: Corpus, stride: int, progress: Progress | None = None) ->
     counts = -(-corpus.row_counts // stride)
     starts = np.append(0, np.cumsum(counts))
     boards = np.empty(starts[-1], np.uint64)
-    # The k-th board of a run with n of them is k - (n - 1) strides before its last row.
-    shift = corpus.row_starts[1:] - 1 - stride * (starts[1:] - 1)
+    shift = corpus.row_starts[:-1] - stride * starts[:-1]
     for first in range(0, len(boards), _FETCHED):
         numbers = np.arange(first, min(first + _FETCHED, len(boards)))
         runs = np.searchsorted(starts, numbers, "right") - 1

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.base.resources import ram_available
-from tape2048.critic.facts import SplitInfo
-from tape2048.critic.ntuple.critic import Critic, NTupleFacts, predict_all, tables_of, width_of
+from tape2048.critic.facts import CriticFacts, SplitInfo
+from tape2048.critic.ntuple.critic import Critic, predict_all, tables_of, width_of
 from tape2048.critic.ntuple.kernel import learn, new_scratch
 from tape2048.errors import CheckpointError, ConfigError, TrainingError
 from tape2048.io.durable import publishing_file, storage_errors
@@ -56,7 +56,8 @@ class NTupleProgress(NamedTuple):
     games: int  # games learned from, in all passes
     games_in_all: int
     rows: int  # rows learned from
-    rows_per_s: float  # of this process
+    rows_per_s: float  # of this process, without validations
+    elapsed_s: float  # of this process
     loss: float | None  # of the last validation: mean log loss over rows and tiles
     best_loss: float | None
 
@@ -65,9 +66,9 @@ class TrainedNTuple(NamedTuple):
     """The end of a training."""
 
     progress: NTupleProgress
-    done: bool  # False: stopped, to be resumed
-    early: bool  # whether it ended since validations no longer improved
     best: Path | None  # the best critic's file
+    done: bool = False  # False: stopped, to be resumed
+    early: bool = False  # whether it ended since validations no longer improved
 
 
 class _State(msgspec.Struct):
@@ -92,29 +93,29 @@ class _Trainer:
         needed, free = self.layout.entries * 8 * width, ram_available()
         if needed > free:
             raise ConfigError(
-                f"found tuples, stages and tiles that need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are "
-                "free",
+                f"found tuples, stages and tiles of {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
                 hint="fewer stages, or tuples of fewer cells (a cell less is a sixteenth)",
             )
         self.records = np.zeros((self.layout.entries, 2 * width), np.float32)
         self.tables = tables_of(self.layout, list(config.tiles), self.records)
         self.scratches = [new_scratch(self.tables) for _ in range(config.thread_count)]
         self.state = _State()
-        self.begun, self.rows_before = time.monotonic(), 0
+        self.begun, self.learned_s, self.rows_before = time.monotonic(), 0.0, 0
 
     @property
     def width(self) -> int:
         return len(self.tables.exponents)
 
     def progress(self) -> NTupleProgress:
-        state, elapsed = self.state, time.monotonic() - self.begun
+        state = self.state
         return NTupleProgress(
             state.epoch,
             self.config.epochs,
             state.games,
             self.config.epochs * self.source.train_games,
             state.rows,
-            (state.rows - self.rows_before) / max(elapsed, 1e-9),
+            (state.rows - self.rows_before) / max(self.learned_s, 1e-9),
+            time.monotonic() - self.begun,
             state.loss,
             state.best_loss,
         )
@@ -138,7 +139,9 @@ class _Trainer:
                     chosen = order[state.position : state.position + size]
                     learner = self._learner(games, config.learning_rate * (1 - state.games / in_all))
                     shares = np.array_split(chosen, config.thread_count)
+                    begin = time.monotonic()
                     state.rows += sum(pool.map(learner, shares, self.scratches))
+                    self.learned_s += time.monotonic() - begin
                     state.position += len(chosen)
                     state.games += len(chosen)
                     if not tick() and state.position < len(games):
@@ -170,7 +173,7 @@ class _Trainer:
             part = slice(first, first + (1 << 18))
             units = np.clip(np.rint(self.records[part, :width] / config.weight_step), -limit, limit)
             weights[part] = np.where(self.records[part, width:] < config.prune_below, 0, units)
-        facts = NTupleFacts(
+        facts = CriticFacts(
             thresholds=list(config.tiles),
             corpus_hash=self.source.identity,
             where=config.where,
@@ -192,9 +195,8 @@ class _Trainer:
             "corpus": self.source.identity,
             "state": msgspec.json.encode(self.state).decode(),
         }
-        arrays = {"places": used.astype(np.uint64), "records": self.records[used]}
         with publishing_file(path, replace=True) as file:
-            file.writelines(encode(arrays, texts))
+            file.writelines(encode({"places": used.astype(np.uint64), "records": self.records[used]}, texts))
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; raise CheckpointError for one of another training."""
@@ -273,7 +275,7 @@ def train_ntuple_critic(
         while state.epoch < config.epochs and not trainer.stalled:
             if not trainer.learn_epoch(tick):
                 trainer.save(files.checkpoint)
-                return TrainedNTuple(trainer.progress(), False, False, _existing(best))
+                return TrainedNTuple(trainer.progress(), best if best.exists() else None)
             state.loss = trainer.validate()
             if state.best_loss is None or state.loss < state.best_loss:
                 state.best_loss, state.best_epoch = state.loss, state.epoch
@@ -283,11 +285,7 @@ def train_ntuple_critic(
             trainer.save(files.checkpoint)
         view.event("compressing the critic")
         Critic.load(best).save(best)
-    return TrainedNTuple(trainer.progress(), True, state.epoch < config.epochs, best)
-
-
-def _existing(path: Path) -> Path | None:
-    return path if path.exists() else None
+    return TrainedNTuple(trainer.progress(), best, early=trainer.stalled, done=True)
 
 
 def _tell_kinds(config: NTupleCriticConfig, source: GameSource, view: TrainingView[NTupleProgress]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tape2048.corpus import Corpus
+from tape2048.critic.facts import PlayedBy, check_one_player, players_of
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.session.embeddings import open_embeddings
 from tape2048.torch.loader import CriticLoader
@@ -28,6 +29,7 @@ class TrainingData(NamedTuple):
     """The rows of a training."""
 
     corpus: Corpus  # all rows, before the split
+    players: list[PlayedBy]  # whose games these are
     train: CriticLoader  # the loader of the training part: complete batches, equally many on each rank
     val: CriticLoader
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part
@@ -45,10 +47,12 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
         EmptyCorpusError: no session, no run, a part without runs, or not one complete batch.
         EmbeddingsError: with ``use_embeddings``: missing, damaged or of other rows.
         MixedRowsError: sessions with embeddings of different towers.
-        ConfigError: an invalid share.
+        ConfigError: an invalid share, or games of several players.
         TapeError: as for :meth:`Corpus.open`.
     """
     corpus = Corpus.open(config.data, where=config.where or None, load=config.load, progress=False)  # type: ignore[arg-type]
+    players = players_of(corpus)
+    check_one_player(players, mixed=config.mixed_players)
     try:
         parts = corpus.split(salt=config.split_salt, **config.fractions)
     except ValueError as error:
@@ -85,6 +89,7 @@ def open_data(config: CriticConfig, ranks: Ranks) -> TrainingData:
     from_data = config.pos_weight == "dataset"
     return TrainingData(
         corpus=corpus,
+        players=players,
         train=train,
         val=val,
         counts={name: (len(source), len(parts[name].runs)) for name, source in sources.items()},

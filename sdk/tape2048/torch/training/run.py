@@ -35,14 +35,16 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
+from tape2048.critic.facts import SplitInfo
 from tape2048.errors import DivergedError
 from tape2048.io.training_directory import TrainingDirectory
-from tape2048.torch.critic import CriticInfo, HeadInfo, SplitInfo, save_critic
+from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.training import model as models
 from tape2048.torch.training.checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
 from tape2048.torch.training.clock import Clock
 from tape2048.torch.training.data import bad_batch, open_data
 from tape2048.torch.training.ranks import Ranks, joined
+from tape2048.torch.training.targets import Targets
 from tape2048.torch.training.tracking import Tracking
 from tape2048.torch.training.validation import Validation, validate
 
@@ -154,6 +156,7 @@ class _Trainer:
         self.ranks = ranks
         self.view = view if ranks.first else _Silent()
         self.data: TrainingData = open_data(config, ranks)
+        self._targets = Targets(config, self.data.players)
         # All ranks draw the same parameters, and different dropout.
         torch.manual_seed(config.seed)
         self.model = models.make_model(config, self.data).to(ranks.device)
@@ -164,6 +167,7 @@ class _Trainer:
             config={
                 **config.deciding(),
                 "embeddings_of": None if embeddings is None else embeddings.model_sha,
+                "taught_by": self._targets.teacher and self._targets.teacher.sha256,
             },
             corpus=self.data.corpus.identity,
             world_size=ranks.world_size,
@@ -270,7 +274,7 @@ class _Trainer:
         if self.added is not None:
             logits = logits + self.added
         weight = (batch["weight"] / self.data.mean_weight)[:, None]
-        loss = binary_cross_entropy_with_logits(logits, batch["labels"], weight, pos_weight=self.weights)
+        loss = binary_cross_entropy_with_logits(logits, self._targets(batch), weight, pos_weight=self.weights)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         longest = math.inf if self.config.clip_norm is None else self.config.clip_norm
@@ -384,6 +388,7 @@ class _Trainer:
             head=HeadInfo(in_dim=head.in_dim, hidden=head.hidden, dropout=head.dropout, ordered=head.ordered),
             corpus_hash=self.data.corpus.identity,
             where=config.where,
+            players=self.data.players,
             split=SplitInfo(fractions=config.fractions, salt=config.split_salt),
             seed=config.seed,
             step=self.state.step,

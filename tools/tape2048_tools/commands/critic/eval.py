@@ -84,12 +84,10 @@ def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give one of them")
     from tape2048_tools.critic_report.tables import csv_text, document, summary
-    from tape2048_tools.options.critic import require_torch
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     if html is not None:
         _check_report(html, force=how["force"])
-    require_torch()
     evaluation, about = _examine(critic, root, **how)
     found = document(evaluation, about)
     if html is not None:
@@ -142,21 +140,21 @@ def _examine(
     from tape2048 import Corpus
     from tape2048.critic.evaluation import evaluate
     from tape2048.critic.sample import check_embeddings
-    from tape2048.torch.critic import Critic
     from tape2048_tools.critic_report.examination import (
         choose_parts,
         expected_score,
         rollouts_of,
         rows_per_run,
     )
+    from tape2048_tools.options.critic import open_critic
     from tape2048_tools.views.opening import stages_bar
 
-    loaded = Critic.load(critic, device, tower=tower)
+    loaded = open_critic(critic, device, tower)
     baselines = {} if player == "none" else {player: expected_score(player)}
     conditions = [f"({one})" for one in (loaded.info.where, where) if one]
     corpus = Corpus.open(root, where=" AND ".join(conditions) or None, load="mmap")
     parts = choose_parts(corpus, loaded.info, part)
-    if loaded.needs_embeddings:
+    if loaded.kind != "ntuple" and loaded.needs_embeddings:
         check_embeddings(parts.chosen, loaded.info.tower.sha256)
     rollouts = None if oracle is None else rollouts_of(parts.chosen, oracle, seed)
     with stages_bar(quiet=quiet) as progress:

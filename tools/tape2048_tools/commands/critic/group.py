@@ -9,6 +9,7 @@ from tape2048_tools.terminal.click_extras import LazyGroup
 COMMANDS = {
     "train": ("tape2048_tools.commands.critic.train", "Train a critic on sessions."),
     "eval": ("tape2048_tools.commands.critic.eval", "Measure a critic by game stage and tile."),
+    "ask": ("tape2048_tools.commands.critic.ask", "Print a critic's probabilities of boards."),
     "score": ("tape2048_tools.commands.critic.score", "Write a critic's probabilities, row by row."),
 }
 

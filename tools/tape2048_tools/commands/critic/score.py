@@ -54,18 +54,15 @@ def command(
     """
     if out.suffix != ".npy":
         raise click.BadParameter(f"{out} does not end in .npy", param_hint="--out")
-    from tape2048_tools.options.critic import require_torch
-    from tape2048_tools.terminal.output import complain, print_result, printable
-    from tape2048_tools.views.opening import progress_bar
-
-    require_torch()
     import msgspec
 
     from tape2048.base.text import counted
     from tape2048.critic.scores import write_scores
-    from tape2048.torch.critic import Critic
+    from tape2048_tools.options.critic import open_critic
+    from tape2048_tools.terminal.output import complain, print_result, printable
+    from tape2048_tools.views.opening import progress_bar
 
-    loaded = Critic.load(critic, device, tower=tower)
+    loaded = open_critic(critic, device, tower)
     with progress_bar("scoring", quiet=quiet) as progress:
         info = write_scores(
             out,
@@ -73,7 +70,7 @@ def command(
             source,
             critic_path=critic.absolute(),
             critic_sha256=loaded.sha256,
-            tower_sha256=loaded.info.tower.sha256,
+            tower_sha256=None if loaded.kind == "ntuple" else loaded.info.tower.sha256,
             replace=force,
             progress=progress,
         )

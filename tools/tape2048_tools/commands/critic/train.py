@@ -1,4 +1,4 @@
-"""``tape2048 critic train``: the command around :mod:`tape2048.torch.training.run`."""
+"""``tape2048 critic train``: trains a transformer, or with ``--kind ntuple`` an n-tuple critic."""
 
 from __future__ import annotations
 
@@ -7,26 +7,58 @@ import os
 import signal
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.options.critic import critic_options, example_toml, load_critic_config, require_torch
-from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048.critic.config import CriticConfig
+from tape2048.critic.ntuple.config import NTupleCriticConfig
+from tape2048_tools.options.critic import (
+    critic_options,
+    example_toml,
+    load_critic_config,
+    ntuple_options,
+    require_torch,
+)
+from tape2048_tools.terminal.click_extras import PATH, Command, int_option, json_option
 from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@new_command(
-    "tape2048 critic train --data selfplay --out critic",
-    "tape2048 critic train --config critic.toml",
-    "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
-    "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
-    "tape2048 critic train --print-config > critic.toml",
+class _ByKind(Command):
+    """The command of the transformer, which hands over to that of another kind: each has its own options."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        """Parse the arguments by the options of the kind that they name."""
+        found = [pair[1] for pair in pairwise([*args, ""]) if pair[0] == "--kind"]
+        found += [arg.removeprefix("--kind=") for arg in args if arg.startswith("--kind=")]
+        parse = _ntuple.make_context if "ntuple" in found else super().make_context
+        return parse(info_name, args, *more, **extra)
+
+
+_KIND = click.option(
+    "--kind",
+    type=click.Choice(["transformer", "ntuple"]),
+    help="Kind of critic, each with options of its own: see --kind ntuple --help.  [default: transformer]",
 )
+
+
+@click.command(
+    cls=_ByKind,
+    examples=(
+        "tape2048 critic train --data selfplay --out critic",
+        "tape2048 critic train --kind ntuple --data selfplay --out critic",
+        "tape2048 critic train --targets td --teacher critic/best.critic --out taught",
+        "tape2048 critic train --config critic.toml --use-embeddings --hidden 128 --out probe",
+        "torchrun --nproc-per-node 2 --no-python tape2048 critic train --config critic.toml",
+        "tape2048 critic train --print-config > critic.toml",
+    ),
+)
+@_KIND
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
 @critic_options
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
@@ -37,7 +69,8 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training, also after a
     SIGKILL. Processes of torchrun share each epoch.
     """
-    config = load_critic_config(config_path, flags)
+    flags.pop("kind")
+    config = load_critic_config(CriticConfig, config_path, flags)
     if print_config:
         from tape2048.settings.sample import settings_toml
 
@@ -54,6 +87,56 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         trained = train_critic(config, view, stop.is_set)
     if first:
         print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
+
+
+@click.command(
+    "train",
+    cls=Command,
+    examples=(
+        "tape2048 critic train --kind ntuple --data selfplay --out critic",
+        "tape2048 critic train --kind ntuple --player ntuple --games 100000 --out critic",
+        "tape2048 critic train --kind ntuple --thresholds '2048 4096' --player greedy --games 9000 --out low",
+        "tape2048 critic train --kind ntuple --print-config > ntuple-critic.toml",
+    ),
+)
+@_KIND
+@click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
+@click.option("--player", help="Play games with this player, and record none, in place of reading sessions.")
+@int_option("--games", "Number of games that --player plays.")
+@ntuple_options
+@click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
+@json_option("Print one JSON document at the end.")
+def _ntuple(
+    *,
+    config_path: Path | None,
+    player: str | None,
+    games: int | None,
+    print_config: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Train an n-tuple critic by temporal differences: minutes on a CPU, without PyTorch.
+
+    It learns from every few boards of whole games, so long games count as often as their positions occur.
+    SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training.
+    """
+    del flags["kind"]
+    config = load_critic_config(NTupleCriticConfig, config_path, flags)
+    if print_config:
+        from tape2048.settings.sample import settings_toml
+
+        print_human(settings_toml(config).rstrip("\n"))
+        return
+    if (player is None) != (games is None):
+        raise click.UsageError("give --player and --games together: a player, and how many games it plays")
+    from tape2048.critic.ntuple.training import train_ntuple_critic
+    from tape2048_tools.views.ntuple_critic import ntuple_view, open_games, trained_facts, trained_summary
+
+    with _stopped_by_signals() as stop:
+        source = open_games(config, player, games)
+        with ntuple_view(config) as view:
+            trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
+    print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
 
 
 @contextlib.contextmanager

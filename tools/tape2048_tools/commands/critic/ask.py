@@ -1,0 +1,85 @@
+"""``tape2048 critic ask``: a critic's probabilities of boards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tape2048_tools.terminal.click_extras import CRITIC_TOWER, DEVICE, PATH, json_option, new_command
+
+
+@new_command(
+    "tape2048 critic ask 0x0123456789abcdef",
+    "tape2048 critic ask '0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128'",
+    "tape2048 critic ask --critic critic/best.critic 81985529216486895 --json",
+)
+@click.argument("boards", nargs=-1, required=True, metavar="BOARD...")
+@click.option(
+    "--critic",
+    type=PATH,
+    default=Path("default"),
+    show_default=True,
+    help="A critic, or default: the one that ships.",
+)
+@CRITIC_TOWER
+@DEVICE
+@json_option()
+def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device: str, as_json: bool) -> None:
+    """Print a critic's probabilities that games from BOARD reach its tiles.
+
+    BOARD is packed, as in runs (0x and 16 exponents in hexadecimal, top left first; or a decimal number), or
+    16 tiles, row by row, 0 for an empty cell.
+    """
+    from tape2048_tools.options.critic import open_critic
+    from tape2048_tools.terminal.output import columns, print_result
+    from tape2048_tools.views.run import exps_of
+
+    packed = [_packed(text) for text in boards]
+    import numpy as np
+
+    loaded = open_critic(critic, device, tower)
+    found = loaded(np.array(packed, np.uint64))
+    document = {
+        "critic_sha256": loaded.sha256,
+        "players": [player.name for player in loaded.info.players],
+        "boards": [
+            {
+                "board": board,
+                "exps": exps_of(board),
+                "probabilities": dict(zip(map(str, loaded.thresholds), row, strict=True)),
+            }
+            for board, row in zip(packed, found.tolist(), strict=True)
+        ],
+    }
+    rows = [
+        {
+            "board": f"0x{board:016x}",
+            **{f"P({tile})": f"{p:.4f}" for tile, p in zip(loaded.thresholds, row, strict=True)},
+        }
+        for board, row in zip(packed, found.tolist(), strict=True)
+    ]
+    print_result(document, lambda: [columns(row) for row in rows], as_json=as_json)
+
+
+def _packed(text: str) -> int:
+    """Return the board that a text spells, packed."""
+    words = text.replace("/", " ").replace(",", " ").split()
+    try:
+        numbers = [int(word, 0) for word in words]
+    except ValueError:
+        numbers = []
+    exps = [max(tile.bit_length() - 1, 0) for tile in numbers]
+    tiles_valid = all(
+        0 <= tile <= 32768 and tile in {0, 1 << exp} and tile != 1
+        for tile, exp in zip(numbers, exps, strict=True)
+    )
+    if len(numbers) == 16 and tiles_valid:
+        return sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))
+    if len(numbers) == 1 and 0 <= numbers[0] < 1 << 64:
+        return numbers[0]
+    raise click.BadParameter(
+        f"found {text!r:.80}, expected a packed board such as 0x0123456789abcdef, or 16 tiles such as "
+        "'0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128'",
+        param_hint="BOARD",
+    )
