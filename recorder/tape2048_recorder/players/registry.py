@@ -13,6 +13,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape2048.critic.facts import critic_path
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.ntuple.files import network_path
 from tape2048.ntuple.layout import TILES
@@ -84,6 +85,11 @@ def check_ntuple(args: Mapping[str, Any]) -> None:
             f"found downgrade = {downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
             hint=f"0 takes all boards as they are; {OF_NETWORK}, the default, asks the network",
         )
+
+
+def check_critic(args: Mapping[str, Any]) -> None:
+    """Raise CriticError unless the critic's file exists."""
+    critic_path(args["critic"])
 
 
 def parse_mix(text: str) -> tuple[list[int], list[int]]:
@@ -158,6 +164,20 @@ REGISTRY: dict[str, PlayerKind] = {
                 "temperature": Parameter(0.0, 0, 1e6, "points of score; softmax over values where above 0"),
             },
             check=check_ntuple,
+        ),
+        PlayerKind(
+            name="critic",
+            summary="the move after which an n-tuple critic finds a tile likeliest to be reached",
+            parameters={
+                "critic": Parameter(
+                    "default", 0, 0, "an n-tuple critic's file, or the one that ships: `default`"
+                ),
+                "tile": Parameter(32768, 4, TILES[-1], "the tile to reach, one that the critic predicts"),
+                "look_below": Parameter(
+                    0, 0, 16, "look a second spawn ahead where fewer cells than this are empty; 16: always"
+                ),
+            },
+            check=check_critic,
         ),
     )
 }

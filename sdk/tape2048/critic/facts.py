@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError
+from tape2048.errors import ConfigError, CriticError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from tape2048.store.view import View
+
+
+#: The files of the critics that ship with the package, by name.
+SHIPPED = {"default": "default.critic"}
 
 
 class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,3 +105,18 @@ def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]
     """Return the players that a critic does not judge; none for a critic that does not say whom it judges."""
     judged = {player.sha256 for player in facts.players}
     return [player for player in players if judged and player.sha256 not in judged]
+
+
+def critic_path(path: str | os.PathLike[str]) -> Path:
+    """Return the file of the critic that ships under this name, or the path; raise CriticError."""
+    file = Path(path)
+    if str(path) in SHIPPED:
+        file = Path(str(importlib.resources.files(__package__))) / "ntuple/weights" / SHIPPED[str(path)]
+    if not file.is_file():
+        is_neural = (file / "critic.json").exists()
+        hint = f"a path, or one that ships: {', '.join(SHIPPED)}"
+        raise CriticError(
+            "a neural critic" if is_neural else "no such file", path=file,
+            hint="from tape2048.torch import Critic" if is_neural else hint,
+        )  # fmt: skip
+    return file

@@ -59,7 +59,8 @@ def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> A
         CriticError: there is none, or it is damaged.
         MissingPackageError: a neural critic, without PyTorch.
     """
-    from tape2048.critic.ntuple.critic import SHIPPED, Critic
+    from tape2048.critic.facts import SHIPPED
+    from tape2048.critic.ntuple.critic import Critic
 
     if str(path) in SHIPPED or path.is_file():
         return Critic.load(path)

@@ -9,7 +9,6 @@ weights of each tile as ``i16[T, size]`` in units of ``step`` logits. In the hea
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.base.threads import map_ordered
-from tape2048.critic.facts import CriticFacts
+from tape2048.critic.facts import CriticFacts, critic_path
 from tape2048.critic.ntuple.kernel import Tables, new_scratch, predict
 from tape2048.errors import ConfigError, CriticError, FormatError
 from tape2048.game.rules import exps_to_boards
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 FORMAT = "tape2048 n-tuple critic 1"
-
-#: The files of the critics that ship with the package, by name.
-SHIPPED = {"default": "default.critic"}
 
 #: The most tiles of one critic: 2 to 32768.
 _TILES_MAX = 15
@@ -197,21 +193,6 @@ class Critic:
     def from_embeddings(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """Raise CriticError: it takes boards."""
         raise CriticError(f"an n-tuple critic takes boards, and was given embeddings {x.shape}")
-
-
-def critic_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file of the critic that ships under this name, or the path; raise CriticError."""
-    file = Path(path)
-    if str(path) in SHIPPED:
-        file = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[str(path)]
-    if not file.is_file():
-        is_neural = (file / "critic.json").exists()
-        hint = f"a path, or one that ships: {', '.join(SHIPPED)}"
-        raise CriticError(
-            "a neural critic" if is_neural else "no such file", path=file,
-            hint="from tape2048.torch import Critic" if is_neural else hint,
-        )  # fmt: skip
-    return file
 
 
 def _checked(arrays: dict[str, Any], layout: Layout, tiles: int, path: Path) -> npt.NDArray[np.int16]:
