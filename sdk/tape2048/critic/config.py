@@ -42,7 +42,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     out: Annotated[
         str,
         about(
-            "the directory that receives checkpoints, metrics and the critics best/ and last/",
+            "the directory that receives checkpoints, metrics and critics",
             why="in the current directory; a training that was stopped there is resumed",
         ),
     ] = "critic"

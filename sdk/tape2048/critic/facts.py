@@ -35,7 +35,7 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
     Attributes:
         name: with its parameters, as its sessions say; empty where they do not.
-        sha256: of the player; empty in sessions without it, which are taken for one player's.
+        sha256: of the player; empty in sessions without it, which are taken for one player's by name.
         games: number of its games.
 
     Example:
@@ -75,11 +75,10 @@ def players_of(corpus: View) -> list[PlayedBy]:
     found: dict[str, PlayedBy] = {}
     for session, count in zip(corpus.sessions, games.tolist(), strict=True):
         if count:
-            sha256 = session.meta.get("player_sha256")
-            key = sha256 if isinstance(sha256, str) else ""
-            name = found[key].name if key in found else _named(session.meta)
-            before = found[key].games if key in found else 0
-            found[key] = PlayedBy(name, key, before + count)
+            given, name = session.meta.get("player_sha256"), _named(session.meta)
+            sha256 = given if isinstance(given, str) else ""
+            before = found.setdefault(sha256 or name, PlayedBy(name, sha256, 0))
+            found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
     return sorted(found.values(), key=lambda player: -player.games)
 
 
@@ -99,6 +98,15 @@ def check_one_player(players: Sequence[PlayedBy], *, mixed: bool) -> None:
             hint="a critic judges one player: name its sessions (--data, --where), or learn from all "
             "together with --mixed-players",
         )
+
+
+def doubts(players: Sequence[PlayedBy]) -> list[str]:
+    """Return remarks on players whose sessions do not say exactly what played them."""
+    return [
+        f"games of {player}: their sessions have no SHA-256 of what played them; taken for one player's"
+        for player in players
+        if not player.sha256
+    ]
 
 
 def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]:

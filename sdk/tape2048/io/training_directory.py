@@ -50,6 +50,16 @@ class TrainingView(Protocol[P_contra]):
         """Show a one-time event."""
 
 
+class SilentView:
+    """A view that shows nothing."""
+
+    def progress(self, progress: object) -> None:
+        """Ignore the progress."""
+
+    def event(self, message: str) -> None:
+        """Ignore the event."""
+
+
 class TrainingDirectory:
     """The files of a training in ``path``; ``counter`` is the key that counts steps in a line of metrics."""
 

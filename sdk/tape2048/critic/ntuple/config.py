@@ -7,11 +7,8 @@ from typing import Annotated
 from tape2048.base.resources import available_cores
 from tape2048.critic.config import LearningConfig
 from tape2048.errors import ConfigError
-from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.layout import TILES, Layout
 from tape2048.settings.fields import Count, Positive, Share, about
-
-#: The highest tile on a board: two of them do not merge.
-_TILE_MAX = 32768
 
 
 class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
@@ -56,10 +53,12 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         ),
     ] = 0.9
     learning_rate: Annotated[
-        Positive,
+        float,
         about(
             "step of a weight at its first row; AdaGrad divides it by the root of the squared errors so far",
             why="0.03 learned slower, 0.2 no faster",
+            gt=0,
+            le=100,
         ),
     ] = 0.1
     epochs: Annotated[
@@ -87,8 +86,13 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         Positive, about("seconds from one checkpoint to the next", why="the most that a crash costs")
     ] = 300.0
     weight_step: Annotated[
-        Positive,
-        about("the unit of a stored weight, in logits", why="finer ones are no better, and larger files"),
+        float,
+        about(
+            "the unit of a stored weight, in logits; the largest weight is 32767 of them",
+            why="finer ones are no better, and larger files",
+            ge=0.001,
+            le=1,
+        ),
     ] = 1 / 32
     prune_below: Annotated[
         float,
@@ -112,6 +116,6 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError for settings that are valid one by one and contradict each other."""
         super().check()
-        if self.tiles[-1] > _TILE_MAX:
-            raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {_TILE_MAX}")
+        if self.tiles[-1] > TILES[-1]:
+            raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {TILES[-1]}")
         _ = self.layout

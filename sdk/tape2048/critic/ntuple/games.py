@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,6 +29,10 @@ _RAM_SHARE = 1 / 4
 #: Boards fetched at a time.
 _FETCHED = 1 << 20
 
+#: Boards of the pieces in which games are learned from. The order within a piece is random, so free memory
+#: must not decide where one ends: a resumed training would learn other things.
+_PIECE_BOARDS = 1 << 26
+
 
 class Games(NamedTuple):
     """Every few boards of some games.
@@ -46,6 +51,11 @@ class Games(NamedTuple):
         """Number of games, R."""
         return len(self.highest)
 
+    def between(self, begin: int, end: int) -> Games:
+        """Return the games from number ``begin`` to ``end``, as views."""
+        first, last = self.starts[begin], self.starts[end]
+        return Games(self.boards[first:last], self.starts[begin : end + 1] - first, self.highest[begin:end])
+
     def take(self, chosen: npt.NDArray[np.bool_]) -> Games:
         """Return the games under a mask ``bool[R]``."""
         counts = np.diff(self.starts)
@@ -60,7 +70,8 @@ class GameSource(NamedTuple):
     """The games of a training, and their facts.
 
     Attributes:
-        chunks: yields the games of the training part, in pieces that fit into memory; called for each pass.
+        chunks: yields the games of the training part from a piece on, in pieces that fit into memory; called
+            for each pass.
         val: those of the validation part.
         train_games: number of games of the training part.
         highest: exponents of their highest tiles, ``u8[R]``.
@@ -68,7 +79,7 @@ class GameSource(NamedTuple):
         identity: of all games, before the split.
     """
 
-    chunks: Callable[[], Iterator[Games]]
+    chunks: Callable[[int], Iterator[Games]]
     val: Games
     train_games: int
     highest: npt.NDArray[np.uint8]
@@ -107,12 +118,22 @@ def read_games(corpus: Corpus, stride: int, progress: Progress | None = None) ->
 def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -> GameSource:
     """Open the sessions of a training, and split them.
 
-    Games whose boards do not fit into a quarter of the free memory are read in pieces, again in each pass.
+    Games whose boards do not fit into a quarter of the free memory are read piece by piece in each pass.
+
+    Args:
+        config: the settings of the training.
+        progress: as for :func:`read_games`.
 
     Raises:
         EmptyCorpusError: no session, no run, or a part without runs.
-        ConfigError: an invalid share, games of several players, or too little memory.
+        ConfigError: an invalid share, or games of several players.
         TapeError: as for :meth:`Corpus.open`.
+
+    Example:
+        >>> from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games
+        >>> source = corpus_games(NTupleCriticConfig(data="selfplay"))
+        >>> source.train_games > len(source.val) > 0
+        True
     """
     from tape2048.corpus import Corpus
 
@@ -124,15 +145,19 @@ def corpus_games(config: NTupleCriticConfig, progress: Progress | None = None) -
     except ValueError as error:
         raise ConfigError(str(error)) from error
     train, val = parts["train"], parts["val"]
-    budget = int(ram_available() * _RAM_SHARE) // 8
     ends = np.cumsum(-(-train.row_counts // config.stride))
-    count = -(-int(ends[-1]) // budget)
-    piece_of = (ends - 1) * count // int(ends[-1])
-    pieces = [train] if count == 1 else [train.where(piece_of == piece) for piece in range(count)]
-    held = [read_games(train, config.stride, progress)] if count == 1 else []
+    begins = np.flatnonzero(np.diff((np.maximum(ends, 1) - 1) // _PIECE_BOARDS, prepend=-1))
+    pieces = list(pairwise([*begins.tolist(), len(ends)]))
+    fits = 8 * int(ends[-1]) <= ram_available() * _RAM_SHARE
+    held = read_games(train, config.stride, progress) if fits else None
 
-    def chunks() -> Iterator[Games]:
-        yield from held or (read_games(piece, config.stride) for piece in pieces)
+    def chunks(first: int) -> Iterator[Games]:
+        numbers = np.arange(len(ends))
+        for begin, end in pieces[first:]:
+            if held is None:
+                yield read_games(train.where((begin <= numbers) & (numbers < end)), config.stride)
+            else:
+                yield held.between(begin, end)
 
     return GameSource(
         chunks,
@@ -165,4 +190,4 @@ def split_games(
         raise EmptyCorpusError(
             f"found {len(train)} games to learn from and {len(val)} for validation", hint="more games"
         )
-    return GameSource(lambda: iter([train]), val, len(train), train.highest, [player], identity)
+    return GameSource(lambda first: iter([train][first:]), val, len(train), train.highest, [player], identity)

@@ -12,7 +12,6 @@ With one thread, a training that was stopped and resumed gives the same critic t
 
 from __future__ import annotations
 
-import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.base.resources import ram_available
-from tape2048.critic.facts import CriticFacts, SplitInfo
+from tape2048.critic.facts import CriticFacts, SplitInfo, doubts
 from tape2048.critic.ntuple.critic import Critic, predict_all, tables_of, width_of
 from tape2048.critic.ntuple.kernel import learn, new_scratch
-from tape2048.errors import CheckpointError, ConfigError, TrainingError
+from tape2048.errors import CheckpointError, ConfigError, FormatError, TrainingError
 from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
-from tape2048.io.training_directory import TrainingDirectory, check_same
+from tape2048.io.training_directory import SilentView, TrainingDirectory, check_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +119,10 @@ class _Trainer:
             state.best_loss,
         )
 
+    def done(self) -> bool:
+        """Whether all passes are made, or later ones would not be better."""
+        return self.state.epoch >= self.config.epochs or self.stalled
+
     @property
     def stalled(self) -> bool:
         """Whether as many validations as ``patience`` have not improved."""
@@ -131,7 +134,7 @@ class _Trainer:
         state, config = self.state, self.config
         in_all = config.epochs * self.source.train_games
         size = _ROUND_GAMES * config.thread_count
-        chunks = itertools.islice(enumerate(self.source.chunks()), state.chunk, None)
+        chunks = enumerate(self.source.chunks(state.chunk), state.chunk)
         with ThreadPoolExecutor(config.thread_count, "critic") as pool:
             for number, games in chunks:
                 order = np.random.default_rng([config.seed, state.epoch, number]).permutation(len(games))
@@ -200,9 +203,13 @@ class _Trainer:
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint; raise CheckpointError for one of another training."""
-        with storage_errors(path, "reading a checkpoint"):
-            data = map_file(path, "a checkpoint")
-        arrays, texts = decode(data, str(path))
+        try:
+            with storage_errors(path, "reading a checkpoint"):
+                data = map_file(path, "a checkpoint")
+            arrays, texts = decode(data, str(path))
+        except FormatError as error:
+            hint = "start over with another --out, or restore the file from a copy"
+            raise CheckpointError(error.message, path=path, offset=error.offset, hint=hint) from error
         if texts.get("format") != CHECKPOINT_FORMAT:
             raise CheckpointError(
                 f"found the format {texts.get('format')!r:.60}, expected {CHECKPOINT_FORMAT!r}", path=path
@@ -234,7 +241,7 @@ def train_ntuple_critic(
     config: NTupleCriticConfig,
     source: GameSource,
     directory: Path,
-    view: TrainingView[NTupleProgress],
+    view: TrainingView[NTupleProgress] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainedNTuple:
     """Train an n-tuple critic in a directory, or go on with the training there.
@@ -252,15 +259,26 @@ def train_ntuple_critic(
         TrainingError: all games of the training part are of one kind for every tile.
         ConfigError: too little memory.
         StorageError: a write failed; earlier files are intact.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
+        >>> small = {"tuples": "0123 0145", "stages": "", "thresholds": "256 512", "epochs": 1}
+        >>> config = NTupleCriticConfig(data="selfplay", **small)
+        >>> train_ntuple_critic(config, corpus_games(config), Path("small")).best.name
+        'best.critic'
     """
+    view = view or SilentView()
+    for doubt in doubts(source.players):
+        view.event(doubt)
     _tell_kinds(config, source, view)
-    files = TrainingDirectory(directory, "games")
+    files = TrainingDirectory(directory, "epoch")
     with files.locked():
         trainer = _Trainer(config, source)
         if files.has_checkpoint():
             trainer.restore(files.checkpoint)
             view.event(f"going on from {trainer.state.games:,} games ({files.checkpoint})")
-        files.cut_metrics(trainer.state.games)
+        files.cut_metrics(trainer.state.epoch)
         due = time.monotonic() + config.checkpoint_s
         state, best = trainer.state, directory / BEST
 
@@ -272,7 +290,7 @@ def train_ntuple_critic(
                 due = time.monotonic() + config.checkpoint_s
             return not stop()
 
-        while state.epoch < config.epochs and not trainer.stalled:
+        while not trainer.done():
             if not trainer.learn_epoch(tick):
                 trainer.save(files.checkpoint)
                 return TrainedNTuple(trainer.progress(), best if best.exists() else None)
@@ -280,11 +298,12 @@ def train_ntuple_critic(
             if state.best_loss is None or state.loss < state.best_loss:
                 state.best_loss, state.best_epoch = state.loss, state.epoch
                 trainer.critic().save(best, preset=0)
+            if trainer.done():
+                view.event("compressing the critic")
+                Critic.load(best).save(best)
             files.append_metrics(trainer.progress()._asdict(), view.event)
             view.progress(trainer.progress())
             trainer.save(files.checkpoint)
-        view.event("compressing the critic")
-        Critic.load(best).save(best)
     return TrainedNTuple(trainer.progress(), best, early=trainer.stalled, done=True)
 
 

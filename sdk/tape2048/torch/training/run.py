@@ -35,9 +35,9 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048.critic.facts import SplitInfo
+from tape2048.critic.facts import SplitInfo, doubts
 from tape2048.errors import DivergedError
-from tape2048.io.training_directory import TrainingDirectory
+from tape2048.io.training_directory import SilentView, TrainingDirectory
 from tape2048.torch.critic import CriticInfo, HeadInfo, save_critic
 from tape2048.torch.training import model as models
 from tape2048.torch.training.checkpoint import TrainingState, read_checkpoint, rng_states, write_checkpoint
@@ -82,16 +82,6 @@ class Trained(NamedTuple):
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part of the split
 
 
-class _Silent:
-    """A view that shows nothing."""
-
-    def progress(self, progress: Progress) -> None:
-        pass
-
-    def event(self, message: str) -> None:
-        pass
-
-
 def train_critic(
     config: CriticConfig, view: TrainingView[Progress] | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trained:
@@ -129,7 +119,7 @@ def train_critic(
         if ranks.first:
             stack.enter_context(directory.locked())
         # Bound to no name: a wrapped model uses the process group, and has to be freed before it.
-        return _Trainer(config, directory, ranks, view or _Silent()).run(stop)
+        return _Trainer(config, directory, ranks, view or SilentView()).run(stop)
 
 
 @contextlib.contextmanager
@@ -154,7 +144,7 @@ class _Trainer:
         self.config = config
         self.directory = directory
         self.ranks = ranks
-        self.view = view if ranks.first else _Silent()
+        self.view = view if ranks.first else SilentView()
         self.data: TrainingData = open_data(config, ranks)
         self._targets = Targets(config, self.data.players)
         # All ranks draw the same parameters, and different dropout.
@@ -189,8 +179,8 @@ class _Trainer:
                 self.model, device_ids=[ranks.device.index] if on_cuda else None
             )
         warning = models.split_of_tower(config)
-        if warning is not None:
-            self.view.event(warning)
+        for told in [*doubts(self.data.players), *([warning] if warning is not None else [])]:
+            self.view.event(told)
         rows, runs = self.data.counts["train"]
         parameters = sum(p.numel() for p in self.model.parameters())
         self.view.event(

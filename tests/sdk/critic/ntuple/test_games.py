@@ -1,0 +1,222 @@
+"""The games of a training beside the rows of their sessions, and whose games they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import Corpus
+from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo, doubts, players_of, strangers
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, games
+from tape2048.critic.ntuple.games import Games, read_games, split_games
+from tape2048.errors import ConfigError, EmptyCorpusError
+from tape2048.game.rules import exps_to_boards
+from tape2048.store.splits import assign, parts_of_seeds
+
+from ...builders import Game, Spec, write_ours
+from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Sessions of two players and of one that says nothing, whose runs take turns."""
+    return build(tmp_path_factory.mktemp("games") / "sessions")
+
+
+def config(built: Built, **changes: Any) -> NTupleCriticConfig:
+    settings: dict[str, Any] = {"data": str(built.root), "mixed_players": True, "stride": 3, "val_share": 0.3}
+    return NTupleCriticConfig(**{**settings, **changes})
+
+
+def same(found: Games, expected: Games) -> bool:
+    pairs = zip(found, expected, strict=True)
+    return all(one.dtype == other.dtype and np.array_equal(one, other) for one, other in pairs)
+
+
+def slow(built: Built, stride: int, chosen: NDArray[np.bool_] | None = None) -> Games:
+    """The games by the plain definition."""
+    runs = np.flatnonzero(np.ones(len(built.games), bool) if chosen is None else chosen)
+    rows = [built.rows["exps"][built.run == run][::stride] for run in runs]
+    return Games(
+        exps_to_boards(np.concatenate(rows)),
+        np.cumsum([0, *map(len, rows)]),
+        np.array([built.games[run].highest_tile.bit_length() - 1 for run in runs], np.uint8),
+    )
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("stride", [1, 3, 16, 1000])
+@pytest.mark.parametrize("fetched", [7, 1 << 20])
+def test_every_few_rows_of_each_game_are_read(
+    built: Built, stride: int, fetched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(games, "_FETCHED", fetched)
+    told: list[tuple[int, int]] = []
+    found = read_games(Corpus.open(built.root), stride, lambda *now: told.append(now))
+    assert same(found, slow(built, stride))
+    assert told[-1] == (len(found.boards), len(found.boards))
+    assert len(told) == -(-len(found.boards) // fetched)
+
+
+def test_a_filter_leaves_the_others_out(built: Built) -> None:
+    corpus = Corpus.open(built.root).where("highest_tile >= 8192")
+    chosen = built.highest >= 8192
+    assert 0 < chosen.sum() < len(chosen)
+    assert same(read_games(corpus, 5), slow(built, 5, chosen))
+
+
+def test_of_a_phase_its_rows_are_read(built: Built) -> None:
+    view = Corpus.open(built.root).phase(steps=(30, 60))
+    found = read_games(view, 4)
+    expected = []
+    for run in range(len(built.games)):
+        rows = built.rows[built.run == run]
+        inside = rows[(rows["step_idx"] >= 30) & (rows["step_idx"] < 60)]
+        expected.append(exps_to_boards(inside["exps"])[::4])
+    assert sum(map(len, expected)) > 0
+    assert min(map(len, expected)) == 0
+    assert found.starts.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    assert found.boards.tolist() == np.concatenate(expected).tolist()
+
+
+@pytest.mark.parametrize("free", [0, 1 << 40], ids=["read in each pass", "held"])
+def test_pieces_are_the_same_whatever_memory_is_free(
+    built: Built, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = corpus_games(config(built))
+    (train,) = whole.chunks(0)
+    assert len(train) == whole.train_games == len(whole.highest)
+    monkeypatch.setattr(games, "ram_available", lambda: free)
+    monkeypatch.setattr(games, "_PIECE_BOARDS", 60)
+    source = corpus_games(config(built))
+    pieces = list(source.chunks(0))
+    assert len(pieces) > 3
+    assert max(len(piece.boards) for piece in pieces) < 60 + 90 / 3
+    joined = Games(
+        np.concatenate([piece.boards for piece in pieces]),
+        np.cumsum([0, *(count for piece in pieces for count in np.diff(piece.starts))]),
+        np.concatenate([piece.highest for piece in pieces]),
+    )
+    assert same(joined, train)
+    for first in range(len(pieces) + 1):
+        rest = list(source.chunks(first))
+        assert len(rest) == len(pieces) - first
+        assert all(same(one, other) for one, other in zip(rest, pieces[first:], strict=True))
+    assert same(source.val, whole.val)
+
+
+def test_parts_are_those_of_the_corpus(built: Built) -> None:
+    source = corpus_games(config(built, split_salt="other", where="highest_tile >= 2048"))
+    corpus = Corpus.open(built.root, where="highest_tile >= 2048")
+    parts = corpus.split(salt="other", **config(built).fractions)
+    assert same(next(source.chunks(0)), read_games(parts["train"], 3))
+    assert same(source.val, read_games(parts["val"], 3))
+    assert source.identity == corpus.identity
+
+
+# --- splits of games that are not recorded
+
+
+@pytest.mark.parametrize("salt", ["", "other"])
+def test_a_game_is_in_the_part_in_which_its_recording_would_be(built: Built, salt: str) -> None:
+    corpus = Corpus.open(built.root)
+    shares = [0.5, 0.2, 0.3]
+    expected = assign(corpus.runs, corpus.sessions, shares, salt)
+    assert len(np.unique(expected)) == 3
+    for number, session in enumerate(corpus.sessions):
+        mine = corpus.runs["session"] == number
+        sha256 = PLAYERS.get(session.name, "")
+        found = parts_of_seeds(corpus.runs["seed"][mine], sha256, shares, salt)
+        assert found.tolist() == expected[mine].tolist()
+
+
+def test_played_games_are_split_without_a_test_part_too(built: Built) -> None:
+    played = read_games(Corpus.open(built.root), 3)
+    seeds = np.arange(len(played), dtype=np.uint64)
+    player = PlayedBy("toy", "a" * 64, len(played))
+    for test_share in (0.0, 0.2):
+        chosen = config(built, test_share=test_share)
+        source = split_games(played, seeds, player, chosen, "identity")
+        parts = parts_of_seeds(seeds, "a" * 64, list(chosen.fractions.values()))
+        assert same(next(source.chunks(0)), played.take(parts == 0))
+        assert same(source.val, played.take(parts == 1))
+        assert list(source.chunks(1)) == []
+        assert (source.train_games, source.players) == ((parts == 0).sum(), [player])
+    few = played.take(np.arange(len(played)) < 1)
+    with pytest.raises(EmptyCorpusError, match=r"found [01] games to learn from and [01] for validation"):
+        split_games(few, seeds[:1], player, config(built), "identity")
+
+
+# --- players
+
+
+def test_games_of_several_players_are_refused_by_name(built: Built) -> None:
+    with pytest.raises(ConfigError, match="found games of 3 players: ") as caught:
+        corpus_games(config(built, mixed_players=False))
+    said = caught.value.message
+    assert f"SHA-256 {'a' * 16}...; 13 games" in said
+    assert f"SHA-256 {'b' * 16}...; 21 games" in said
+    assert "no SHA-256; 9 games" in said
+    assert "--mixed-players" in (caught.value.hint or "")
+    assert [player.games for player in corpus_games(config(built)).players] == [21, 13, 9]
+    one = corpus_games(config(built, mixed_players=False, where="model = 'weak' or model = 'weak-2'"))
+    assert [(player.sha256, player.games) for player in one.players] == [("b" * 64, 21)]
+
+
+def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
+    for number, name in enumerate(["mine", "mine", "other", None]):
+        facts = {"engine": "toy", "player": name, "config": {"player_args": {"depth": 2}}}
+        spec = Spec(games=[Game(1, 5), Game(2, 5)], facts=facts)
+        write_ours(tmp_path / f"2025010{number + 1}T030405Z_model=toy", spec)
+    found = players_of(Corpus.open(tmp_path))
+    assert sorted((one.name, one.sha256, one.games) for one in found) == [
+        ("", "", 2),
+        ("mine:depth=2", "", 4),
+        ("other:depth=2", "", 2),
+    ]
+    assert doubts(found)[0].startswith("games of mine:depth=2 (no SHA-256; 4 games): their sessions have no")
+    assert doubts([PlayedBy("a", "a" * 64, 1)]) == []
+
+
+def test_strangers_are_players_that_a_critic_does_not_judge(built: Built) -> None:
+    players = players_of(Corpus.open(built.root))
+    split = SplitInfo(fractions={"train": 1.0})
+    facts = CriticFacts(thresholds=[64], split=split, players=[PlayedBy("x", "b" * 64, 3)])
+    assert {player.sha256 for player in strangers(facts, players)} == {"a" * 64, ""}
+    assert strangers(CriticFacts(thresholds=[64], split=split), players) == []
+
+
+# --- what cannot be
+
+
+def test_parts_without_games_are_refused(built: Built) -> None:
+    with pytest.raises(EmptyCorpusError, match="the split's part"):
+        corpus_games(config(built, where=f"session = '{OURS[0]}' and id < 3"))
+    assert THEIRS in IDS
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"thresholds": "8192 65536"}, "found 65536, expected tiles up to 32768"),
+        ({"thresholds": "8192 4096"}, "ascending"),
+        ({"thresholds": "100"}, "powers of two"),
+        ({"tuples": "01234 01234"}, "each once"),
+        ({"tuples": "4321"}, "ascending"),
+        ({"stages": "8192 4096"}, "ascending order"),
+        ({"stages": "100"}, "ascending order"),
+        ({"val_share": 0.0}, "a part for validation"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        NTupleCriticConfig(**changes).check()

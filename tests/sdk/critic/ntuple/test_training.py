@@ -1,0 +1,442 @@
+"""The training: resumption to the last bit, its files, and what it says or refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.sdk.builders import names
+
+from tape2048 import Corpus
+from tape2048.critic import Critic
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, games, train_ntuple_critic, training
+from tape2048.critic.ntuple.games import Games
+from tape2048.errors import (
+    AlreadyRunningError,
+    CheckpointError,
+    ConfigError,
+    StorageError,
+    TrainingError,
+)
+from tape2048.io.safetensors import decode, encode
+from tape2048.io.training_directory import TrainingDirectory
+
+from ...builders import Game, Spec, write_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tape2048.critic.ntuple.games import GameSource
+    from tape2048.critic.ntuple.training import NTupleProgress, TrainedNTuple
+
+SETTINGS = {
+    "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
+    "val_share": 0.2, "test_share": 0.0,
+}  # fmt: skip
+STEPS = 40
+#: What a line of metrics says of time, which no resuming brings back.
+TIMES = ("rows_per_s", "elapsed_s")
+
+
+@pytest.fixture(autouse=True)
+def rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of a few games, so that there are several in an epoch."""
+    monkeypatch.setattr(training, "_ROUND_GAMES", 16)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Games with one tile on the board, which tells how far the game comes, but for noise."""
+    rng = np.random.default_rng(4)
+    tiles = 1 << rng.integers(11, 15, 120)
+    made = [Game(i + 1, STEPS, int(tile), seed=i) for i, tile in enumerate(tiles)]
+
+    def change(rows: Any) -> None:
+        rows["exps"] = 0
+        seen = np.log2(np.repeat(tiles, STEPS)).astype(int) - 6 + rng.integers(-1, 2, len(rows))
+        rows["exps"][np.arange(len(rows)), rng.integers(0, 16, len(rows))] = seen
+
+    facts = {"player": "toy", "player_sha256": "a" * 64}
+    root = tmp_path_factory.mktemp("games") / "selfplay"
+    write_ours(root / "20250102T030405Z_model=toy", Spec(games=made, facts=facts, change_rows=change))
+    return root
+
+
+@pytest.fixture(scope="module")
+def source(root: Path) -> GameSource:
+    return corpus_games(config(root))
+
+
+def config(root: Path, **changes: Any) -> NTupleCriticConfig:
+    return NTupleCriticConfig(**{"data": str(root), **SETTINGS, **changes})
+
+
+class Seen:
+    """A view that remembers, and can crash."""
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.events: list[str] = []
+        self.seen: list[NTupleProgress] = []
+        self.crash_at = crash_at
+
+    def progress(self, progress: NTupleProgress) -> None:
+        self.seen.append(progress)
+        if len(self.seen) == self.crash_at:
+            raise CrashError
+
+    def event(self, message: str) -> None:
+        self.events.append(message)
+
+
+class CrashError(Exception):
+    """What a test ends a training with, in the place of a kill."""
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in found]
+
+
+def after(count: int) -> Callable[[], bool]:
+    """A stop at the count-th question."""
+    asked = iter(range(count))
+    return lambda: next(asked, None) is None
+
+
+def files(out: Path) -> tuple[bytes, bytes, list[dict[str, Any]]]:
+    """All that a training leaves, but for times."""
+    arrays, texts = decode((out / "checkpoint.safetensors").read_bytes(), "checkpoint")
+    checkpoint = texts["state"].encode() + b"".join(array.tobytes() for array in arrays.values())
+    return (out / "best.critic").read_bytes(), checkpoint, lines(out)
+
+
+@pytest.fixture(scope="module")
+def whole(root: Path, source: GameSource, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The directory of a training that was never stopped, and its number of rounds."""
+    out = tmp_path_factory.mktemp("whole") / "critic"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_ROUND_GAMES", 16)
+        view = Seen()
+        trained = train_ntuple_critic(config(root), source, out, view)
+    return out, trained, view
+
+
+# --- what is left
+
+
+def test_a_training_leaves_a_critic_its_metrics_and_its_facts(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
+) -> None:
+    out, trained, view = whole
+    assert names(out) == ["best.critic", "checkpoint.safetensors", "metrics.jsonl"]
+    assert (trained.done, trained.early, trained.best) == (True, False, out / "best.critic")
+    metrics = lines(out)
+    assert [line["epoch"] for line in metrics] == [1, 2, 3]
+    assert [line["games"] for line in metrics] == [source.train_games * epoch for epoch in (1, 2, 3)]
+    assert metrics[-1]["rows"] == 3 * len(next(source.chunks(0)).boards)
+    assert trained.progress.best_loss == min(line["loss"] for line in metrics)
+    assert view.seen[-1].games == view.seen[-1].games_in_all
+    info = Critic.load(out / "best.critic").info
+    corpus = Corpus.open(root)
+    assert (info.thresholds, info.corpus_hash, info.where) == ([4096, 8192], corpus.identity, "")
+    assert info.split.fractions == {"train": 0.8, "val": 0.2}
+    assert [(player.sha256, player.games) for player in info.players] == [("a" * 64, 120)]
+    assert info.training["kind"] == "ntuple"
+    assert info.training["tuples"] == "0123 0145"
+    assert info.metrics["loss"] == trained.progress.best_loss
+    best = min(metrics, key=lambda line: line["loss"])
+    assert info.step == best["games"]
+
+
+def test_the_loss_is_that_of_the_critic_on_held_out_games(
+    source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
+) -> None:
+    out, trained, _ = whole
+    critic = Critic.load(out / "best.critic")
+    p = np.clip(critic(source.val.boards).astype(float), 1e-7, 1 - 1e-7)
+    highest = np.repeat(source.val.highest, np.diff(source.val.starts))
+    truth = highest[:, None] >= [12, 13]
+    loss = -np.where(truth, np.log(p), np.log1p(-p)).mean()
+    assert loss == pytest.approx(trained.progress.best_loss, abs=0.005)  # the file's weights are rounded
+    plain = truth.mean(axis=0)
+    guessed = -(plain * np.log(plain) + (1 - plain) * np.log(1 - plain)).mean()
+    assert loss < 0.8 * guessed
+
+
+# --- going on
+
+
+@pytest.mark.parametrize("stops", [(1,), (3,), (6,), (7,), (13,), (20,), (2, 9, 1, 5), (1,) * 30])
+def test_a_stopped_training_goes_on_to_the_last_bit(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path,
+    stops: tuple[int, ...],
+) -> None:  # fmt: skip
+    out = tmp_path / "critic"
+    for count in stops:
+        trained = train_ntuple_critic(config(root), source, out, stop=after(count))
+    view = Seen()
+    if not trained.done:
+        assert (out / "checkpoint.safetensors").exists()
+        trained = train_ntuple_critic(config(root), source, out, view)
+        assert f"going on from {view.seen[0].games - 16:,} games" in view.events[0]
+    assert trained.done
+    assert files(out) == files(whole[0])
+
+
+@pytest.mark.parametrize("crash_at", [2, 6, 7, 8, 14, 20])
+def test_a_killed_training_goes_on_from_its_checkpoint_to_the_last_bit(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path, crash_at: int
+) -> None:
+    """Whether the checkpoint is from within an epoch or from its end."""
+    for number, seconds in enumerate((1e-9, 1e9)):
+        out = tmp_path / str(number)
+        settings = config(root, checkpoint_s=seconds)
+        with pytest.raises(CrashError):
+            train_ntuple_critic(settings, source, out, Seen(crash_at))
+        train_ntuple_critic(config(root), source, out)
+        found, expected = files(out), files(whole[0])
+        assert found[1:] == expected[1:]
+        assert (
+            Critic.load(out / "best.critic").weights == Critic.load(whole[0] / "best.critic").weights
+        ).all()
+
+
+def test_a_kill_between_metrics_and_checkpoint_leaves_each_line_once(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    append = TrainingDirectory.append_metrics
+
+    def killed(self: TrainingDirectory, *args: Any) -> bool:
+        append(self, *args)
+        raise CrashError
+
+    settings = config(root, checkpoint_s=1e-9)
+    for _ in range(2):
+        monkeypatch.setattr(TrainingDirectory, "append_metrics", killed)
+        with pytest.raises(CrashError):
+            train_ntuple_critic(settings, source, tmp_path)
+    monkeypatch.setattr(TrainingDirectory, "append_metrics", append)
+    train_ntuple_critic(settings, source, tmp_path)
+    assert lines(tmp_path) == lines(whole[0])
+
+
+def test_pieces_are_learned_from_alike_in_memory_and_from_disk(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a training may go on where less memory is free."""
+    monkeypatch.setattr(games, "_PIECE_BOARDS", 1500)
+    made = {}
+    for name, free in (("held", 1 << 40), ("read", 0)):
+        monkeypatch.setattr(games, "ram_available", lambda free=free: free)
+        made[name] = corpus_games(config(root))
+    assert len(list(made["read"].chunks(0))) == 3
+    for name, order in {"a": ["held"], "b": ["read"], "c": ["held", "read", "held", "read"]}.items():
+        for number, one in enumerate(order):
+            stop = after(3 if number + 1 < len(order) else 1000)
+            trained = train_ntuple_critic(config(root), made[one], tmp_path / name, stop=stop)
+        assert trained.done
+    assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
+
+
+def test_a_finished_training_does_nothing_again(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
+) -> None:
+    out, trained, _ = whole
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()}
+    view = Seen()
+    again = train_ntuple_critic(config(root), source, out, view)
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()} == before
+    assert (again.done, again.best, again.progress.best_loss) == (
+        True,
+        out / "best.critic",
+        trained.progress.best_loss,
+    )
+    assert view.seen == []
+
+
+def test_what_does_not_decide_the_result_may_change(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
+) -> None:
+    train_ntuple_critic(config(root), source, tmp_path, stop=after(3))
+    changed = config(root, threads=2, checkpoint_s=7.0, weight_step=0.5, prune_below=0.1)
+    trained = train_ntuple_critic(changed, source, tmp_path)
+    assert trained.progress.loss == pytest.approx(whole[1].progress.loss, rel=0.1)
+    critic = Critic.load(tmp_path / "best.critic")
+    assert critic.step == 0.5
+
+
+# --- other trainings
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"decay": 0.5}, "decay = 0.9, not 0.5"),
+        ({"seed": 2, "stride": 4}, "seed = 1, not 2; stride = 1, not 4"),
+        ({"tuples": "0123 4567"}, "tuples = '0123 0145', not '0123 4567'"),
+        ({"epochs": 4}, "epochs = 3, not 4"),
+        ({"thresholds": "4096 16384"}, "thresholds = '4096 8192', not '4096 16384'"),
+    ],
+)
+def test_another_configuration_is_refused_by_name(
+    root: Path,
+    source: GameSource,
+    whole: tuple[Path, TrainedNTuple, Seen],
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    before = files(whole[0])
+    with pytest.raises(CheckpointError) as caught:
+        train_ntuple_critic(config(root, **changes), source, whole[0])
+    assert said in caught.value.message
+    assert "another --out" in (caught.value.hint or "")
+    assert files(whole[0]) == before
+
+
+def test_other_games_are_refused_by_name(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen]
+) -> None:
+    other = source._replace(identity="f" * 64)
+    with pytest.raises(CheckpointError, match=f"games = '{source.identity}', not '{'f' * 64}'"):
+        train_ntuple_critic(config(root), other, whole[0])
+
+
+def test_two_trainings_in_one_directory_are_refused(root: Path, source: GameSource, tmp_path: Path) -> None:
+    with TrainingDirectory(tmp_path, "epoch").locked(), pytest.raises(AlreadyRunningError):
+        train_ntuple_critic(config(root), source, tmp_path)
+
+
+def damage(data: bytes, how: str) -> bytes:
+    arrays, texts = decode(data, "checkpoint")
+    texts = dict(texts)
+    if how == "cut":
+        return data[:-9]
+    if how == "empty":
+        return b""
+    if how == "flip":
+        return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+    if how == "format":
+        texts["format"] = "tape2048 n-tuple checkpoint 1"
+    if how == "table":
+        texts["state"] = "[" * 100_000
+    if how == "no records":
+        arrays = {"places": arrays["places"]}
+    if how == "place":
+        arrays = {**arrays, "places": arrays["places"] + np.uint64(2**40)}
+    if how == "shape":
+        arrays = {**arrays, "records": np.ascontiguousarray(arrays["records"][:, :2])}
+    return b"".join(encode(arrays, texts))
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "flip", "format", "table", "no records", "place", "shape"])
+def test_a_damaged_checkpoint_is_refused(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path, how: str
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(damage((whole[0] / path.name).read_bytes(), how))
+    with pytest.raises(CheckpointError) as caught:
+        train_ntuple_critic(config(root), source, tmp_path)
+    assert caught.value.path == str(path)
+
+
+# --- the end
+
+
+def test_a_training_ends_when_validations_no_longer_improve(
+    root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = [0.5, 0.4, 0.45, 0.41, 0.3]
+    monkeypatch.setattr(training._Trainer, "validate", lambda self: losses[self.state.epoch - 1])
+    settings = config(root, epochs=5, patience=2)
+    trained = train_ntuple_critic(settings, source, tmp_path)
+    assert (trained.done, trained.early, trained.progress.epoch) == (True, True, 4)
+    assert (trained.progress.loss, trained.progress.best_loss) == (0.41, 0.4)
+    assert Critic.load(tmp_path / "best.critic").info.step == 2 * source.train_games
+    again = train_ntuple_critic(settings, source, tmp_path)
+    assert (again.early, again.progress.epoch) == (True, 4)
+
+
+def test_rare_weights_are_left_out_on_request(
+    root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
+) -> None:
+    train_ntuple_critic(config(root, prune_below=20.0), source, tmp_path)
+    pruned = Critic.load(tmp_path / "best.critic").weights
+    full = Critic.load(whole[0] / "best.critic").weights
+    assert 0 < np.count_nonzero(pruned) < 0.9 * np.count_nonzero(full)
+    kept = pruned != 0
+    assert (pruned[kept] == full[kept]).all()
+    assert (tmp_path / "best.critic").stat().st_size < (whole[0] / "best.critic").stat().st_size
+
+
+def test_the_highest_rate_learns_no_nonsense(root: Path, source: GameSource, tmp_path: Path) -> None:
+    trained = train_ntuple_critic(config(root, learning_rate=100, epochs=1), source, tmp_path)
+    assert math.isfinite(trained.progress.loss or math.nan)
+    assert np.isfinite(Critic.load(tmp_path / "best.critic")(source.val.boards)).all()
+
+
+# --- what is said and refused
+
+
+def with_highest(source: GameSource, change: Callable[[Any], Any]) -> GameSource:
+    def chunks(first: int) -> Any:
+        return (Games(one.boards, one.starts, change(one.highest)) for one in source.chunks(first))
+
+    return source._replace(chunks=chunks, highest=change(source.highest))
+
+
+def test_games_of_one_kind_are_refused_by_name(root: Path, source: GameSource, tmp_path: Path) -> None:
+    for change, said in (
+        (lambda highest: np.full_like(highest, 15), "all of"),
+        (lambda highest: np.full_like(highest, 5), "none of"),
+    ):
+        with pytest.raises(TrainingError, match="nothing can be learned") as caught:
+            train_ntuple_critic(config(root), with_highest(source, change), tmp_path / "critic")
+        for tile in ("4,096", "8,192"):
+            assert f"{tile} was reached by {said} {source.train_games} games" in caught.value.message
+        assert "--thresholds" in (caught.value.hint or "")
+        assert not (tmp_path / "critic").exists()
+
+
+def test_a_tile_that_nobody_reached_is_said_and_improbable(
+    root: Path, source: GameSource, tmp_path: Path
+) -> None:
+    view = Seen()
+    settings = config(root, thresholds="4096 32768", epochs=2)
+    train_ntuple_critic(settings, source, tmp_path, view)
+    assert view.events[0].startswith(f"32,768 was reached by none of {source.train_games} games")
+    found = Critic.load(tmp_path / "best.critic")(source.val.boards)
+    assert np.isfinite(found).all()
+    assert np.median(found[:, 0]) > 0.2
+    assert np.median(found[:, 1]) < 0.05
+
+
+def test_games_without_a_players_hash_are_said(tmp_path: Path) -> None:
+    made = [Game(i + 1, 20, 4096 if i % 2 else 8192, seed=i) for i in range(30)]
+    write_ours(tmp_path / "in/20250102T030405Z_model=toy", Spec(games=made))
+    view = Seen()
+    settings = config(tmp_path / "in", epochs=1)
+    train_ntuple_critic(settings, corpus_games(settings), tmp_path / "out", view)
+    assert "games of a player without a name (no SHA-256; 30 games): their sessions have no" in view.events[0]
+    (player,) = Critic.load(tmp_path / "out/best.critic").info.players
+    assert (player.name, player.sha256, player.games) == ("", "", 30)
+
+
+def test_tables_that_do_not_fit_are_refused(
+    root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "ram_available", lambda: 2 * 65536 * 16 - 1)
+    with pytest.raises(ConfigError, match=r"found tuples, stages and tiles of 0\.0 GB") as caught:
+        train_ntuple_critic(config(root), source, tmp_path / "critic")
+    assert "fewer stages" in (caught.value.hint or "")
+    assert not (tmp_path / "critic").exists()
+
+
+def test_a_disk_that_refuses_ends_it_by_name(root: Path, source: GameSource, tmp_path: Path) -> None:
+    (tmp_path / "best.critic").mkdir()
+    with pytest.raises(StorageError):
+        train_ntuple_critic(config(root), source, tmp_path)
