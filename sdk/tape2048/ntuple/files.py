@@ -122,12 +122,12 @@ def expanded(data: memoryview | bytes, path: str) -> memoryview | bytes:
     try:
         expanded = decompressor.decompress(data, max_length=EXPANDED_BYTES_MAX)
     except lzma.LZMAError as error:
-        raise ChecksumError(f"the compressed network is damaged: {error}", path=path) from error
+        raise ChecksumError(f"the compressed file is damaged: {error}", path=path) from error
     if decompressor.unused_data:
         rest = counted(len(decompressor.unused_data), "byte")
-        raise TrailingBytesError(f"the file goes on for {rest} behind its compressed network", path=path)
+        raise TrailingBytesError(f"the file goes on for {rest} behind its compressed part", path=path)
     if not decompressor.eof and len(expanded) < EXPANDED_BYTES_MAX:
-        raise TruncatedError("the compressed network is cut off", path=path)
+        raise TruncatedError("the compressed file is cut off", path=path)
     if not decompressor.eof:
         raise NetworkError(f"it expands to more than {EXPANDED_BYTES_MAX:,} bytes", path=path)
     return expanded

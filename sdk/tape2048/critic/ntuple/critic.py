@@ -24,7 +24,7 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import publishing_file, storage_errors
 from tape2048.io.safetensors import decode, encode, map_file
 from tape2048.ntuple.files import compressed, expanded
-from tape2048.ntuple.layout import Layout, tuple_text
+from tape2048.ntuple.layout import TILES, Layout, tuple_text
 from tape2048.ntuple.placing import stage_reaches
 from tape2048.session.labels import check_thresholds
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 FORMAT = "tape2048 n-tuple critic 1"
-
-#: The most tiles of one critic: 2 to 32768.
-_TILES_MAX = 15
 
 #: Boards predicted by one thread at a time.
 _PIECE_ROWS = 65_536
@@ -141,7 +138,7 @@ class Critic:
             tiles = check_thresholds(facts.thresholds).tolist()
         except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
             raise CriticError(f"the metadata does not describe a critic: {error}", path=file) from error
-        if not (0 < step <= 1) or tiles != sorted(tiles) or len(tiles) > _TILES_MAX:
+        if not (0 < step <= 1) or tiles != sorted(tiles) or tiles[-1] > TILES[-1]:
             raise CriticError(f"found tiles {tiles} in units of {step} logits", path=file)
         weights = _checked(arrays, layout, len(tiles), file)
         return cls(facts, layout, weights, step, hashlib.sha256(data).hexdigest())

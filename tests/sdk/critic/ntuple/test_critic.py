@@ -1,0 +1,369 @@
+"""Files of n-tuple critics: golden bytes, round trips, and refusals of damaged and foreign files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import math
+import runpy
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests import reference
+
+from tape2048.critic import Critic
+from tape2048.critic.facts import SHIPPED, CriticFacts, PlayedBy, SplitInfo
+from tape2048.errors import ChecksumError, CriticError, FormatError, StorageError, TapeError, TruncatedError
+from tape2048.io.safetensors import encode
+from tape2048.ntuple.layout import Layout
+from tape2048.ntuple.network import Network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DATA = Path(__file__).parents[3] / "data"
+GOLDEN = DATA / "golden.critic"
+FACTS = CriticFacts(
+    thresholds=[64, 256], corpus_hash="c" * 64, where="id < 9",
+    split=SplitInfo(fractions={"train": 0.75, "val": 0.25}, salt="é"),
+    players=[PlayedBy("toy:depth=2", "a" * 64, 8)],
+    seed=3, step=24, metrics={"loss": 0.25}, training={"kind": "ntuple"},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(DATA / "make_golden.py"))
+
+
+def random_critic(tiles: tuple[int, ...], stages: tuple[int, ...], *, share: float = 0.02) -> Critic:
+    """A critic with some weights, of all sizes."""
+    rng = np.random.default_rng(len(tiles))
+    layout = Layout.of(["0125", "4567"], stages)
+    width = 1 << (len(tiles) - 1).bit_length()
+    weights = rng.integers(-32768, 32768, (layout.entries, width)).astype(np.int16)
+    weights[rng.random(layout.entries) > share] = 0
+    weights[:, len(tiles) :] = 0
+    facts = msgspec.structs.replace(FACTS, thresholds=list(tiles))
+    return Critic(facts, layout, weights, 1 / 1024)
+
+
+# --- golden bytes
+
+
+def test_the_golden_critic(script: dict[str, Any]) -> None:
+    critic = Critic.load(GOLDEN)
+    assert (critic.info, critic.thresholds, critic.step) == (FACTS, (64, 256), 1 / 32)
+    assert critic.layout == Layout.of(["0125"], [128])
+    assert critic.sha256 == hashlib.sha256(GOLDEN.read_bytes()).hexdigest()
+    expected = np.zeros((2, 16, 16, 16, 16, 2), np.int16)
+    for stage, weights in script["CRITIC_WEIGHTS"].items():
+        for exps, values in weights.items():
+            expected[(stage, *exps)] = values
+    assert (critic.weights == expected.reshape(-1, 2)).all()
+    assert repr(critic) == "<Critic: ntuple -> (64, 256), 2 stages>"
+
+
+def test_the_script_beside_the_golden_files_makes_it(script: dict[str, Any]) -> None:
+    assert lzma.decompress(GOLDEN.read_bytes()) == script["critic"]()
+
+
+def test_what_is_saved_are_the_golden_bytes(tmp_path: Path) -> None:
+    size = Critic.load(GOLDEN).save(tmp_path / "again.critic")
+    content = (tmp_path / "again.critic").read_bytes()
+    assert len(content) == size
+    assert lzma.decompress(content) == lzma.decompress(GOLDEN.read_bytes())
+
+
+def test_the_golden_critics_probabilities() -> None:
+    """Every image of an empty board looks up the same weight; 64 is on the last board."""
+    boards = [[0] * 16, [7] * 16, [6] + [0] * 15]
+    found = Critic.load(GOLDEN)(np.array([reference.pack(board) for board in boards], np.uint64))
+
+    def sigmoid(logit: float) -> float:
+        return 1 / (1 + math.exp(-logit / 32))
+
+    # Of the 8 images of the last board, two have its 64 in cell 0, which no weight is about.
+    expected = [
+        [sigmoid(8 * 12), sigmoid(-8 * 34)],
+        [1.0, sigmoid(-8 * 300)],
+        [1.0, sigmoid(-34 * (8 - sum(6 in [image[c] for c in (0, 1, 2, 5)] for image in images(boards[2]))))],
+    ]
+    assert np.allclose(found, expected, rtol=1e-5)
+
+
+def images(cells: list[int]) -> list[list[int]]:
+    square = np.array(cells).reshape(4, 4)
+    turned = [np.rot90(one, k) for one in (square, square.T) for k in range(4)]
+    return [one.reshape(-1).tolist() for one in turned]
+
+
+# --- round trips
+
+
+@pytest.mark.parametrize("preset", [0, 6])
+@pytest.mark.parametrize(
+    ("tiles", "stages"),
+    [((64,), ()), ((16, 128), (32, 256)), ((64, 256, 1024), (256,)), (tuple(2 << i for i in range(15)), ())],
+)
+def test_a_critic_comes_back(
+    tmp_path: Path, tiles: tuple[int, ...], stages: tuple[int, ...], preset: int
+) -> None:
+    critic = random_critic(tiles, stages)
+    size = critic.save(tmp_path / "a.critic", preset=preset)
+    assert size == (tmp_path / "a.critic").stat().st_size
+    again = Critic.load(tmp_path / "a.critic")
+    assert (again.info, again.layout, again.step, critic.sha256) == (
+        critic.info,
+        critic.layout,
+        critic.step,
+        "",
+    )
+    assert again.thresholds == tiles
+    assert (again.weights == critic.weights).all()
+    critic.save(tmp_path / "b.critic", preset=preset)
+    assert (tmp_path / "a.critic").read_bytes() == (tmp_path / "b.critic").read_bytes()
+
+
+def test_a_critic_replaces_its_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.critic"
+    random_critic((16, 128), ()).save(path, preset=0)
+    mapped = Critic.load(path)
+    mapped.save(path)
+    assert (Critic.load(path).weights == mapped.weights).all()
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(StorageError):
+        mapped.save(tmp_path / "directory")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.critic", "directory"]
+
+
+# --- boards
+
+
+def test_boards_are_packed_or_tokens() -> None:
+    critic = random_critic((16, 128), (32, 256))
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, 12, (50, 16)).astype(np.uint8)
+    boards = np.array([reference.pack(row) for row in tokens.tolist()], np.uint64)
+    found = critic(boards)
+    assert (found.shape, found.dtype) == ((50, 2), np.float32)
+    assert (critic(tokens) == found).all()
+    assert (critic(boards[::2]) == found[::2]).all()
+    assert critic(boards[:0]).shape == (0, 2)
+    with pytest.raises(CriticError, match="takes boards"):
+        critic.from_embeddings(np.zeros((2, 8), np.uint16))
+
+
+@pytest.mark.parametrize(
+    "boards",
+    [
+        np.zeros(3, np.int64),
+        np.zeros(3),
+        np.uint64(3),
+        np.zeros((3, 15), np.uint8),
+        np.zeros((3, 16)),
+        np.full((3, 16), 16, np.uint8),
+        np.zeros((2, 2, 16), np.uint8),
+        ["a"],
+    ],
+)
+def test_other_arrays_are_refused(boards: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected|exponents"):
+        random_critic((64,), ())(boards)
+
+
+@pytest.mark.parametrize("extreme", [-32768, 32767])
+def test_the_largest_weights_give_probabilities(extreme: int) -> None:
+    layout = Layout.of(["0125", "4567"], (32, 256))
+    rng = np.random.default_rng(2)
+    weights = rng.choice(np.array([extreme, extreme, -32768, 32767], np.int16), (layout.entries, 2))
+    critic = Critic(msgspec.structs.replace(FACTS, thresholds=[16, 128]), layout, weights, 1.0)
+    found = critic(rng.integers(0, 8, (2000, 16)).astype(np.uint8))
+    assert np.isfinite(found).all()
+    assert ((found >= 0) & (found <= 1)).all()
+    assert (found[:, 0] >= found[:, 1]).all()
+
+
+# --- damage
+
+
+@pytest.fixture(scope="module")
+def plain(script: dict[str, Any]) -> bytes:
+    content = script["critic"]()
+    assert isinstance(content, bytes)
+    return content
+
+
+def refused(path: Path, content: bytes, kind: type[TapeError] = FormatError, said: str | None = None) -> None:
+    path.write_bytes(content)
+    with pytest.raises(kind, match=said) as caught:
+        Critic.load(path)
+    assert caught.value.path == str(path)
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path: Path, plain: bytes) -> None:
+    begin = 8 + struct.unpack_from("<Q", plain)[0]
+    for end in [*range(0, begin + 64, 7), *range(begin, len(plain), 60_013), len(plain) - 1]:
+        refused(tmp_path / "a", plain[:end], TruncatedError)
+    packed = GOLDEN.read_bytes()
+    for end in [*range(0, len(packed), 5), *range(len(packed) - 40, len(packed))]:
+        refused(tmp_path / "a", packed[:end], TruncatedError)
+
+
+def test_a_file_that_goes_on_is_refused(tmp_path: Path, plain: bytes) -> None:
+    for content in (plain, GOLDEN.read_bytes()):
+        refused(tmp_path / "a", content + b"\0")
+        refused(tmp_path / "a", content + content)
+
+
+def test_a_flip_is_found(tmp_path: Path, plain: bytes) -> None:
+    packed = GOLDEN.read_bytes()
+    for at in range(len(packed)):
+        refused(tmp_path / "a", packed[:at] + bytes([packed[at] ^ 4]) + packed[at + 1 :])
+    begin = 8 + struct.unpack_from("<Q", plain)[0]
+    for at in [begin, *range(begin + 1, len(plain), 60_013), len(plain) - 1]:
+        refused(tmp_path / "a", plain[:at] + bytes([plain[at] ^ 16]) + plain[at + 1 :], ChecksumError)
+
+
+def test_a_flip_in_the_header_is_refused_or_changes_a_fact_alone(tmp_path: Path, plain: bytes) -> None:
+    whole = Critic.load(GOLDEN)
+    path = tmp_path / "a"
+    for at in range(8 + struct.unpack_from("<Q", plain)[0]):
+        path.write_bytes(plain[:at] + bytes([plain[at] ^ 2]) + plain[at + 1 :])
+        try:
+            read = Critic.load(path)
+        except FormatError as error:
+            assert error.path == str(path)  # noqa: PT017 - either is right
+        else:
+            assert (read.weights == whole.weights).all(), at
+            assert np.isfinite(read(np.zeros(1, np.uint64))).all()
+
+
+# --- what is whole, and no critic
+
+
+def build(arrays: dict[str, Any] | None = None, facts: Any = None, **texts: str) -> bytes:
+    if arrays is None:
+        arrays = {"0/0123": np.zeros((2, 65536), np.int16)}
+    about = msgspec.json.encode(FACTS) if facts is None else facts
+    texts = {
+        "format": "tape2048 n-tuple critic 1", "stages": "", "step": "0.03125",
+        "facts": about if isinstance(about, str) else about.decode(), **texts,
+    }  # fmt: skip
+    return b"".join(encode(arrays, texts))
+
+
+def facts(**changes: Any) -> bytes:
+    return msgspec.json.encode({**msgspec.to_builtins(FACTS), **changes})
+
+
+def zeros(tiles: int, cells: int = 4, dtype: type = np.int16) -> Any:
+    return np.zeros((tiles, 16**cells), dtype)
+
+
+def test_what_build_makes_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(build())
+    assert Critic.load(tmp_path / "a")(np.zeros(1, np.uint64)).tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (build(format="tape2048 n-tuple critic 2"), "found the format 'tape2048 n-tuple critic 2'"),
+        (build(format="pt"), "found the format 'pt', expected 'tape2048 n-tuple critic 1'"),
+        (build({}), "at least one"),
+        (build({"0/01": zeros(2)}), "4 to 6"),
+        (build({"0/0132": zeros(2)}), "ascending"),
+        (build(stages="64"), "found arrays"),
+        (build(stages="65"), "tiles in ascending order"),
+        (build(stages="0"), "tiles in ascending order"),
+        (build(stages="many"), "does not describe a critic"),
+        (build(stages="9" * 5000), "does not describe a critic"),
+        (build({"0/0123": zeros(2), "1/0123": zeros(2)}), "found arrays"),
+        (build({"0/0123": zeros(2), "more": zeros(2)}), "found arrays"),
+        (build({"0/012A": zeros(2)}), "found arrays"),
+        (build({"0/0123": zeros(1)}), r"found int16 \(1, 65536\), expected int16 \(2, 65536\)"),
+        (build({"0/0123": zeros(3)}), "expected int16"),
+        (build({"0/0123": zeros(2, 5)}), "expected int16"),
+        (build({"0/0123": zeros(2, 4, np.float32)}), "found float32"),
+        (build({"0/0123": zeros(2, 4, np.uint16)}), "found uint16"),
+        (build({"0/0123": np.zeros(2 * 65536, np.int16)}), "expected int16"),
+        (build(step="0"), "in units of 0.0 logits"),
+        (build(step="-1"), "in units of -1.0 logits"),
+        (build(step="1.5"), "in units of 1.5 logits"),
+        (build(step="nan"), "in units of nan logits"),
+        (build(step="inf"), "in units of inf logits"),
+        (build(step="small"), "does not describe a critic"),
+        (build(facts="["), "does not describe a critic"),
+        (build(facts="{}"), "does not describe a critic"),
+        (build(facts='{"a":' + "[" * 100_000 + "]" * 100_000 + "}"), "does not describe a critic"),
+        (build(facts=facts(thresholds=[])), "does not describe a critic"),
+        (build(facts=facts(thresholds=[64, 64])), "different powers of two"),
+        (build(facts=facts(thresholds=[64, 100])), "different powers of two"),
+        (build(facts=facts(thresholds=[1, 64])), "different powers of two"),
+        (build(facts=facts(thresholds=[64, 2**70])), "does not describe a critic"),
+        (build(facts=facts(thresholds=["64", "256"])), "does not describe a critic"),
+        (build(facts=facts(thresholds=[256, 64])), r"found tiles \[256, 64\]"),
+        (build(facts=facts(thresholds=[64, 65536])), r"found tiles \[64, 65536\]"),
+        (build(facts=facts(players=["me"])), "does not describe a critic"),
+        (build(facts=facts(split={})), "does not describe a critic"),
+        (b"\0" * 64, "safetensors"),
+        (b"PK\x03\x04" + b"\0" * 100, "header claims"),
+        (b"", "the file is empty; expected a critic"),
+        (lzma.compress(b""), "found 0 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_critic_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    refused(tmp_path / "a", content, FormatError, said)
+
+
+def test_a_players_network_is_no_critic(tmp_path: Path) -> None:
+    from tape2048.ntuple.files import save_network
+
+    save_network(Network.empty(Layout.of(["0123"])), tmp_path / "network")
+    with pytest.raises(CriticError, match="found the format 'tape2048 n-tuple network 1'") as caught:
+        Critic.load(tmp_path / "network")
+    assert "--kind ntuple" in (caught.value.hint or "")
+
+
+def test_a_neural_critic_is_told_by_name(tmp_path: Path) -> None:
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best/critic.json").write_text(json.dumps({"version": 2}))
+    with pytest.raises(CriticError, match="a neural critic") as caught:
+        Critic.load(tmp_path / "best")
+    assert caught.value.hint == "from tape2048.torch import Critic"
+
+
+@pytest.mark.parametrize("name", ["nowhere", ".", "no/such/dir"])
+def test_a_place_without_a_critic_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CriticError, match="no such file") as caught:
+        Critic.load(name)
+    assert "one that ships: default" in (caught.value.hint or "")
+
+
+def test_a_shipped_name_stands_for_the_packages_file_wherever_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    from tape2048.critic.facts import critic_path
+
+    for name in SHIPPED:
+        (tmp_path / name).write_bytes(make())
+        try:
+            assert critic_path(name).parent.name == "weights"
+        except CriticError as error:
+            assert "no such file" in error.message  # noqa: PT017 - a checkout without the weights
+        assert critic_path(tmp_path / name) == tmp_path / name
+
+
+@pytest.fixture
+def make(plain: bytes) -> Callable[[], bytes]:
+    return lambda: plain
