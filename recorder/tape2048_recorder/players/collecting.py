@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.base.resources import ram_available
 from tape2048.critic.facts import PlayedBy
 from tape2048.critic.ntuple.games import Games, GameSource, split_games
+from tape2048.errors import ConfigError
 from tape2048.session.labels import exponents_of
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Boards that a buffer holds at first.
 _ROWS = 1 << 14
+
+#: Memory of a game without its boards: seed, run, part, and as much again for temporaries.
+_GAME_BYTES = 128
 
 
 def play_games(
@@ -43,16 +48,23 @@ def play_games(
         stride: 1: all boards before a move.
         threads: at least 1.
         progress: called with the number of games done and of all. What it raises ends the games.
+
+    Raises:
+        ConfigError: more boards than fit into memory.
     """
     parts: dict[int, tuple[Any, Any]] = {}
+    held = 0
 
     def play(player: Any, part: slice) -> int:
+        nonlocal held
         count = part.stop - part.start
         buffer = Buffer(rows_max=_ROWS, runs_max=count, record_action=False, sample_rate=stride)
         buffer.give(np.arange(count, dtype=np.uint64), seeds[part])
         while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
             buffer.grow()
-        parts[part.start] = buffer.boards.copy(), buffer.runs
+        parts[part.start] = buffer.boards.copy(), buffer.runs.copy()
+        held += buffer.boards.nbytes
+        _check_memory(len(seeds), 2 * held)  # they are joined, and then split
         return buffer.steps_played
 
     play_in_threads(player, len(seeds), threads, play, progress)
@@ -83,6 +95,7 @@ def played_games(
         EmptyCorpusError: a part of the split without games.
     """
     player = make_player(name, check_player(name, args))
+    _check_memory(games, games * _GAME_BYTES)
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
     sha256 = player_sha256(name, player)
@@ -90,3 +103,12 @@ def played_games(
     played = PlayedBy(f"{name}:{given}" if given else name, sha256, games)
     identity = hashlib.sha256(f"{sha256} {config.seed} {games} {config.stride}".encode()).hexdigest()
     return split_games(found, seeds, played, config, identity)
+
+
+def _check_memory(games: int, needed: int) -> None:
+    free = ram_available()
+    if needed > free:
+        raise ConfigError(
+            f"{games:,} games need at least {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free",
+            hint="fewer games, fewer of their rows (--stride), or games that are recorded first (--data)",
+        )

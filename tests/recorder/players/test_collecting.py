@@ -1,0 +1,183 @@
+"""Games that are played for a critic and not recorded; and that a critic learns from them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tape2048 import Corpus
+from tape2048.critic import Critic
+from tape2048.critic.facts import players_of
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
+from tape2048.critic.ntuple.games import Games, GameSource, read_games
+from tape2048.errors import ConfigError, EmptyCorpusError, UnknownKeyError
+from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.players import collecting
+from tape2048_recorder.players.collecting import play_games, played_games
+from tape2048_recorder.players.registry import make_player
+from tape2048_recorder.players.rollouts import play_rollouts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED, RECORDED = 11, 60
+TILES = np.array([8, 9])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session of every fourth row of games, by several workers."""
+    root = tmp_path_factory.mktemp("recorded")
+    flags = f"--player greedy --max-games {RECORDED} --seed {SEED} --sample-rate 4 --out-dir {root}"
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", *flags.split()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return root
+
+
+def seeds(count: int) -> Any:
+    return game_seeds(SEED, np.arange(count, dtype=np.uint64))
+
+
+def played(count: int, **how: Any) -> Games:
+    return play_games(make_player("greedy", {}), seeds(count), **{"stride": 4, "threads": 2, **how})
+
+
+def same(found: Games, expected: Games) -> bool:
+    pairs = zip(found, expected, strict=True)
+    return all(one.dtype == other.dtype and np.array_equal(one, other) for one, other in pairs)
+
+
+def test_games_are_those_that_a_recorder_records(root: Path) -> None:
+    corpus = Corpus.open(root)
+    assert len(corpus.runs) == RECORDED
+    recorded = read_games(corpus, 1)
+    found = played(RECORDED)
+    for at, run in enumerate(corpus.runs["id"].tolist()):
+        first, last = recorded.starts[at : at + 2]
+        mine = slice(*found.starts[run : run + 2])
+        assert (found.boards[mine] == recorded.boards[first:last]).all()
+        assert found.highest[run] == recorded.highest[at]
+
+
+def test_threads_and_buffers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = played(50, threads=1)
+    assert same(played(50, threads=3), expected)
+    monkeypatch.setattr(collecting, "_ROWS", 16)
+    assert same(played(50), expected)
+    every = played(50, stride=1)
+    for game in range(50):
+        mine, few = (one.boards[slice(*one.starts[game : game + 2])] for one in (every, expected))
+        assert (mine[::4] == few).all()
+
+
+def test_progress_counts_games_and_ends_them() -> None:
+    told: list[tuple[int, int]] = []
+    played(40, progress=lambda *now: told.append(now))
+    assert told[-1] == (40, 40)
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        played(5_000, progress=interrupt)
+    assert threading.active_count() == before
+
+
+def test_a_training_without_recordings_is_that_of_the_recordings(root: Path) -> None:
+    """The same parts of the same player, and in each the same games."""
+    settings = NTupleCriticConfig(seed=SEED, stride=4, data=str(root), threads=2)
+    found = played_games(settings, "greedy", {}, RECORDED)
+    whole = Corpus.open(root)
+    assert found.players == players_of(whole)
+    corpus = corpus_games(NTupleCriticConfig(stride=1, data=str(root)))
+    for one, other in ((next(found.chunks(0)), next(corpus.chunks(0))), (found.val, corpus.val)):
+        assert len(one) == len(other) > 0
+        assert sorted(one.boards.tolist()) == sorted(other.boards.tolist())
+    assert found.train_games == corpus.train_games
+
+
+def test_the_identity_names_what_decides_the_games() -> None:
+    def identity(name: str = "greedy", games: int = 30, **changes: Any) -> str:
+        args: dict[str, Any] = {"depth": 1} if name == "expectimax" else {}
+        return played_games(NTupleCriticConfig(**changes), name, args, games).identity
+
+    found = [identity(), identity("random"), identity(games=31), identity(seed=2), identity(stride=4)]
+    assert len(set(found)) == len(found)
+    assert identity(threads=1, decay=0.5) == found[0]
+
+
+def test_players_that_cannot_play_are_refused(tmp_path: Path) -> None:
+    settings = NTupleCriticConfig()
+    with pytest.raises(UnknownKeyError, match="gredy"):
+        played_games(settings, "gredy", {}, 10)
+    with pytest.raises(UnknownKeyError, match="depht"):
+        played_games(settings, "expectimax", {"depht": 1}, 10)
+    with pytest.raises(ConfigError):
+        played_games(settings, "python", {"factory": "no.such:module"}, 10)
+    with pytest.raises(EmptyCorpusError, match="games to learn from"):
+        played_games(settings, "greedy", {}, 1)
+
+
+def test_games_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"1,000,000,000,000 games need at least 128,000\.0 GB") as caught:
+        played_games(NTupleCriticConfig(), "greedy", {}, 10**12)
+    assert "--stride" in (caught.value.hint or "")
+    monkeypatch.setattr(collecting, "ram_available", lambda: 20_000)
+    with pytest.raises(ConfigError, match="500 games need at least"):
+        played(500)
+    assert len(played(20)) == 20
+
+
+# --- learning
+
+
+class Learned(NamedTuple):
+    """A critic of the player ``greedy``, and its games."""
+
+    critic: Critic
+    source: GameSource
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
+    """Deterministic: one thread, and games of a seed."""
+    settings = NTupleCriticConfig(
+        thresholds="256 512", tuples="0123 0145", stages="", stride=4, epochs=4, threads=1, seed=5,
+        val_share=0.2, test_share=0.0,
+    )  # fmt: skip
+    source = played_games(settings, "greedy", {}, 6_000)
+    trained = train_ntuple_critic(settings, source, tmp_path_factory.mktemp("learned"))
+    assert trained.best is not None
+    return Learned(Critic.load(trained.best), source)
+
+
+def test_a_critic_tells_more_than_the_share_of_games(learned: Learned) -> None:
+    val = learned.source.val
+    truth = np.repeat(val.highest, np.diff(val.starts))[:, None] >= TILES
+    p = np.clip(learned.critic(val.boards).astype(float), 1e-7, 1 - 1e-7)
+    loss = -np.where(truth, np.log(p), np.log1p(-p)).mean(axis=0)
+    share = truth.mean(axis=0)
+    guessed = -(share * np.log(share) + (1 - share) * np.log1p(-share))
+    assert (loss < 0.85 * guessed).all()
+
+
+def test_its_probabilities_are_those_of_rollouts(learned: Learned) -> None:
+    """Of boards of games that it never saw, as often as they occur: without their games' luck."""
+    rollouts = 48
+    boards = np.random.default_rng(1).choice(learned.source.val.boards, 1_500, replace=False)
+    counts = play_rollouts(make_player("greedy", {}), boards, rollouts=rollouts, seed=3, threads=2)
+    q, p = counts[:, TILES] / rollouts, learned.critic(boards).astype(float)
+    assert (abs(p.mean(axis=0) - q.mean(axis=0)) < 0.01).all()
+    for column in range(2):
+        order = np.argsort(p[:, column])
+        bins = [abs((p - q)[some, column].mean()) for some in np.array_split(order, 10)]
+        assert np.mean(bins) < 0.02
+    noise = (q * (1 - q) / (rollouts - 1)).mean(axis=0)
+    explained = 1 - (((p - q) ** 2).mean(axis=0) - noise) / (q.var(axis=0) - noise)
+    assert (explained > 0.8).all()
