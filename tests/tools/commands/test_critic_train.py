@@ -17,12 +17,13 @@ from tests.sdk.critics import make_games
 
 from tape2048 import errors
 from tape2048.critic.config import CriticConfig
-from tape2048_tools.options.critic import EXAMPLE, example_toml, load_critic_config
+from tape2048_tools.options.critic import EXAMPLES, example_toml, load_critic_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Outcome
+    from tape2048.critic.config import LearningConfig
 
     Tape = Callable[..., Outcome]
 
@@ -146,10 +147,11 @@ def test_shares_by_rank(tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch)
 # --- the configuration
 
 
-def test_the_example_is_as_it_is_now_and_means_the_defaults() -> None:
-    file = CHECKOUT / EXAMPLE
-    assert file.read_text() == example_toml(), "run: make docs"
-    assert load_critic_config(file) == CriticConfig()
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_the_example_is_as_it_is_now_and_means_the_defaults(kind: type[LearningConfig]) -> None:
+    file = CHECKOUT / EXAMPLES[kind]
+    assert file.read_text() == example_toml(kind), "run: make docs"
+    assert load_critic_config(kind, file) == kind()
     assert max(len(line) for line in file.read_text().splitlines()) <= 100
 
 
@@ -165,12 +167,12 @@ def test_print_config_is_a_configuration(tape: Tape, here: Path) -> None:
     )
     (here / "again.toml").write_text(done.out)
     assert tape("critic", "train", "--config", "again.toml", "--print-config").out == done.out
-    assert tape("critic", "train", "--print-config").out == example_toml()
+    assert tape("critic", "train", "--print-config").out == example_toml(CriticConfig)
 
 
 def test_flags_count_before_the_file(here: Path) -> None:
     flags: dict[str, object] = {"per_run": "off", "pos_weight": "1.5 2", "batch_rows": None}
-    found = load_critic_config(here / "critic.toml", flags)
+    found = load_critic_config(CriticConfig, here / "critic.toml", flags)
     assert (found.per_run, found.weights, found.batch_rows) == (None, (1.5, 2.0), 128)
     assert found.tiles == (4096, 8192)
 

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
     AnyCritic: TypeAlias = NTupleCritic | Critic
 
-#: The sample file in a checkout.
-EXAMPLE = Path("config/critic.example.toml")
+#: The sample files in a checkout, by kind.
+EXAMPLES: dict[type[LearningConfig], Path] = {
+    CriticConfig: Path("config/critic.example.toml"),
+    NTupleCriticConfig: Path("config/ntuple-critic.example.toml"),
+}
 
 _HEAD = """\
-# Settings of `tape2048 critic train --config FILE`, each at its default. A flag (--batch-rows 512)
-# counts before this file; an unknown name is refused, with the nearest known one.
+# Settings of `{command} --config FILE`, each at its default. A flag
+# (--epochs 5) counts before this file; an unknown name is refused, with the nearest known one.
 
 """
 
@@ -44,12 +47,16 @@ def load_critic_config(kind: type[C], path: Path | None, flags: Mapping[str, obj
         UnknownKeyError: an unknown setting; names the nearest one.
         ConfigError: an invalid value, settings that contradict each other, or an unreadable file.
     """
-    return load_settings(kind, path, flags, listed_by="tape2048 critic train --print-config")
+    return load_settings(kind, path, flags, listed_by=f"{_command(kind)} --print-config")
 
 
-def example_toml() -> str:
+def example_toml(kind: type[LearningConfig]) -> str:
     """Return a file with every setting at its default, and its effect."""
-    return _HEAD + settings_toml(CriticConfig())
+    return _HEAD.format(command=_command(kind)) + settings_toml(kind())
+
+
+def _command(kind: type[LearningConfig]) -> str:
+    return "tape2048 critic train" + (" --kind ntuple" if kind is NTupleCriticConfig else "")
 
 
 def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> AnyCritic:
@@ -62,7 +69,7 @@ def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> A
     from tape2048.critic.facts import SHIPPED
     from tape2048.critic.ntuple.critic import Critic
 
-    if str(path) in SHIPPED or path.is_file():
+    if str(path) in SHIPPED or not path.is_dir():
         return Critic.load(path)
     require_torch()
     from tape2048.torch.critic import Critic as NeuralCritic

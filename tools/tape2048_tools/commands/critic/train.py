@@ -28,6 +28,8 @@ from tape2048_tools.terminal.output import print_human, print_result
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tape2048.critic.config import LearningConfig
+
 
 class _ByKind(Command):
     """The command of the transformer, which hands over to that of another kind: each has its own options."""
@@ -72,10 +74,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     flags.pop("kind")
     config = load_critic_config(CriticConfig, config_path, flags)
     if print_config:
-        from tape2048.settings.sample import settings_toml
-
-        plain = config_path is None and not any(value is not None for value in flags.values())
-        print_human((example_toml() if plain else settings_toml(config)).rstrip("\n"))
+        _print_config(config, config_path, flags)
         return
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
@@ -123,9 +122,7 @@ def _ntuple(
     del flags["kind"]
     config = load_critic_config(NTupleCriticConfig, config_path, flags)
     if print_config:
-        from tape2048.settings.sample import settings_toml
-
-        print_human(settings_toml(config).rstrip("\n"))
+        _print_config(config, config_path, flags)
         return
     if (player is None) != (games is None):
         raise click.UsageError("give --player and --games together: a player, and how many games it plays")
@@ -137,6 +134,13 @@ def _ntuple(
         with ntuple_view(config) as view:
             trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
     print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
+
+
+def _print_config(config: LearningConfig, path: Path | None, flags: dict[str, Any]) -> None:
+    from tape2048.settings.sample import settings_toml
+
+    plain = path is None and not any(value is not None for value in flags.values())
+    print_human((example_toml(type(config)) if plain else settings_toml(config)).rstrip("\n"))
 
 
 @contextlib.contextmanager
