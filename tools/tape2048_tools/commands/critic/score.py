@@ -74,6 +74,12 @@ def command(
             replace=force,
             progress=progress,
         )
+    if info.source_kind in {"session", "sessions"}:
+        from tape2048 import Corpus
+        from tape2048.critic.facts import players_of, strangers
+
+        for player in strangers(loaded.info, players_of(Corpus.open(source, load="mmap", progress=False))):
+            complain(f"the critic judges another player: these are games of {player}")
     failed = [run for run in info.runs or () if run.error is not None]
     for run in failed:
         complain(f"left out: {printable(run.name)}: {printable(run.error)}")

@@ -1,0 +1,360 @@
+"""Commands with n-tuple critics: trained, asked, examined and applied; without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tape2048 import Corpus, errors
+from tape2048.critic import Critic, open_scores
+from tape2048.critic.ntuple import NTupleCriticConfig
+from tape2048.game.rules import exps_to_boards
+from tape2048.io.safetensors import decode
+from tape2048_tools.cli import run
+from tape2048_tools.options.critic import example_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+COMMAND = (sys.executable, "-m", "tape2048_tools.cli")
+TRAIN = ("critic", "train", "--kind", "ntuple")
+#: The layout of the tests of the SDK, whose kernels are compiled already.
+SMALL = (
+    "--tuples", "0123 0145", "--stages", "", "--thresholds", "128 256", "--stride", "4", "--epochs", "2",
+    "--threads", "1",
+)  # fmt: skip
+QUICK = ("--bootstrap", "50", "--player", "none", "--split", "all", "--per-run", "8")
+
+
+class Made:
+    """Sessions of the players ``random`` and ``greedy``, and a critic of the second."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "greedy"
+        self.random = directory / "random"
+        for player, games in (("random", 20), ("greedy", 300)):
+            flags = f"--player {player} --max-games {games} --seed 11 --out-dir {directory / player}".split()
+            subprocess.run([*COMMAND, "record", *flags], check=True, capture_output=True, timeout=120)
+        self.both = directory / "both"
+        for player in (self.random, self.root):
+            shutil.copytree(player, self.both, dirs_exist_ok=True)
+        assert run([*TRAIN, *SMALL, "--data", str(self.root), "--out", str(directory / "critic")]) == 0
+        self.critic = directory / "critic/best.critic"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("critic-ntuple"))
+
+
+# --- training
+
+
+def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> None:
+    (tmp_path / "selfplay").symlink_to(made.root)
+    done = tape(*TRAIN, *SMALL)
+    assert done.code == 0, done.err
+    found = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
+    assert found["ended"] == "all passes are made"
+    assert re.fullmatch(r"4\d\d games in 2 passes, [\d,]+ boards, 0:\d\d, \S+ boards/s", found["learned"])
+    assert re.fullmatch(r"critic/best\.critic, [\d,]+ bytes", found["best"])
+    assert re.fullmatch(r"log loss 0\.\d{5} over boards and tiles", found["validation"])
+    assert "tape2048 critic eval critic/best.critic selfplay --oracle 48" in done.out
+    assert "info compressing the critic" in done.err
+    assert "\x1b" not in done.out + done.err
+    lines = [json.loads(line) for line in Path("critic/metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    again = tape(*TRAIN, *SMALL, "--json")
+    assert re.search(r"info going on from 4\d\d games \(critic/checkpoint", again.err)
+    facts = json.loads(again.out)
+    assert (facts["done"], facts["early"], facts["best"]) == (True, False, "critic/best.critic")
+    assert facts["best_loss"] == min(line["loss"] for line in lines)
+    changed = tape(*TRAIN, *SMALL, "--decay", "0.5")
+    assert changed.code == errors.CheckpointError.exit_code
+    assert "decay = 0.9, not 0.5" in changed.err
+
+
+def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
+    done = tape(*TRAIN, *SMALL, "--player", "greedy", "--games", "200", "--json")
+    assert done.code == 0, done.err
+    (player,) = Critic.load("critic/best.critic").info.players
+    assert (player.name, player.games) == ("greedy", 200)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["critic"], "nothing is recorded"
+    other = tape(*TRAIN, *SMALL, "--player", "greedy", "--games", "201")
+    assert (other.code, "games = '" in other.err) == (errors.CheckpointError.exit_code, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--player", "greedy"), 2, "--player and --games together"),
+        (("--games", "5"), 2, "--player and --games together"),
+        (("--player", "gredy", "--games", "5"), errors.UnknownKeyError.exit_code, "gredy"),
+        (("--player", "greedy", "--games", "1"), errors.EmptyCorpusError.exit_code, "more games"),
+        (("--player", "greedy", "--games", str(10**13)), errors.ConfigError.exit_code, "are free"),
+        (("--tower-dim", "8"), 2, "--tower-dim"),
+        (("--kind", "forest"), 2, "forest"),
+        (("--data", "nowhere"), errors.OutDirError.exit_code, "nowhere"),
+        (("--tuples", "012"), errors.ConfigError.exit_code, "groups of 4 to 6 digits"),
+        (("--thresholds", "128 65536"), errors.ConfigError.exit_code, "expected tiles up to 32768"),
+        (("--weight-step", "2"), errors.ConfigError.exit_code, "--weight-step"),
+        (("--learning-rate", "1e9"), errors.ConfigError.exit_code, "--learning-rate"),
+        (("--config", "no.toml"), errors.ConfigError.exit_code, "--kind ntuple --print-config` prints one"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tape: Tape, tmp_path: Path, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    done = tape(*TRAIN, *SMALL, *flags)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert not (tmp_path / "critic").exists()
+
+
+def test_options_are_those_of_the_kind(tape: Tape) -> None:
+    text = tape(*TRAIN, "--help").out
+    for field in msgspec.structs.fields(NTupleCriticConfig):
+        assert f"--{field.name.replace('_', '-')}" in text
+    assert "--games" in text
+    assert "--tower-dim" not in text
+    assert tape("critic", "train", "--kind=ntuple", "--help").out == text
+    other = tape("critic", "train", "--help").out
+    assert "--kind ntuple --help" in re.sub(r"\s+", " ", other)
+    assert "--tuples" not in other
+    assert tape("critic", "train", "--tuples", "0123").code == 2
+
+
+def test_print_config_is_a_configuration(tape: Tape, tmp_path: Path) -> None:
+    assert tape(*TRAIN, "--print-config").out == example_toml(NTupleCriticConfig)
+    text = 'thresholds = [128, 256]\ntuples = "0123 0145"\nstages = ""\npatience = 3\n'
+    (tmp_path / "critic.toml").write_text(text)
+    done = tape(*TRAIN, "--config", "critic.toml", "--decay", "0.8", "--print-config")
+    assert done.code == 0, done.err
+    values = tomllib.loads(done.out)
+    assert set(values) == set(NTupleCriticConfig.__struct_fields__)
+    assert (values["thresholds"], values["tuples"], values["stages"]) == ("128 256", "0123 0145", "")
+    assert (values["patience"], values["decay"]) == (3, 0.8)
+    (tmp_path / "again.toml").write_text(done.out)
+    assert tape(*TRAIN, "--config", "again.toml", "--print-config").out == done.out
+    (tmp_path / "wrong.toml").write_text("tuple = 3")
+    wrong = tape(*TRAIN, "--config", "wrong.toml")
+    assert (wrong.code, "nearest is 'tuples'" in wrong.err) == (errors.UnknownKeyError.exit_code, True)
+    assert "tape2048 critic train --kind ntuple --print-config" in wrong.err
+
+
+def test_games_of_several_players_are_refused_unless_wanted(tape: Tape, made: Made) -> None:
+    done = tape(*TRAIN, *SMALL, "--data", made.both)
+    assert done.code == errors.ConfigError.exit_code
+    assert re.search(r"found games of 2 players: greedy \(SHA-256 .*; 300 games\); random \(SHA", done.err)
+    assert "--mixed-players" in done.err
+    mixed = tape(*TRAIN, *SMALL, "--data", made.both, "--mixed-players", "--epochs", "1")
+    assert mixed.code == 0, mixed.err
+    assert [one.games for one in Critic.load("critic/best.critic").info.players] == [300, 20]
+
+
+def test_tiles_that_nobody_reached_are_said_or_refused(tape: Tape, made: Made) -> None:
+    done = tape(*TRAIN, *SMALL, "--data", made.root, "--thresholds", "8192 32768", "--out", "none")
+    assert done.code == errors.TrainingError.exit_code
+    assert re.search(
+        r"8,192 was reached by none of \d+ games; 32,768 was reached by none of \d+ games", done.err
+    )
+    assert not Path("none").exists()
+    said = tape(*TRAIN, *SMALL, "--data", made.root, "--thresholds", "128 32768", "--epochs", "1")
+    assert said.code == 0
+    assert re.search(r"info 32,768 was reached by none of \d+ games: its probability says no more", said.err)
+
+
+# --- stopped and killed
+
+
+def checkpoint_state(out: Path) -> dict[str, Any]:
+    try:
+        data = (out / "checkpoint.safetensors").read_bytes()
+    except FileNotFoundError:
+        return {"games": 0, "epoch": 0}
+    return msgspec.json.decode(decode(data, "checkpoint")[1]["state"], type=dict[str, Any])
+
+
+@pytest.mark.slow
+def test_a_killed_and_a_stopped_training_give_the_critic_of_one_that_never_was(
+    tape: Tape, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [
+        *TRAIN, *SMALL, "--player", "greedy", "--games", "1500", "--stride", "1", "--epochs", "8",
+        "--checkpoint-s", "0.05",
+    ]  # fmt: skip
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    out = tmp_path / "stopped/critic"
+    before = 0
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        with subprocess.Popen(
+            [*COMMAND, *command], cwd=out.parent, env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            deadline = time.monotonic() + 120
+            while checkpoint_state(out)["games"] == before:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.005)
+            process.send_signal(number)
+            text = process.communicate(timeout=60)[0]
+        state = checkpoint_state(out)
+        assert before < state["games"] < 8 * 1100
+        before = state["games"]
+    assert process.returncode == 0
+    assert "stopped; the same command resumes it" in text
+    for directory in ("stopped", "whole"):
+        monkeypatch.chdir(tmp_path / directory)
+        assert tape(*command).code == 0
+    found, expected = (
+        [
+            (tmp_path / name / "critic" / file).read_bytes()
+            for file in ("best.critic", "checkpoint.safetensors")
+        ]
+        for name in ("stopped", "whole")
+    )
+    assert found == expected
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 9))
+
+
+# --- asking
+
+BOARD = [0, 2, 0, 0, 0, 4, 2, 0, 8, 16, 4, 2, 64, 32, 16, 128]
+PACKED = sum(max(tile.bit_length() - 1, 0) << (60 - 4 * cell) for cell, tile in enumerate(BOARD))
+ROWS = " / ".join(" ".join(map(str, BOARD[row : row + 4])) for row in range(0, 16, 4))
+
+
+def test_a_board_is_asked_in_any_spelling(tape: Tape, made: Made) -> None:
+    critic = Critic.load(made.critic)
+    p = critic(np.array([PACKED], np.uint64))[0].tolist()
+    spellings = [f"0x{PACKED:016x}", str(PACKED), ROWS, ROWS.replace(" / ", ","), ROWS.replace(" / ", "\n")]
+    done = tape("critic", "ask", "--critic", made.critic, *spellings, "--json")
+    assert done.code == 0, done.err
+    assert done.json["critic_sha256"] == critic.sha256
+    assert done.json["players"] == ["greedy"]
+    for found in done.json["boards"]:
+        assert found["board"] == PACKED
+        assert [2**exp if exp else 0 for exp in found["exps"]] == BOARD
+        assert list(found["probabilities"].values()) == pytest.approx(p)
+    text = tape("critic", "ask", "--critic", made.critic, spellings[0]).out
+    assert [line.split() for line in text.splitlines()] == [
+        ["board", spellings[0]],
+        ["P(128)", f"{p[0]:.4f}"],
+        ["P(256)", f"{p[1]:.4f}"],
+    ]
+    assert p[0] == 1
+
+
+@pytest.mark.parametrize(
+    "board",
+    [
+        "", "x", "0x", "0x1ffffffffffffffff", str(2**64), "1.5", "0 " * 15 + "-2", "1 " * 16,
+        "3 " + "0 " * 15, "65536 " + "0 " * 15, "0 " * 15, "0 " * 17, "2 4", "0123456789abcdef",
+    ],
+)  # fmt: skip
+def test_what_is_no_board_is_refused(tape: Tape, made: Made, board: str) -> None:
+    done = tape("critic", "ask", "--critic", made.critic, board)
+    assert done.code == 2
+    assert "expected a packed board such as 0x0123456789abcdef, or 16 tiles such as" in re.sub(
+        r"\s+", " ", done.err
+    )
+    assert done.out == ""
+
+
+def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:
+    for critic, said in (
+        ("nowhere", "no such file"),
+        (made.root / "x", "no such file"),
+        (made.critic.parent / "metrics.jsonl", "claims"),
+        (
+            made.critic.parent / "checkpoint.safetensors",
+            "found the format 'tape2048 n-tuple critic checkpoint",
+        ),
+    ):
+        done = tape("critic", "ask", "--critic", critic, "0x1")
+        assert done.code in {errors.CriticError.exit_code, errors.TruncatedError.exit_code}
+        assert said in done.err
+        assert "hint:" in done.err
+
+
+# --- examining and applying
+
+
+def test_it_is_examined_like_any_critic(tape: Tape, made: Made, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    done = tape("critic", "eval", made.critic, made.root, *QUICK, "--json", "--html", report)
+    assert done.code == 0, done.err
+    found = done.json
+    assert (found["kind"], found["critic_sha256"]) == ("ntuple", Critic.load(made.critic).sha256)
+    everything = {
+        cell["threshold"]: cell["scores"] for cell in found["evaluation"]["cells"] if cell["stage"] == "all"
+    }
+    assert everything.keys() == {128, 256}
+    for scores in everything.values():
+        assert scores["critic"]["brier"]["value"] < scores["prevalence"]["brier"]["value"]
+    assert "another player" not in done.out
+    assert "<svg" in report.read_text()
+    held_out = tape("critic", "eval", made.critic, made.root, *QUICK[:4])
+    assert held_out.code == 0, held_out.err
+
+
+def test_games_of_another_player_are_said(tape: Tape, made: Made) -> None:
+    done = tape("critic", "eval", made.critic, made.random, *QUICK)
+    assert done.code == 0, done.err
+    said = re.sub(r"\s+", " ", done.out)
+    assert "The critic judges another player: these are games of random (SHA-256" in said
+    scored = tape("critic", "score", made.critic, made.random, "--out", "scores.npy")
+    assert "the critic judges another player: these are games of random (SHA-256" in scored.err
+    assert scored.code == 0
+
+
+def test_every_row_is_scored(tape: Tape, made: Made) -> None:
+    done = tape("critic", "score", made.critic, made.root, "--out", "scores.npy", "--json")
+    assert done.code == 0, done.err
+    assert "another player" not in done.err
+    corpus, critic = Corpus.open(made.root), Critic.load(made.critic)
+    scores = open_scores("scores.npy")
+    assert (scores.info.critic_sha256, scores.info.thresholds) == (critic.sha256, [128, 256])
+    assert (scores.values == critic(exps_to_boards(corpus.tokens(slice(None))))).all()
+
+
+def test_all_of_it_works_without_torch(made: Made, tmp_path: Path, environment: dict[str, str]) -> None:
+    commands = [
+        [*TRAIN, *SMALL, "--data", str(made.root), "--epochs", "1"],
+        ["critic", "ask", "--critic", "critic/best.critic", "0x1"],
+        ["critic", "eval", "critic/best.critic", str(made.root), *QUICK],
+        ["critic", "score", "critic/best.critic", str(made.root), "--out", "scores.npy"],
+        ["critic", "ask", "--critic", "nowhere", "0x1"],
+        ["critic", "ask", "--critic", "critic", "0x1"],
+    ]
+    code = f"""
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+hidden = ("torch", "safetensors")
+PathFinder.find_spec = lambda name, *more: None if name in hidden else find(name, *more)
+from tape2048_tools.cli import run
+print([run(command) for command in {commands!r}])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        check=True, timeout=120,
+    )  # fmt: skip
+    expected = [0, 0, 0, 0, errors.CriticError.exit_code, errors.MissingPackageError.exit_code]
+    assert done.stdout.splitlines()[-1] == str(expected), done.stderr
