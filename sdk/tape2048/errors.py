@@ -110,7 +110,7 @@ class BookkeepingError(FormatError, exit_code=21):
 
 
 class ReplayError(FormatError, exit_code=22):
-    """A run cannot be replayed from its seed, or the replay differs."""
+    """A game cannot be replayed from its seed or played on, or the replay differs."""
 
 
 class MagicError(FormatError, exit_code=23):
@@ -298,7 +298,7 @@ class CheckpointError(TrainingError, exit_code=64):
 
 
 class EvaluationError(TapeError, exit_code=67):
-    """A critic cannot be evaluated as requested: its split has no such part."""
+    """A critic cannot be evaluated as requested: its split has no such part, or games of several players."""
 
 
 class DeviceError(TapeError, exit_code=65):

@@ -137,6 +137,8 @@ def test_tables_and_csv_say_the_same(tape: Tape, made: Made) -> None:
     assert done.code == 0, done.err
     assert "8192: AUROC" in done.out
     assert "part test" in done.out
+    rows = len(made.corpus.split(**SHARES)["test"])
+    assert f"at most 10 of each, weighted as all {rows:,}" in " ".join(done.out.split())
     lines = list(
         csv.DictReader(io.StringIO(tape("critic", "eval", made.critic, made.root, *QUICK, "--csv").out))
     )
