@@ -146,14 +146,31 @@ def test_a_game_that_goes_otherwise_is_a_finding(tape: Tape, session: Path, repl
     assert "hint: which player?" in done.out
 
 
-def test_a_player_that_is_not_known_here_is_a_finding(
-    tape: Tape, session: Path, replay: dict[str, Any]
-) -> None:
-    replay["raises"] = errors.ConfigError("no player 'alien'", hint="install it")
+def test_a_player_that_is_not_known_here_is_a_note(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    replay["raises"] = errors.ReplayError("it was played by an alien", hint="install it")
+    done = tape("validate", session, "--replay", "--quarantine")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("ok  ")
+    assert "3 checksums, not replayed: it was played by an alien" in done.out
+    assert tape("validate", session, "--replay", "--quiet").out == ""
+    document = tape("validate", session, "--replay", "--json")
+    (found,) = document.json["sessions"]
+    assert (document.code, found["ok"], found["findings"]) == (0, True, [])
+    assert (found["replayed"], found["not_replayed"]) == (None, "it was played by an alien")
+
+
+def test_sessions_of_others_are_not_replayed(tape: Tape, session: Path, foreign: Path) -> None:
+    done = tape("validate", session, foreign, "--replay")
+    assert done.code == 0
+    assert "not replayed: it was played by expectimax abababababab; here expectimax is " in done.out
+    assert "not replayed: the session does not say what played it" in done.out
+
+
+def test_a_replay_that_fails_is_a_finding(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    replay["raises"] = errors.FieldError("record_action is True, the rows are of 28 bytes")
     done = tape("validate", session, "--replay")
     assert done.code == 1
-    assert "ConfigError: no player 'alien'" in done.out
-    assert tape("validate", session, "--replay", "--json").json["sessions"][0]["replayed"] is None
+    assert "FieldError: record_action is True" in done.out
 
 
 def test_what_is_damaged_is_not_played_again(tape: Tape, session: Path, replay: dict[str, Any]) -> None:

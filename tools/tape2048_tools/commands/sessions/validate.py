@@ -41,6 +41,7 @@ class Checked(msgspec.Struct, frozen=True):
         runs: number of runs in the run table.
         checksums: number of checksums recomputed.
         replayed: number of runs replayed; None if not requested, or not possible.
+        not_replayed: why no run could be replayed, or None.
         findings: all defects.
         quarantined: the path in the quarantine, or None.
     """
@@ -52,6 +53,7 @@ class Checked(msgspec.Struct, frozen=True):
     runs: int
     checksums: int
     replayed: int | None
+    not_replayed: str | None
     findings: tuple[Finding, ...]
     quarantined: str | None = None
 
@@ -75,9 +77,10 @@ class Checked(msgspec.Struct, frozen=True):
 def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. If one
-    of PATHS is not a directory (11, 31), nothing is read. --quarantine does not move sessions that the
-    operating system failed to read: the session itself may be fine.
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A player
+    that cannot be replayed here is no finding: a note says why. If one of PATHS is not a directory (11, 31),
+    nothing is read. --quarantine does not move sessions that the operating system failed to read: the session
+    itself may be fine.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
@@ -127,9 +130,9 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
     with progress_bar(f"{which} reading", quiet=quiet) as progress:
         report = validate_session(path, progress=progress)
     findings = report.findings
-    replayed = None
+    replayed = not_replayed = None
     if replay and report.ok:  # damaged games prove nothing about the player
-        replayed, found = _replay(path, which, quiet=quiet)
+        replayed, not_replayed, found = _replay(path, which, quiet=quiet)
         findings += found
     return Checked(
         name=Path(report.path).name,
@@ -139,6 +142,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
         runs=report.runs,
         checksums=report.checksums,
         replayed=replayed,
+        not_replayed=not_replayed,
         findings=findings,
     )
 
@@ -164,15 +168,18 @@ def _put_away(result: Checked) -> Checked:
     return msgspec.structs.replace(result, quarantined=str(moved))
 
 
-def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[Finding, ...]]:
+def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, str | None, tuple[Finding, ...]]:
+    """Return the number of runs replayed, or why there is none, and the findings."""
     from tape2048_recorder.replay.replay import replay_session
 
     try:
         with progress_bar(f"{which} replaying", quiet=quiet) as progress:
             report = replay_session(path, progress=progress)
-    except TapeError as error:  # such as an unknown player
-        return None, (Finding.of(error),)
-    return report.runs, tuple(report.findings)
+    except ReplayError as error:  # such as an unknown player, which says nothing about the games
+        return None, error.message, ()
+    except TapeError as error:
+        return None, None, (Finding.of(error),)
+    return report.runs, None, tuple(report.findings)
 
 
 def _print(result: Checked, *, quiet: bool) -> None:
@@ -181,6 +188,8 @@ def _print(result: Checked, *, quiet: bool) -> None:
         facts.append(counted(result.checksums, "checksum") if result.checksums else "no checksums to compare")
         if result.replayed is not None:
             facts.append(f"{counted(result.replayed, 'run')} replayed")
+        if result.not_replayed is not None:
+            facts.append(f"not replayed: {result.not_replayed}")
         word = "ok " if result.ok else "BAD"
         print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
     for found in result.findings:
