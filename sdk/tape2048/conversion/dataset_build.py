@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.conversion.sources import SourceRun
+    from tape2048.conversion.sources import Replayer, SourceRun
     from tape2048.datasets.dataset import Dataset
     from tape2048.datasets.directory import Opened, RowsFile
     from tape2048.runs.run import Run
@@ -76,6 +77,7 @@ class Built(msgspec.Struct, frozen=True):
         runs: number of added runs.
         steps: number of added rows.
         skipped: runs that were left out, each with its reason.
+        lost: for each kind of loss, the number of runs.
 
     Example:
         >>> from tape2048.conversion import build_dataset
@@ -88,6 +90,7 @@ class Built(msgspec.Struct, frozen=True):
     runs: int
     steps: int
     skipped: tuple[SkippedRun, ...]
+    lost: dict[str, int] = {}
 
 
 def build_dataset(
@@ -96,6 +99,8 @@ def build_dataset(
     *,
     workers: int | None = None,
     shard_rows: int | None = None,
+    replayer: Replayer | None = None,
+    lossy: bool = False,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
     """Build a data set of all runs of some sources.
@@ -109,11 +114,14 @@ def build_dataset(
             :func:`~tape2048.conversion.open_source`, or its results.
         workers: threads that decode; None: one for each core.
         shard_rows: rows of a file; None: one ``steps.npy``. Appending to shards copies no rows.
+        replayer: as for :func:`~tape2048.conversion.open_source`, as is ``lossy``.
+        lossy: whether games whose moves are unknown may end early.
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: every run would be left out; nothing was written.
+        LossError: see :func:`~tape2048.conversion.open_source`.
         FormatError: a source is damaged as a whole.
         StorageError: a source cannot be read, or the data set not written.
         ValueError: ``workers`` or ``shard_rows`` is below 1.
@@ -124,7 +132,7 @@ def build_dataset(
         1
     """
     target = _new_target(output)
-    opened = _opened(sources)
+    opened = _opened(sources, replayer, lossy=lossy)
     with _published(target, shard_rows) as (directory, writer):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
@@ -139,6 +147,8 @@ def append_dataset(
     sources: Sources,
     *,
     workers: int | None = None,
+    replayer: Replayer | None = None,
+    lossy: bool = False,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
     """Add all runs of some sources to a data set; their ids continue after the highest one.
@@ -151,11 +161,14 @@ def append_dataset(
         path: the data set.
         sources: as for :func:`build_dataset`.
         workers: threads that decode; None: one for each core.
+        replayer: as for :func:`build_dataset`.
+        lossy: as for :func:`build_dataset`.
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
         NotADatasetError: ``path`` is not a data set.
         ChecksumError: its rows were changed; nothing is appended.
+        LossError: see :func:`~tape2048.conversion.open_source`.
         StorageError: another process appends to it; the file system cannot exchange two names; or the
             operating system could not write.
         FormatError: the data set or a source is damaged.
@@ -167,7 +180,7 @@ def append_dataset(
         2
     """
     target = Path(os.path.abspath(path))
-    opened = _opened(sources)
+    opened = _opened(sources, replayer, lossy=lossy)
     with ExitStack() as stack:
         with storage_errors(target, "locking it"):
             try:
@@ -252,10 +265,13 @@ def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, Row
         staging.publish()
 
 
-def _opened(sources: Sources) -> list[Source]:
+def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[Source]:
     # A str is also an iterable of str: the first of "/data" would be the root directory.
     each = [sources] if isinstance(sources, str | os.PathLike | Source) else sources
-    return [source if isinstance(source, Source) else open_source(source) for source in each]
+    return [
+        source if isinstance(source, Source) else open_source(source, replayer, lossy=lossy)
+        for source in each
+    ]
 
 
 class _Chunk(NamedTuple):
@@ -265,6 +281,7 @@ class _Chunk(NamedTuple):
     metas: list[RunMeta]
     extras: Extras
     skipped: list[SkippedRun]
+    lost: Counter[str]
     read: int
 
 
@@ -277,6 +294,7 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
     extras = Extras.unknown(len(runs))
     metas: list[RunMeta] = []
     skipped = []
+    lost: Counter[str] = Counter()
     end = 0
     for found in runs:
         try:
@@ -291,8 +309,9 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
         extras.final_board[at], extras.has_final[at] = run.final_board, found.ending_known
         extras.seed[at], extras.has_seed[at] = seed or 0, seed is not None
         metas.append(msgspec.structs.replace(run.meta, engine=engine))
+        lost.update(found.lost)
         end += size
-    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, len(runs))
+    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, lost, len(runs))
 
 
 def _checked(found: SourceRun) -> Run:
@@ -325,6 +344,7 @@ class _Added:
         self._extras = [Extras.unknown(0)]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
+        self.lost: Counter[str] = Counter()
 
     def add_all(
         self,
@@ -363,6 +383,7 @@ class _Added:
         self.metas += chunk.metas
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
+        self.lost += chunk.lost
 
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write the files beside the rows, for the old runs and the new ones."""
@@ -376,7 +397,7 @@ class _Added:
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
-        return Built(str(path), len(self.metas), rows, tuple(self.skipped))
+        return Built(str(path), len(self.metas), rows, tuple(self.skipped), dict(self.lost))
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:

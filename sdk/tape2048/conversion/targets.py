@@ -20,7 +20,8 @@ target        does not hold
 
 For a source without final boards (sessions, pack.dat, data sets of other writers), a run gets the one that
 the rules leave. Where both a 2 and a 4 would have ended the game, it is uncertain: a loss too, unless the
-target holds no final board.
+target holds no final board. Games of sessions are played again for it if their player is given; otherwise a
+permitted loss ends such a game at the board before.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tape2048.conversion.sources import Endings, SourceRun
+    from tape2048.conversion.sources import Replayer, SourceRun
     from tape2048.runs.run import Run
 
 #: Formats to write, each with its extension.
@@ -62,6 +63,8 @@ TARGETS = {
 }
 
 _NO_FINAL = ("packdat", "session")
+_SESSIONS = ("session", "sessions")
+_NO_ENDING = "a final board that is uncertain"
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -111,7 +114,9 @@ def convert(
     *,
     lossy: bool = False,
     workers: int | None = None,
-    endings: Endings | None = None,
+    replayer: Replayer | None = None,
+    change: Callable[[Run], Run] | None = None,
+    packing: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
     """Write the runs of a source in another format; the target appears whole or not at all.
@@ -123,7 +128,9 @@ def convert(
         to: one of :data:`TARGETS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         workers: threads that decode; None: one for each core.
-        endings: see :func:`~tape2048.conversion.open_source`.
+        replayer: see :func:`~tape2048.conversion.open_source`.
+        change: changes every run, on the threads that decode.
+        packing: arguments of :class:`~tape2048.packs.PackWriter` for the target ``pack``.
         progress: called with the runs read and all runs.
 
     Raises:
@@ -131,6 +138,7 @@ def convert(
         EmptyCorpusError: no run of the source can be read; nothing was written.
         NameTakenError: ``target`` exists.
         FormatError: the source is damaged as a whole, or the target's kind is unknown.
+        RecoveryError: see :func:`~tape2048.conversion.open_source`.
         FieldError: the target's fields cannot hold a value of a run, which the message names.
         MissingPackageError: a package for the target's format is not installed.
         StorageError: the operating system could not read or write.
@@ -147,8 +155,12 @@ def convert(
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
-    opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _GoodRuns(opened, where, kind, lossy, workers, progress)
+    if isinstance(source, Source):
+        opened = source
+    else:
+        opened = open_source(source, replayer, lossy=lossy, final_boards=kind not in _NO_FINAL)
+    opened = opened if change is None else opened.changed(change)
+    flow = _GoodRuns(opened, where, kind, lossy, workers, progress, packing or {})
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -168,6 +180,7 @@ class _GoodRuns:
     lossy: bool
     workers: int | None
     progress: Callable[[int, int], object] | None
+    packing: Mapping[str, Any]
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
     current: str | None = None  # the run that is being written
@@ -204,14 +217,24 @@ class _GoodRuns:
         return (run for _, run in self.named())
 
     def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
-        return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
+        checked = []
+        for found in runs:
+            losses = _losses(found, self.source.kind, self.kind)
+            if _NO_ENDING in losses and self.source.kind in _SESSIONS and found.run is not None:
+                checked.append((found._replace(run=_without_last_move(found.run)), losses))
+            else:
+                checked.append((found, losses))
+        return checked
 
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
+            hint = "--lossy leaves it out"
+            if loss == _NO_ENDING and self.source.kind in _SESSIONS:
+                hint = "--lossy ends such a game at the board before; a data set or pack.dat can do without"
             raise LossError(
                 f"{self.kind} cannot hold {loss} ({name}); nothing was written",
                 path=self.source.path,
-                hint="--lossy leaves it out",
+                hint=hint,
             )
         self.lost[loss] += 1
 
@@ -221,11 +244,11 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
     run = found.run
     if run is None:
         return []
-    losses = []
+    losses = list(found.lost)
     has_values = run.has_branches is not None and bool(run.has_branches.any())
     if not found.ending_known and target not in {*_NO_FINAL, "dataset"}:
-        losses.append("a final board that is uncertain")
-    if target in _NO_FINAL and source not in {*_NO_FINAL, "sessions"} and found.ending_known:
+        losses.append(_NO_ENDING)
+    if target in _NO_FINAL and source not in {*_NO_FINAL, *_SESSIONS} and found.ending_known:
         losses.append("the final board")
     if has_values and target in {"a2run", "session", "jsonl"}:
         losses.append("branch values")
@@ -235,9 +258,19 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
         losses.append("branch values that are not normalised, or of a chosen move in the middle")
     if has_values and found.values_lost and target != "dataset":
         losses.append("chosen values that the source has lost")
-    if target == "session" and source not in {"session", "sessions"} and _has_facts(run):
+    if target == "session" and source not in _SESSIONS and _has_facts(run):
         losses.append("start, elapsed time and engine")
     return losses
+
+
+def _without_last_move(run: Run) -> Run:
+    """Return the run up to the board before its last move."""
+    parts = {
+        name: None if (array := getattr(run, name)) is None else array[:-1]
+        for name in ("states", "moves", "branch_values", "branch_legal", "has_branches")
+    }
+    meta = msgspec.structs.replace(run.meta, steps=len(run) - 1)
+    return dataclasses.replace(run, meta=meta, **parts)  # type: ignore[arg-type]
 
 
 def _has_facts(run: Run) -> bool:
@@ -310,7 +343,7 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
 def _pack(where: Path, flow: _GoodRuns) -> int:
     from tape2048.packs.writer import PackWriter
 
-    with PackWriter(where, count_hint=flow.source.count) as writer:
+    with PackWriter(where, count_hint=flow.source.count, **flow.packing) as writer:
         for run in flow.runs():
             writer.add_run(run)
         return len(writer)

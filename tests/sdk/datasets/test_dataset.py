@@ -30,6 +30,7 @@ from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
     FormatError,
+    LossError,
     ManifestError,
     NameTakenError,
     NotADatasetError,
@@ -47,7 +48,8 @@ from tape2048.io import bulk_read
 from tape2048.io.staging import lock_directory
 from tape2048_tools.cli import run
 
-from ..builders import change_database, header_bytes, open_files, write_ours
+from ..builders import GAMES as MADE_UP
+from ..builders import Spec, change_database, header_bytes, open_files, write_ours
 from ..naming import Naming
 from ..run_builders import game
 from .set_builders import (
@@ -212,14 +214,19 @@ class TestBuild:
                 else:
                     np.testing.assert_array_equal(rows[name], expected[name], err_msg=f"{source} {name}")
 
-    def test_sessions_without_moves_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
-        result = build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s"), runs])
-        assert (result.runs, len(result.skipped)) == (3, 5)
+    def test_sessions_without_moves_are_refused_or_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
+        sources = [write_ours(tmp_path / "s"), runs]
+        with pytest.raises(LossError):
+            build_dataset(tmp_path / "ds", sources)
+        result = build_dataset(tmp_path / "ds", sources, lossy=True)
+        assert (result.runs, len(result.skipped)) == (4, 4), "no moves lead from board to board"
         assert result.skipped[0].error == "RecoveryError"
+        assert sum(result.lost.values()) == 1
 
     def test_where_every_run_is_left_out_nothing_is_written(self, tmp_path: Path) -> None:
-        with pytest.raises(EmptyCorpusError, match=r"0 of 5 runs .*RecoveryError"):
-            build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s")])
+        made_up = write_ours(tmp_path / "s", Spec(MADE_UP[2:]))
+        with pytest.raises(EmptyCorpusError, match=r"0 of 3 runs .*RecoveryError"):
+            build_dataset(tmp_path / "ds", [made_up], lossy=True)
         assert os.listdir(tmp_path) == ["s"]  # noqa: PTH208 - dots too
 
 

@@ -109,7 +109,7 @@ class TestPack:
         assert pack() == 0
         assert pack() == errors.NameTakenError.exit_code
         done = a2pack("pack", "--input", tmp_path / "none", "--output", tmp_path / "z")
-        assert done.code == errors.OutDirError.exit_code
+        assert done.code == errors.MagicError.exit_code
         assert done.err.startswith("a2pack: error: ")
 
 
@@ -210,10 +210,16 @@ def test_inspect(a2pack: A2pack, packfile: Path) -> None:
     assert a2pack("inspect", "--packfile", packfile, "--index", "4").code == 2
 
 
-def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_path: Path) -> None:
-    done = a2pack("pack", "--input", root, "--output", tmp_path / "x.a2pack")
-    assert done.code == errors.NoRunsError.exit_code
-    assert "hint: `tape2048 convert` packs the runs of sessions" in done.err
+def test_other_sources_are_packed_run_by_run(a2pack: A2pack, packfile: Path, tmp_path: Path) -> None:
+    flags = ["--align", "1", "--compress", "zstd", "--no-entry-crc", "--json"]
+    done = a2pack("pack", "--input", packfile, "--output", tmp_path / "y", *flags)
+    assert (done.code, done.err) == (0, "")
+    assert done.json["stats"]["count"] == 4
+    assert done.json["bytes"] == (tmp_path / "y").stat().st_size < packfile.stat().st_size
+    assert (done.json["path"], done.json["left_out"]) == (str(tmp_path / "y"), [])
+    (tmp_path / "empty").mkdir()
+    empty = a2pack("pack", "--input", tmp_path / "empty", "--output", tmp_path / "z")
+    assert empty.code == errors.NoRunsError.exit_code
 
 
 @pytest.mark.parametrize("command", ["pack", "validate", "to-jsonl"])

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
+from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
 from tape2048_tools.terminal.click_extras import (
     PATH,
     WORKERS,
@@ -24,7 +25,6 @@ from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
-    complain_left_out,
     finding,
     print_human,
     print_json,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.conversion.dataset_build import Built
-    from tape2048.conversion.sources import Source
     from tape2048.datasets.dataset import Dataset
 
 _DATASET = click.argument("dataset", type=PATH)
@@ -48,11 +47,8 @@ _SOURCES = click.argument("sources", type=PATH, nargs=-1, required=True)
 _SHARD_ROWS = int_option(
     "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
 )
-_FINAL_BOARDS = click.option(
-    "--final-boards", is_flag=True, help="Replay games of sessions for exact final boards."
-)
 #: The options at the end of ``build`` and ``append``.
-_BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
+_BUILD_OPTIONS = options(LOSSY, WORKERS, json_option(), quiet_option())
 
 
 @new_group(
@@ -65,15 +61,14 @@ _BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
 def command() -> None:
     """Build data sets (all steps in one array, runs in SQLite), append to them, filter, check.
 
-    SOURCES are run files, directories of run files, packs, pack.dat, data sets, sessions (recorded with
-    record_action) or directories of sessions.
+    SOURCES are run files, directories of run files, packs, pack.dat, data sets, sessions or directories of
+    sessions, whose games are replayed as by `tape2048 convert`.
     """
 
 
 @command.subcommand(
     "tape2048 dataset build runs/ --output ds",
     "tape2048 dataset build selfplay/ old.a2pack --output ds --shard-rows 100000000 --workers 4",
-    "tape2048 dataset build selfplay/ --output ds --final-boards",
 )
 @_SOURCES
 @click.option("--output", type=PATH, required=True, metavar="DIR", help="The new data set.")
@@ -113,23 +108,18 @@ def _build(
     build: Callable[..., Built],
     sources: Sequence[Path],
     *,
-    final_boards: bool,
+    lossy: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Call ``build`` with the opened sources under a progress bar, and report the result."""
+    """Call ``build`` with the sources under a progress bar, and report the result."""
+    from tape2048_recorder.replay.playing import replayer
     from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(label, quiet=quiet) as bar:
-        opened: Sequence[Path | Source] = sources
-        if final_boards:
-            from tape2048.conversion.sources import open_source
-            from tape2048_recorder.replay import replay
-
-            opened = [open_source(path, replay.final_boards) for path in sources]
         progress = None if bar is None else lambda done, total, _steps: bar(done, total)
-        built = build(sources=opened, progress=progress)
-    complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in built.skipped)
+        built = build(sources=sources, replayer=replayer, lossy=lossy, progress=progress)
+    complain_missing(built.lost, built.skipped)
     text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
     if built.skipped:
         text += f"; {counted(len(built.skipped), 'run')} left out"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
 from tape2048_tools.terminal.click_extras import (
     PATH,
     ROOT_SETTINGS,
@@ -49,7 +50,14 @@ def command() -> None:
     "tape2048 pack pack --input runs/ --output runs.a2pack",
     "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
 )
-@click.option("--input", "source", type=PATH, required=True, metavar="DIR", help="Directory of run files.")
+@click.option(
+    "--input",
+    "source",
+    type=PATH,
+    required=True,
+    metavar="PATH",
+    help="Directory of run files, or what `tape2048 convert` reads: a session, say.",
+)
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.")
 @click.option(
     "--align",
@@ -60,38 +68,64 @@ def command() -> None:
 )
 @click.option("--compress", type=click.Choice(["none", "zstd"]), default="none", help="How to store entries.")
 @click.option("--entry-crc/--no-entry-crc", default=True, help="Store a checksum per entry.  [default: yes]")
+@LOSSY
 @WORKERS
 @json_option()
 @quiet_option()
-def pack(*, source: Path, output: Path, align: int, as_json: bool, quiet: bool, **how: Any) -> None:
-    """Pack every run file below a directory, in path order.
+def pack(
+    *,
+    source: Path,
+    output: Path,
+    align: int,
+    lossy: bool,
+    workers: int | None,
+    as_json: bool,
+    quiet: bool,
+    **how: Any,
+) -> None:
+    """Pack every run file below a directory, in path order, byte for byte.
 
-    Invalid files are left out and named on standard error; the exit code is then 1.
+    Other sources are packed as by `tape2048 convert`: games of sessions are replayed. Invalid files or runs
+    are left out and named on standard error; the exit code is then 1.
     """
     from tape2048.base.text import counted
-    from tape2048.errors import NoRunsError
+    from tape2048.conversion.sources import kind_of
+    from tape2048.conversion.targets import convert
     from tape2048.packs import pack_directory
+    from tape2048_recorder.replay.playing import replayer
 
     if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
+    left_out: list[dict[str, str]]
     with progress_bar(f"packing {source.name}", quiet=quiet) as progress:
-        try:
-            packed = pack_directory(source, output, align=align, progress=progress, **how)
-        except NoRunsError as error:
-            hint = "`tape2048 convert` packs the runs of sessions, data sets and other packs"
-            error.hint = error.hint or hint
-            raise
-    for skipped in packed.skipped:
-        complain(f"left out: {printable(skipped.error)}")
-    left_out = [
-        {"path": str(skipped.path), "error": type(skipped.error).__name__, "message": str(skipped.error)}
-        for skipped in packed.skipped
-    ]
-    stats = packed.stats
-    document = {"path": str(output), "bytes": packed.bytes, "stats": _document(stats), "left_out": left_out}
-    counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {packed.bytes:,} bytes"
+        if kind_of(source) == "runs":
+            packed = pack_directory(source, output, align=align, workers=workers, progress=progress, **how)
+            for skipped in packed.skipped:
+                complain(f"left out: {printable(skipped.error)}")
+            left_out = [
+                {"path": str(one.path), "error": type(one.error).__name__, "message": str(one.error)}
+                for one in packed.skipped
+            ]
+        else:
+            converted = convert(
+                source,
+                output,
+                "pack",
+                lossy=lossy,
+                workers=workers,
+                replayer=replayer,
+                packing={"align": align, **how},
+                progress=progress,
+            )
+            complain_missing(converted.lost, converted.skipped)
+            left_out = [
+                {"path": one.run, "error": one.error, "message": one.message} for one in converted.skipped
+            ]
+    stats, size = _open(output).stats, output.stat().st_size
+    document = {"path": str(output), "bytes": size, "stats": _document(stats), "left_out": left_out}
+    counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {size:,} bytes"
     print_result(document, lambda: [f"{printable(output)}: {counts}"], as_json=as_json)
-    exit_on_findings(packed.skipped)
+    exit_on_findings(left_out)
 
 
 @command.subcommand(

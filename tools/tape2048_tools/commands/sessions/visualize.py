@@ -67,7 +67,7 @@ def _read(path: Path, index: int | None) -> Run:
         with reading(path):
             is_directory = path.is_dir()
         if is_directory or first_bytes(path, len(MAGIC)) == MAGIC:
-            count = open_source(path).count
+            count = open_source(path, lossy=True).count
             raise click.BadParameter(f"name one of its {counted(count, 'run')}, from 0", param_hint="--index")
         return read_run_file(path)  # which recognises the content, not the name
     kind = kind_of(path)
@@ -80,7 +80,7 @@ def _read(path: Path, index: int | None) -> Run:
         return reader.decode(_checked(index, len(reader)))
     if kind == "session":
         return _of_session(path, index)
-    source = open_source(path)
+    source = open_source(path, lossy=True)
     found = next(islice(source.runs(workers=1), index, None), None)
     if found is None:
         raise click.BadParameter(f"{index}: there are fewer runs", param_hint="--index")
