@@ -22,6 +22,10 @@ For a source without final boards (sessions, pack.dat, data sets of other writer
 the rules leave. Where both a 2 and a 4 would have ended the game, it is uncertain: a loss too, unless the
 target holds no final board. Games of sessions are played again for it if their player is given; otherwise a
 permitted loss ends such a game at the board before.
+
+The target's shape follows from its name and format, never from the number of runs. A name that ends in
+``.a2run`` or ``.a2run2`` is the file of a single run; under any other name, these two formats are a
+directory with a file for each run.
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ TARGETS = {
 
 _NO_FINAL = ("packdat", "session")
 _SESSIONS = ("session", "sessions")
+_RUN_FILES = ("a2run", "a2run2")
 _NO_ENDING = "a final board that is uncertain"
 
 
@@ -123,8 +128,8 @@ def convert(
 
     Args:
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
-        target: a path that does not exist. For ``a2run`` and ``a2run2`` a file where the source is one run's
-            file, else a directory with a file for each run.
+        target: a path that does not exist: a directory for ``dataset`` and ``session``, and for ``a2run`` and
+            ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
         to: one of :data:`TARGETS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
         workers: threads that decode; None: one for each core.
@@ -137,7 +142,8 @@ def convert(
         LossError: a loss, without ``lossy``; nothing was written.
         EmptyCorpusError: no run of the source can be read; nothing was written.
         NameTakenError: ``target`` exists.
-        FormatError: the source is damaged as a whole, or the target's kind is unknown.
+        FormatError: the source is damaged as a whole, the target's kind is unknown, or the target is a single
+            run's file and the source does not hold one run.
         RecoveryError: see :func:`~tape2048.conversion.open_source`.
         FieldError: the target's fields cannot hold a value of a run, which the message names.
         MissingPackageError: a package for the target's format is not installed.
@@ -159,6 +165,8 @@ def convert(
         opened = source
     else:
         opened = open_source(source, replayer, lossy=lossy, final_boards=kind not in _NO_FINAL)
+    if _is_run_file(where, kind):
+        _refuse_several(opened, where, kind)
     opened = opened if change is None else opened.changed(change)
     flow = _GoodRuns(opened, where, kind, lossy, workers, progress, packing or {})
     try:
@@ -311,8 +319,26 @@ def _fits_dataset(run: Run) -> bool:
     )
 
 
+def _is_run_file(where: Path, kind: str) -> bool:
+    return kind in _RUN_FILES and where.suffix in {TARGETS[name] for name in _RUN_FILES}
+
+
+def _refuse_several(source: Source, where: Path, kind: str) -> None:
+    """Raise unless the source has a single run, as its file does."""
+    count = source.count
+    if source.kind in {"jsonl", "parquet"}:  # whose count is one of pieces
+        count = len(list(itertools.islice(source.runs(workers=1), 2)))
+    if count != 1:
+        found = "several runs" if count else "no run"
+        raise FormatError(
+            f"found {found} in {source.path}, expected one: {where.suffix} names the file of a single run",
+            path=where,
+            hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
+        )
+
+
 def _run_files(where: Path, flow: _GoodRuns) -> int:
-    if flow.source.kind == "run":
+    if _is_run_file(where, flow.kind):
         for run in flow.runs():
             _write_run(flow.kind, where, run)
         return 1

@@ -447,6 +447,39 @@ class TestReplay:
         assert [one.error for one in others] == [None] * 5
 
 
+class TestShape:
+    """A target is a file or a directory by its name and format, however many runs come out."""
+
+    def test_a_run_s_name_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "one/x.a2run2").write_bytes(a2run2_bytes(GAMES[1]))
+        for name in ("one.a2pack", "one.jsonl", "one.parquet", "one.dat"):
+            convert(tmp_path / "one", tmp_path / name, lossy=True)
+        for number, name in enumerate(("one", "one.a2pack", "one.jsonl", "one.parquet", "one/x.a2run2")):
+            for kind in ("a2run", "a2run2"):
+                convert(tmp_path / name, tmp_path / f"{number}.{kind}", lossy=True)
+                assert (tmp_path / f"{number}.{kind}").is_file()
+                convert(tmp_path / name, tmp_path / f"{number}-{kind}", kind, lossy=True)
+                assert len(os.listdir(tmp_path / f"{number}-{kind}")) == 1  # noqa: PTH208
+        assert (tmp_path / "1.a2run2").read_bytes() == a2run2_bytes(GAMES[1])
+
+    @pytest.mark.parametrize("kind", ["pack", "jsonl", "parquet", "dataset", "runs"])
+    def test_several_runs_need_a_directory(
+        self, every_source: dict[str, Path], tmp_path: Path, kind: str
+    ) -> None:
+        source = every_source["a2run2" if kind == "runs" else kind]
+        with pytest.raises(FormatError, match="several runs") as caught:
+            convert(source, tmp_path / "x.a2run2", lossy=True)
+        assert f"--to a2run2 {tmp_path}/x" in str(caught.value.hint)
+        assert os.listdir(tmp_path) == []  # noqa: PTH208
+        assert convert(source, tmp_path / "x", "a2run2", lossy=True).runs == 3
+
+    def test_no_run_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "none.jsonl").write_bytes(b"")
+        with pytest.raises(FormatError, match="no run"):
+            convert(tmp_path / "none.jsonl", tmp_path / "x.a2run2")
+
+
 class TestFiles:
     def test_one_file_to_one_file(self, tmp_path: Path) -> None:
         (tmp_path / "x.a2run").write_bytes(a2t1_bytes(GAMES[1]))

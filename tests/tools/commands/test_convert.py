@@ -146,6 +146,21 @@ def test_of_a_player_outside_the_rest_is_kept_where_that_is_wanted(
     assert (done.code, done.err) == (0, "")
 
 
+def test_one_run_is_a_file_by_its_name(tape: Tape, tmp_path: Path) -> None:
+    line = '{"steps": 0, "states": [1], "moves": []}\n'
+    (tmp_path / "x.jsonl").write_text(line)
+    assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x.a2pack").code == 0
+    assert tape("convert", tmp_path / "x.a2pack", tmp_path / "x.a2run2").code == 0
+    assert (tmp_path / "x.a2run2").is_file()
+    (tmp_path / "y.jsonl").write_text(2 * line)
+    refused = tape("convert", tmp_path / "y.jsonl", tmp_path / "y.a2run2")
+    assert (refused.code, (tmp_path / "y.a2run2").exists()) == (10, False)
+    assert "hint: name a directory" in refused.err
+    for name in ("x", "y"):
+        assert tape("convert", tmp_path / f"{name}.jsonl", tmp_path / name, "--to", "a2run2").code == 0
+        assert (tmp_path / name / "000000.a2run2").is_file()
+
+
 @pytest.mark.slow
 def test_annotate(tape: Tape, recorded: Path, tmp_path: Path) -> None:
     assert tape("annotate", recorded, tmp_path / "x.a2pack", "--player", "expectimax:depth=1").code == 0

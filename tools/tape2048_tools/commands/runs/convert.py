@@ -61,6 +61,10 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
     sessions, or JSONL or Parquet with one run a row. TARGET's extension (.a2run, .a2run2, .a2pack, .dat,
     .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete.
 
+    What TARGET is follows from its name and format, not from the number of runs: a name that ends in .a2run
+    or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other
+    name is a directory with a file for each run.
+
     A session holds no final boards, and no moves without --record-action. Games of built-in players are
     replayed from their seeds for what is missing; those that come out differently are left out. Without
     moves, games of other players are refused (61); with --lossy they end at their last recorded board.
