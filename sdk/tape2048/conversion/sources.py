@@ -322,6 +322,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
         raise RecoveryError(
             f"only every {rate}th step was recorded (sample_rate), and its games cannot be replayed: {why}",
             path=directory,
+            hint="export and Session read its rows; for whole games, record with sample_rate = 1",
         )
     with open_regular(steps) as fd:
         has_moves = "action" in (read_header(fd, steps, STEP_DTYPES).dtype.names or ())

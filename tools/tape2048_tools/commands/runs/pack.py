@@ -83,10 +83,11 @@ def pack(
     quiet: bool,
     **how: Any,
 ) -> None:
-    """Pack every run file below a directory, in path order, byte for byte.
+    """Pack every run file below a directory, in path order.
 
-    Other sources are packed as by `tape2048 convert`: games of sessions are replayed. Invalid files or runs
-    are left out and named on standard error; the exit code is then 1.
+    Files are stored byte for byte. The runs of other sources are packed as by `tape2048 convert`: games of
+    sessions are replayed. Invalid files or runs are left out and named on standard error; the exit code is
+    then 1.
     """
     from tape2048.base.text import counted
     from tape2048.conversion.sources import kind_of
