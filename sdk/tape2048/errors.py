@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 if TYPE_CHECKING:
     import os
     from pathlib import Path
+    from typing import Self
 
 
 class TapeError(Exception):
@@ -51,6 +52,14 @@ class TapeError(Exception):
         where = "" if self.path is None else f"{self.path}: "
         at = "" if self.offset is None else f" (at byte {self.offset})"
         return f"{where}{self.message}{at}"
+
+    def detach(self) -> Self:
+        """Drop the traceback and the causes, and return the error, which is then text alone.
+
+        Their frames hold the bytes and mappings that were being read, for as long as the error is kept.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 class ConfigError(TapeError, exit_code=78):  # EX_CONFIG; the service's RestartPreventExitStatus names it

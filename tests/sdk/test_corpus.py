@@ -237,6 +237,9 @@ class TestBadInput:
             Corpus.open(tmp_path)
         corpus = Corpus.open(tmp_path, damaged="skip")
         assert [skipped.path.name for skipped in corpus.skipped] == [OURS[1]]
+        error = corpus.skipped[0].error
+        # Text alone: frames would hold what was opened.
+        assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
         assert corpus.where(min_steps=2).skipped == corpus.skipped
         np.testing.assert_array_equal(corpus[:], built.of_runs(np.array(built.session) != 1))
         for name in (OURS[0], OURS[2], THEIRS):

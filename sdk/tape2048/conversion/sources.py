@@ -210,7 +210,7 @@ def _attempts(
             run, *facts = read(item)
             found.append(SourceRun(name, run, None, *facts))
         except TapeError as error:
-            found.append(SourceRun(name, None, error))
+            found.append(SourceRun(name, None, error.detach()))
     return found
 
 
@@ -351,7 +351,7 @@ def _parquet(path: Path, kind: str) -> Source:
         try:
             rows = parquet.read_group(path, group)
         except TapeError as error:
-            return [SourceRun(name, None, error)]
+            return [SourceRun(name, None, error.detach())]
         items = ((f"{name}, row {number}", row) for number, row in enumerate(rows))
         return _attempts(items, lambda row: (parquet.parse_row(row, path),))
 

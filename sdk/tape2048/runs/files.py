@@ -122,6 +122,6 @@ def scan(
         try:
             return Found(path, read_run_file(path), None)
         except (FormatError, StorageError) as error:
-            return Found(path, None, error)
+            return Found(path, None, error.detach())
 
     return map_ordered(attempt, find_run_files(root, suffixes), workers)

@@ -171,7 +171,7 @@ def open_sessions(
         except TapeError as error:
             if damaged == "raise":
                 raise
-            skipped.append(Skipped(path, error))
+            skipped.append(Skipped(path, error.detach()))
     if not opened:
         found = counted(len(skipped), "session")
         raise EmptyCorpusError(f"none of {found} is whole; the first: {skipped[0].error}")

@@ -245,6 +245,14 @@ class TestDirectories:
         assert isinstance(found["g.a2run"].error, errors.StorageError)
         assert "b.bin" in str(found["b.bin"].error)
 
+    def test_nothing_of_bad_files_is_held(self, tmp_path: Path) -> None:
+        for i in range(20):
+            (tmp_path / f"{i}.a2run").write_bytes(b"A2T1" + bytes(2 << 20))  # long enough to be mapped
+        found = list(scan(tmp_path, workers=2))
+        mapped = Path("/proc/self/maps").read_text()
+        assert {type(item.error) for item in found} == {errors.VersionError}
+        assert str(tmp_path) not in mapped
+
     def test_order_is_by_the_parts_of_a_path(self, tmp_path: Path) -> None:
         # As text "a-b/x" would come before "a/x".
         for name in ("a-b", "a", "B"):

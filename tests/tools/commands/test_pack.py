@@ -37,7 +37,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def packfile(tmp_path: Path) -> Path:
-    spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+    spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_block(GAMES))
     (tmp_path / "x.a2pack").write_bytes(build.a2pack_bytes(spec))
     return tmp_path / "x.a2pack"
 
@@ -61,15 +61,17 @@ class TestPack:
         done = a2pack("pack", "--input", runs, "--output", tmp_path / "y", "--align", "64", "--workers", "2")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(f"{tmp_path}/y: 4 runs, 46 steps, ")
-        spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+        spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_block(GAMES))
         assert (tmp_path / "y").read_bytes() == build.a2pack_bytes(spec)
 
-    @pytest.mark.parametrize("flags", [["--compress", "zstd"], ["--no-entry-crc"], ["--entry-crc"]])
+    @pytest.mark.parametrize(
+        "flags", [["--compress", "zstd"], ["--compress", "lz4"], ["--no-entry-crc"], ["--entry-crc"]]
+    )
     def test_flags(self, a2pack: A2pack, runs: Path, tmp_path: Path, flags: list[str]) -> None:
         assert a2pack("pack", "--input", runs, "--output", tmp_path / "y", *flags).code == 0
         assert a2pack("validate", "--packfile", tmp_path / "y").code == 0
         info = a2pack("inspect", "--packfile", tmp_path / "y", "--index", "1", "--json").json
-        assert info["compression"] == ("zstd" if "zstd" in flags else "none")
+        assert info["compression"] == (flags[1] if "--compress" in flags else "none")
         assert (info["crc32c"] == 0) == ("--no-entry-crc" in flags)
 
     def test_bad_files_are_named(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ class TestPack:
             return a2pack("pack", "--input", runs, "--output", tmp_path / "y", *map(str, flags)).code
 
         assert pack("--align", 3) == 2
-        assert pack("--compress", "lz4") == 2
+        assert pack("--compress", "gzip") == 2
         assert pack("--workers", 0) == 2
         assert pack() == 0
         assert pack() == errors.NameTakenError.exit_code
@@ -147,6 +149,17 @@ def test_stats(a2pack: A2pack, packfile: Path) -> None:
     lines = [line.split() for line in a2pack("stats", "--packfile", packfile).out.splitlines()]
     assert ["count", "4"] in lines
     assert ["engine_counts", "(none):", "1,", "e:", "3"] in lines
+
+
+def test_a_pack_of_the_reference_writer(a2pack: A2pack, tmp_path: Path) -> None:
+    spec = build.PackSpec(PAYLOADS, stats=build.stats_postcard(build.reference_stats(GAMES)), data_crc=False)
+    (tmp_path / "x").write_bytes(build.a2pack_bytes(spec))
+    done = a2pack("validate", "--packfile", tmp_path / "x")
+    assert (done.code, done.out, done.err) == (0, f"OK: {tmp_path}/x (4 runs)\n", "")
+    found = a2pack("stats", "--packfile", tmp_path / "x", "--json").json
+    assert found == build.reference_stats(GAMES) | {"highest_tile_hist": None, "engine_counts": None}
+    lines = [line.split()[0] for line in a2pack("stats", "--packfile", tmp_path / "x").out.splitlines()]
+    assert sorted(lines) == sorted(build.STATS)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,9 @@ def command() -> None:
     metavar="BYTES",
     help="Alignment of entries: 1 to 1 MiB.  [default: 4096]",
 )
-@click.option("--compress", type=click.Choice(["none", "zstd"]), default="none", help="How to store entries.")
+@click.option(
+    "--compress", type=click.Choice(["none", "zstd", "lz4"]), default="none", help="How to store entries."
+)
 @click.option("--entry-crc/--no-entry-crc", default=True, help="Store a checksum per entry.  [default: yes]")
 @LOSSY
 @WORKERS
@@ -173,17 +175,25 @@ def stats(*, packfile: Path, as_json: bool) -> None:
 
 
 def _shown(found: dict[str, Any]) -> dict[str, str]:
-    tiles = ", ".join(f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
+    shown = {key: f"{value:,}" for key, value in found.items() if isinstance(value, int)}
+    shown["mean_len"] = f"{found['mean_len']:,.1f}"
+    if found["highest_tile_hist"] is not None:
+        tiles = (f"{tile}: {count:,}" for tile, count in found["highest_tile_hist"].items())
+        shown["highest_tile_hist"] = ", ".join(tiles)
+    if found["engine_counts"] is not None:
+        shown["engine_counts"] = _engines(found["engine_counts"])
+    return shown
+
+
+def _engines(counts: dict[str, int]) -> str:
     # The engine's name of a recorded game has its seed: there may be as many names as games.
-    most = list(found["engine_counts"].items())
+    most = list(counts.items())
     if len(most) > _ENGINES_SHOWN:
         most.sort(key=lambda item: -item[1])
     engines = ", ".join(f"{name or '(none)'}: {count:,}" for name, count in most[:_ENGINES_SHOWN])
     if len(most) > _ENGINES_SHOWN:
         engines += f", and {len(most) - _ENGINES_SHOWN:,} more (--json has all)"
-    shown = {key: f"{value:,}" for key, value in found.items() if isinstance(value, int)}
-    shown |= {"mean_len": f"{found['mean_len']:,.1f}", "highest_tile_hist": tiles, "engine_counts": engines}
-    return shown
+    return engines
 
 
 @command.subcommand(
