@@ -42,6 +42,7 @@ class Checked(msgspec.Struct, frozen=True):
         checksums: number of checksums recomputed.
         replayed: number of runs replayed; None if not requested, or not possible.
         findings: all defects.
+        notes: facts that are no defects.
         quarantined: the path in the quarantine, or None.
     """
 
@@ -53,6 +54,7 @@ class Checked(msgspec.Struct, frozen=True):
     checksums: int
     replayed: int | None
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
     quarantined: str | None = None
 
 
@@ -140,6 +142,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
         checksums=report.checksums,
         replayed=replayed,
         findings=findings,
+        notes=report.notes,
     )
 
 
@@ -183,6 +186,8 @@ def _print(result: Checked, *, quiet: bool) -> None:
             facts.append(f"{counted(result.replayed, 'run')} replayed")
         word = "ok " if result.ok else "BAD"
         print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
+        for note in result.notes:
+            print_human(cell(f"    note: {note}"))
     for found in result.findings:
         text = str(TapeError(found.message, path=found.path, offset=found.offset))
         print_human(finding(found.error, text, found.hint))
