@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tape2048.conversion.sources import Endings, SourceRun
+    from tape2048.runs.jsonl import U64
     from tape2048.runs.run import Run
 
 #: Formats to write, each with its extension.
@@ -110,6 +111,7 @@ def convert(
     to: str | None = None,
     *,
     lossy: bool = False,
+    u64: U64 = "number",
     workers: int | None = None,
     endings: Endings | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -122,6 +124,7 @@ def convert(
             file, else a directory with a file for each run.
         to: one of :data:`TARGETS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
+        u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: threads that decode; None: one for each core.
         endings: see :func:`~tape2048.conversion.open_source`.
         progress: called with the runs read and all runs.
@@ -148,7 +151,7 @@ def convert(
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
     opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _GoodRuns(opened, where, kind, lossy, workers, progress)
+    flow = _GoodRuns(opened, where, kind, lossy, workers, progress, u64)
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -168,6 +171,7 @@ class _GoodRuns:
     lossy: bool
     workers: int | None
     progress: Callable[[int, int], object] | None
+    u64: U64
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
     current: str | None = None  # the run that is being written
@@ -346,7 +350,7 @@ def _jsonl(where: Path, flow: _GoodRuns) -> int:
     count = 0
     with new_file(where) as fd:
         for count, run in enumerate(flow.runs(), start=1):
-            write_all(fd, run_line(run, count - 1))
+            write_all(fd, run_line(run, count - 1, flow.u64))
     return count
 
 
