@@ -71,6 +71,17 @@ def test_rows_of_games_that_never_ended_are_a_note(tape: Tape, foreign: Path) ->
     assert tape("show", foreign, "--json").json["rows_without_run"] == 60
 
 
+def test_wrong_embeddings_are_found_and_no_reason_for_the_quarantine(tape: Tape, session: Path) -> None:
+    (session / "embeddings.json").write_text("{}")
+    done = tape("validate", session, "--quarantine")
+    assert done.code == 1
+    assert f"EmbeddingsError: {session}/embeddings.json: malformed" in done.out
+    assert session.is_dir()
+    flip(session / "steps.npy", 192 + 28 * 10 + 20)
+    assert tape("validate", session, "--quarantine").code == 1
+    assert not session.exists()
+
+
 def test_offset_and_hint_of_a_finding_are_shown(tape: Tape, session: Path) -> None:
     (session / "metadata.db").write_bytes(b"nope")
     out = tape("validate", session).out

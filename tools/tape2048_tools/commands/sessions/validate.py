@@ -10,7 +10,15 @@ import msgspec
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
-from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
+from tape2048.errors import (
+    EmbeddingsError,
+    FormatError,
+    NotASessionError,
+    OutDirError,
+    ReplayError,
+    TapeError,
+    error_class,
+)
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
@@ -79,7 +87,8 @@ def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: boo
 
     Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. If one
     of PATHS is not a directory (11, 31), nothing is read. --quarantine does not move sessions that the
-    operating system failed to read: the session itself may be fine.
+    operating system failed to read: the session itself may be fine. Nor does it for embeddings alone, which
+    `embed --force` makes again.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
@@ -152,8 +161,9 @@ def _put_away(result: Checked) -> Checked:
     from tape2048.session.locks import RemovalLock
 
     path = Path(result.path)
-    about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)
-    if not path.is_dir() or path.is_symlink() or not all(about_bytes):
+    kinds = [error_class(found.error) for found in result.findings]
+    about_bytes = all(issubclass(kind, FormatError) for kind in kinds) and set(kinds) != {EmbeddingsError}
+    if not path.is_dir() or path.is_symlink() or not about_bytes:
         return result
     # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
     replay_failed = any(found.error == ReplayError.__name__ for found in result.findings)
