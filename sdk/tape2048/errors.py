@@ -271,7 +271,7 @@ class EmptyCorpusError(CorpusError, exit_code=51):
 
 
 class MixedRowsError(CorpusError, exit_code=52):
-    """Sessions have rows (or embeddings) of different types, which cannot share a batch."""
+    """Sessions have embeddings of different towers or widths, which cannot share a batch."""
 
 
 class FilterError(CorpusError, exit_code=53):

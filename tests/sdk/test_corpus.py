@@ -223,13 +223,6 @@ class TestBadInput:
         with pytest.raises(errors.CorpusError, match="twice"):
             Corpus.open([built.root / OURS[0], tmp_path / "link"])
 
-    def test_rows_of_two_types(self, tmp_path: Path, load: Any) -> None:
-        write_ours(tmp_path / OURS[0])
-        write_ours(tmp_path / OURS[1], Spec(action=True))
-        with pytest.raises(errors.MixedRowsError, match="rows of 29 bytes") as caught:
-            Corpus.open(tmp_path, load=load)
-        assert caught.value.path == str(tmp_path / OURS[1])
-
     def test_damaged_session(self, tmp_path: Path) -> None:
         built = build(tmp_path)
         (tmp_path / OURS[1] / "metadata.db").write_bytes(b"nothing")

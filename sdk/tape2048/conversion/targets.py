@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tape2048.conversion.sources import Replayer, SourceRun
+    from tape2048.runs.jsonl import U64
     from tape2048.runs.run import Run
 
 #: Formats to write, each with its extension.
@@ -118,6 +119,7 @@ def convert(
     to: str | None = None,
     *,
     lossy: bool = False,
+    u64: U64 = "number",
     workers: int | None = None,
     replayer: Replayer | None = None,
     change: Callable[[Run], Run] | None = None,
@@ -132,6 +134,7 @@ def convert(
             ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
         to: one of :data:`TARGETS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
+        u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: threads that decode; None: one for each core.
         replayer: see :func:`~tape2048.conversion.open_source`.
         change: changes every run, on the threads that decode.
@@ -168,7 +171,7 @@ def convert(
     if _is_run_file(where, kind):
         _refuse_several(opened, where, kind)
     opened = opened if change is None else opened.changed(change)
-    flow = _GoodRuns(opened, where, kind, lossy, workers, progress, packing or {})
+    flow = _GoodRuns(opened, where, kind, lossy, workers, progress, packing or {}, u64)
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -189,6 +192,7 @@ class _GoodRuns:
     workers: int | None
     progress: Callable[[int, int], object] | None
     packing: Mapping[str, Any]
+    u64: U64
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
     current: str | None = None  # the run that is being written
@@ -405,7 +409,7 @@ def _jsonl(where: Path, flow: _GoodRuns) -> int:
     count = 0
     with new_file(where) as fd:
         for count, run in enumerate(flow.runs(), start=1):
-            write_all(fd, run_line(run, count - 1))
+            write_all(fd, run_line(run, count - 1, flow.u64))
     return count
 
 

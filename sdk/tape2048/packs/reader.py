@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.packs.layout import Layout
+    from tape2048.runs.jsonl import U64
 
 RunKind = Literal["v1", "v2"]
 _SUFFIXES = {"v1": A2T1_SUFFIX, "v2": A2RUN2_SUFFIX}
@@ -229,6 +230,7 @@ class PackReader(PackedRuns):
         workers: int | None = None,
         *,
         by_step: bool = False,
+        u64: U64 = "number",
         progress: Callable[[int, int], object] | None = None,
     ) -> int:
         """Write every run as JSON lines, one a run or one a step; see :mod:`tape2048.runs.jsonl`.
@@ -238,6 +240,7 @@ class PackReader(PackedRuns):
             parallel: use several threads.
             workers: their number; None: one for each core.
             by_step: write one line a step.
+            u64: packed boards as ``"number"`` or ``"text"``, one line a run.
             progress: called with runs done and runs in all.
 
         Returns:
@@ -252,7 +255,7 @@ class PackReader(PackedRuns):
 
         def lines(i: int) -> bytes:
             run = self.decode(i)
-            return step_lines(run, i) if by_step else run_line(run, i)
+            return step_lines(run, i) if by_step else run_line(run, i, u64)
 
         written = 0
         with new_file(path) as fd:

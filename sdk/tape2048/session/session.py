@@ -63,6 +63,9 @@ class Session(RowView):
         blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
         meta: the facts of the table ``session``, decoded.
         manifest: the manifest, or None in a foreign session.
+        rows_without_run: number of rows that were left out, since they belong to no run of the table: a
+            foreign recorder that was killed leaves rows of games that never reached it. All other numbers
+            count the rows that are left.
         load: ``"mmap"`` or ``"ram"``.
         read_lock: keeps the session from being removed, as long as it is referenced.
 
@@ -80,9 +83,13 @@ class Session(RowView):
     ) -> None:
         """Make a session of the contents that :meth:`open` has read; touches no file."""
         self.path = path
-        self.steps = steps
-        self.runs, self._owners = _assign(metadata, steps, path / METADATA_DB, load)
+        self.runs, self._owners, kept = _assign(metadata, steps, path / METADATA_DB, load, manifest)
         self.runs.flags.writeable = False
+        self.rows_without_run = 0
+        if kept is not None:
+            self.rows_without_run = len(steps) - int(np.count_nonzero(kept))
+            steps, load = _without_others(steps, kept, load)
+        self.steps = steps
         self.blocks = metadata.blocks
         self.meta = metadata.session
         self.manifest = manifest
@@ -100,7 +107,7 @@ class Session(RowView):
         Args:
             path: the directory.
             load: ``"mmap"`` maps the rows, ``"ram"`` reads them. Rows in shards (``steps-000001.npy``, ...)
-                are always read.
+                are always read, and so are rows among which others were left out.
 
         Raises:
             NotASessionError: there is no (finished) session at this path.
@@ -291,12 +298,24 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
     return has_files and not is_dataset(Path(entry.path), names)
 
 
+def _without_others(
+    steps: NDArray[np.void], kept: NDArray[np.bool_], load: Load
+) -> tuple[NDArray[np.void], Load]:
+    """Return the rows of a mask: of the mapping if they are its first ones, else a copy."""
+    rows = int(np.count_nonzero(kept))
+    if kept[:rows].all():
+        return steps[:rows], load
+    found = steps.view(f"V{steps.dtype.itemsize}")[kept].view(steps.dtype)  # untyped, as in Session._take
+    found.flags.writeable = False
+    return found, "ram"
+
+
 def _assign(
-    metadata: Metadata, steps: NDArray[np.void], path: Path, load: Load
-) -> tuple[NDArray[np.void], Owners]:
-    """Find the rows of each run, from the run table or else from the rows."""
+    metadata: Metadata, steps: NDArray[np.void], path: Path, load: Load, manifest: Manifest | None
+) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
+    """Find the rows of each run, from the run table or else from the rows; see ``from_scan``."""
     if not metadata.has_rows:
-        return from_scan(metadata.runs, steps["run_id"], path)
+        return from_scan(metadata.runs, steps["run_id"], path, whole=manifest is not None)
     runs, owners = from_run_table(metadata.runs, len(steps), path)
     probed = np.flatnonzero(runs["rows"])
     if load == "mmap" and len(probed) > _PROBED_RUNS:
@@ -314,4 +333,4 @@ def _assign(
         )
         hint = "the steps belong to another session, or one of the two files was changed"
         raise BookkeepingError(msg, path=path, hint=hint)
-    return runs, owners
+    return runs, owners, None

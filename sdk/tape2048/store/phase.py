@@ -76,7 +76,7 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
     low, high = _step_ranges(phase, runs)
     rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0
-    parts = [_cut_whole_runs(segments.take(known), low, high, rates, store.row_dtype.itemsize)]
+    parts = [_cut_whole_runs(segments.take(known), low, high, rates)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
         parts.append(_cut_by_reading(mine, low, high, store.rows_of(owner)))
@@ -110,13 +110,13 @@ def _sample_rate(session: Session) -> int:
 
 
 def _cut_whole_runs(
-    segments: Segments, low: NDArray[Any], high: NDArray[Any], rates: NDArray[Any], row_bytes: int
+    segments: Segments, low: NDArray[Any], high: NDArray[Any], rates: NDArray[Any]
 ) -> Segments:
     """Cut segments that are whole runs, by arithmetic."""
     rate = rates[segments.session]
     first = np.minimum(-(-low[segments.run] // rate), segments.rows)
     end = np.minimum(-(-high[segments.run] // rate), segments.rows)
-    return _narrow(segments, np.arange(len(first)), (first, end), row_bytes)
+    return _narrow(segments, np.arange(len(first)), (first, end))
 
 
 def _cut_by_reading(
@@ -146,17 +146,17 @@ def _cut_by_reading(
     if not found:
         return segments
     which, *bounds = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _narrow(segments, which, bounds, rows_held.dtype.itemsize)
+    return _narrow(segments, which, bounds)
 
 
-def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any, row_bytes: int) -> Segments:
+def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any) -> Segments:
     """Take rows [first, end) of some segments, without those that become empty."""
     first, end = bounds
     kept = first < end
     first, end = first[kept], end[kept]
     taken = segments.take(which[kept])
     return taken._replace(
-        address=taken.address + first.astype(np.uint64) * np.uint64(row_bytes),
+        address=taken.address + (first * taken.stride).astype(np.uint64),
         rows=end - first,
         place=taken.place + first,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import struct
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,26 @@ class TestDirectories:
         assert found[0].path.name == "old.a2run"
         assert len(found) == 3
         assert all(item.run is not None and item.error is None for item in found)
+
+    def test_runs_are_kept_by_uuid(self, tmp_path: Path) -> None:
+        run = run_of(GAME)
+        path = shard_path(tmp_path / "traces", run, by="uuid")
+        name = path.stem
+        assert str(uuid.UUID(name)) == name
+        assert path == tmp_path / "traces" / name[:2] / name[2:4] / f"{name}.a2run"
+        write_run(path, run)
+        given = "ABCD0000-1111-4222-8333-444455556666"
+        named = shard_path(tmp_path / "traces", run, given, by="uuid")
+        assert named == tmp_path / f"traces/ab/cd/{given.lower()}.a2run"
+        write_run(named, run)
+        found = list(scan(tmp_path / "traces"))
+        assert sorted(item.path for item in found) == sorted([path, named])
+        assert all(item.run is not None for item in found)
+        for wrong in ("first", "../../x", ""):
+            with pytest.raises(ValueError, match="badly formed"):
+                shard_path(tmp_path, run, wrong, by="uuid")
+        with pytest.raises(ValueError, match="'day' or 'uuid'"):
+            shard_path(tmp_path, run, by="hour")  # type: ignore[arg-type]
 
     def test_a_start_past_every_calendar(self, tmp_path: Path) -> None:
         run = run_of(dataclasses.replace(GAME, start_unix_s=2**60))

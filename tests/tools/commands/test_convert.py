@@ -196,3 +196,12 @@ def test_targets_have_to_be_said(tape: Tape, tmp_path: Path) -> None:
     missing = tape("convert", tmp_path / "none", tmp_path / "x")
     assert (missing.code, "none: nothing stands at this path" in missing.err) == (23, True)
     assert tape("convert", tmp_path / "x.jsonl", tmp_path / "x.a2pack").code == 0
+
+
+def test_boards_as_text_come_back(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(f'{{"steps": 0, "states": [{2**64 - 1}], "moves": []}}\n')
+    done = tape("convert", tmp_path / "x.jsonl", tmp_path / "text.jsonl", "--u64", "text")
+    assert done.code == 0
+    assert f'"states":["{2**64 - 1}"]' in (tmp_path / "text.jsonl").read_text()
+    assert tape("convert", tmp_path / "text.jsonl", tmp_path / "x.a2pack").code == 0
+    assert PackReader.open(tmp_path / "x.a2pack").decode(0).states.tolist() == [2**64 - 1]

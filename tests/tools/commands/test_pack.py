@@ -179,6 +179,18 @@ def test_to_jsonl(a2pack: A2pack, packfile: Path, tmp_path: Path, flags: list[st
     assert again.code == errors.NameTakenError.exit_code
 
 
+def test_boards_as_text(a2pack: A2pack, packfile: Path, tmp_path: Path) -> None:
+    for path, how in (("number", []), ("text", ["--u64", "text"])):
+        assert a2pack("to-jsonl", "--packfile", packfile, "--output", tmp_path / path, *how).code == 0
+    numbers, texts = (
+        [json.loads(line) for line in (tmp_path / path).read_text().splitlines()]
+        for path in ("number", "text")
+    )
+    for number, text in zip(numbers, texts, strict=True):
+        boards = {"states": list(map(str, number["states"])), "final_board": str(number["final_board"])}
+        assert text == number | boards
+
+
 class TestExtract:
     def test_byte_for_byte(self, a2pack: A2pack, packfile: Path, tmp_path: Path) -> None:
         done = a2pack("extract", "--packfile", packfile, "--indices", "3, 0", "--output", tmp_path / "out")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 import types
 from pathlib import Path
@@ -54,6 +56,30 @@ def test_a_flipped_bit_is_found_and_placed(tape: Tape, root: Path, session: Path
     first, second = document.json["sessions"]
     assert (first["ok"], second["ok"]) == (False, True)
     assert {found["error"] for found in first["findings"]} == {"ChecksumError"}
+
+
+def test_rows_of_games_that_never_ended_are_a_note(tape: Tape, foreign: Path) -> None:
+    with contextlib.closing(sqlite3.connect(foreign / "metadata.db")) as database, database:
+        database.execute("DELETE FROM runs WHERE id = 2")
+    done = tape("validate", foreign)
+    assert done.code == 0
+    note = "60 rows of games that never reached the table runs: left out"
+    assert done.out.splitlines()[1] == f"    note: {note}"
+    (found,) = tape("validate", foreign, "--json").json["sessions"]
+    assert (found["ok"], found["notes"]) == (True, [note])
+    assert "rows   40 (without 60 of no run)" in tape("show", foreign).out
+    assert tape("show", foreign, "--json").json["rows_without_run"] == 60
+
+
+def test_wrong_embeddings_are_found_and_no_reason_for_the_quarantine(tape: Tape, session: Path) -> None:
+    (session / "embeddings.json").write_text("{}")
+    done = tape("validate", session, "--quarantine")
+    assert done.code == 1
+    assert f"EmbeddingsError: {session}/embeddings.json: malformed" in done.out
+    assert session.is_dir()
+    flip(session / "steps.npy", 192 + 28 * 10 + 20)
+    assert tape("validate", session, "--quarantine").code == 1
+    assert not session.exists()
 
 
 def test_offset_and_hint_of_a_finding_are_shown(tape: Tape, session: Path) -> None:

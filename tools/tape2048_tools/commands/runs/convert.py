@@ -53,6 +53,12 @@ conversion_options = options(
 )
 @click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
+@click.option(
+    "--u64",
+    type=click.Choice(["number", "text"]),
+    default="number",
+    help="jsonl: packed boards as numbers (default), which some readers round, or as text.",
+)
 @conversion_options
 def command(*, source: Path, target: Path, **how: Any) -> None:
     """Convert the runs in SOURCE to TARGET.

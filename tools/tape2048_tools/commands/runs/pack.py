@@ -207,6 +207,12 @@ def _engines(counts: dict[str, int]) -> str:
 @click.option(
     "--steps/--runs-only", "by_step", default=False, help="Write a line a step, or a run (default)."
 )
+@click.option(
+    "--u64",
+    type=click.Choice(["number", "text"]),
+    default="number",
+    help="Packed boards as numbers (default), which some readers round, or as text.",
+)
 @json_option()
 @quiet_option()
 def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, quiet: bool, **how: Any) -> None:

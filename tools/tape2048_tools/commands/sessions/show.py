@@ -45,6 +45,7 @@ def _document(session: Session) -> dict[str, Any]:
         "name": session.name,
         "path": str(session.path),
         "rows": len(session),
+        "rows_without_run": session.rows_without_run,
         "games": len(runs),
         "bytes": directory_bytes(session.path),
         "meta": session.meta,
@@ -78,9 +79,10 @@ def _best(session: Session) -> dict[str, Any] | None:
 def _parts(document: dict[str, Any]) -> list[RenderableType]:
     facts = {key: value for key, value in document["meta"].items() if key not in ("config", "rows", "runs")}
     config = document["meta"].get("config")
+    left_out = document["rows_without_run"]
     shown = {
         "path": document["path"],
-        "rows": number(document["rows"]),
+        "rows": number(document["rows"]) + (f" (without {left_out:,} of no run)" if left_out else ""),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
         **{key: _plain(value) for key, value in facts.items()},

@@ -10,7 +10,15 @@ import msgspec
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
-from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
+from tape2048.errors import (
+    EmbeddingsError,
+    FormatError,
+    NotASessionError,
+    OutDirError,
+    ReplayError,
+    TapeError,
+    error_class,
+)
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
@@ -43,6 +51,7 @@ class Checked(msgspec.Struct, frozen=True):
         replayed: number of runs replayed; None if not requested, or not possible.
         not_replayed: why no run could be replayed, or None.
         findings: all defects.
+        notes: facts that are no defects.
         quarantined: the path in the quarantine, or None.
     """
 
@@ -55,6 +64,7 @@ class Checked(msgspec.Struct, frozen=True):
     replayed: int | None
     not_replayed: str | None
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
     quarantined: str | None = None
 
 
@@ -80,7 +90,7 @@ def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: boo
     Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A player
     that cannot be replayed here is no finding: a note says why. If one of PATHS is not a directory (11, 31),
     nothing is read. --quarantine does not move sessions that the operating system failed to read: the session
-    itself may be fine.
+    itself may be fine. Nor does it for embeddings alone, which `embed --force` makes again.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
@@ -144,6 +154,7 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
         replayed=replayed,
         not_replayed=not_replayed,
         findings=findings,
+        notes=report.notes,
     )
 
 
@@ -153,8 +164,9 @@ def _put_away(result: Checked) -> Checked:
     from tape2048.session.locks import RemovalLock
 
     path = Path(result.path)
-    about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)
-    if not path.is_dir() or path.is_symlink() or not all(about_bytes):
+    kinds = [error_class(found.error) for found in result.findings]
+    about_bytes = all(issubclass(kind, FormatError) for kind in kinds) and set(kinds) != {EmbeddingsError}
+    if not path.is_dir() or path.is_symlink() or not about_bytes:
         return result
     # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
     replay_failed = any(found.error == ReplayError.__name__ for found in result.findings)
@@ -192,6 +204,8 @@ def _print(result: Checked, *, quiet: bool) -> None:
             facts.append(f"not replayed: {result.not_replayed}")
         word = "ok " if result.ok else "BAD"
         print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
+        for note in result.notes:
+            print_human(cell(f"    note: {note}"))
     for found in result.findings:
         text = str(TapeError(found.message, path=found.path, offset=found.offset))
         print_human(finding(found.error, text, found.hint))
