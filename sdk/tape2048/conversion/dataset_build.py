@@ -35,6 +35,7 @@ from tape2048.formats.dataset_layout import (
     MANIFEST,
     METADATA_DB,
     RUN_ID_MAX,
+    RUN_STEPS_MAX,
     SHARDS,
     STEPS_NPY,
     Manifest,
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
     OneSource = str | os.PathLike[str] | Source
     Sources = OneSource | Iterable[OneSource]
 
-RUN_STEPS_MAX = 2**16
-
 _VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
 
@@ -76,6 +75,7 @@ class Built(msgspec.Struct, frozen=True):
         runs: number of added runs.
         steps: number of added rows.
         skipped: runs that were left out, each with its reason.
+        normalised: number of added runs with branch values outside [0, 1], which were normalised.
 
     Example:
         >>> from tape2048.conversion import build_dataset
@@ -88,6 +88,7 @@ class Built(msgspec.Struct, frozen=True):
     runs: int
     steps: int
     skipped: tuple[SkippedRun, ...]
+    normalised: int = 0
 
 
 def build_dataset(
@@ -101,7 +102,8 @@ def build_dataset(
     """Build a data set of all runs of some sources.
 
     A run that cannot be read, has an illegal move, or has more than 65,536 steps is left out and named
-    with its reason, in the result and in the manifest.
+    with its reason, in the result and in the manifest. Branch values in [0, 1] are kept, except that the
+    chosen move's becomes 1; the values of a step with others are normalised, and the result counts such runs.
 
     Args:
         output: the directory to make; it must not exist.
@@ -206,6 +208,7 @@ def write_view(
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: the view has no run; nothing was written.
+        ValueError: the view has parts of games, see :meth:`tape2048.datasets.Dataset.phase`.
         StorageError: the operating system could not write it.
 
     Example:
@@ -216,6 +219,7 @@ def write_view(
         2
     """
     target = _new_target(output)
+    view.refuse_phase()
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
     table = view.run_table.renumbered()
@@ -266,6 +270,7 @@ class _Chunk(NamedTuple):
     extras: Extras
     skipped: list[SkippedRun]
     read: int
+    normalised: int
 
 
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
@@ -277,12 +282,12 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
     extras = Extras.unknown(len(runs))
     metas: list[RunMeta] = []
     skipped = []
-    end = 0
+    end = normalised = 0
     for found in runs:
         try:
             run = _checked(found)
             size = ROW_BYTES * len(run)
-            dataset_records(run, len(metas), records[end : end + size])
+            normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
         except TapeError as error:
             skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
             continue
@@ -292,7 +297,7 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
         extras.seed[at], extras.has_seed[at] = seed or 0, seed is not None
         metas.append(msgspec.structs.replace(run.meta, engine=engine))
         end += size
-    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, len(runs))
+    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, len(runs), normalised)
 
 
 def _checked(found: SourceRun) -> Run:
@@ -325,6 +330,7 @@ class _Added:
         self._extras = [Extras.unknown(0)]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
+        self.normalised = 0
 
     def add_all(
         self,
@@ -337,6 +343,7 @@ class _Added:
         done = 0
         for source in sources:
             runs, rows, skipped = len(self.metas), self.writer.rows, len(self.skipped)
+            normalised = self.normalised
             for chunk in source.map(_lay_out, workers):
                 self._add(chunk)
                 done += chunk.read
@@ -348,6 +355,7 @@ class _Added:
                 runs=len(self.metas) - runs,
                 steps=self.writer.rows - rows,
                 skipped=len(self.skipped) - skipped,
+                normalised=self.normalised - normalised,
             )
             self.sources.append(count)
 
@@ -363,6 +371,7 @@ class _Added:
         self.metas += chunk.metas
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
+        self.normalised += chunk.normalised
 
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write the files beside the rows, for the old runs and the new ones."""
@@ -376,7 +385,7 @@ class _Added:
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
-        return Built(str(path), len(self.metas), rows, tuple(self.skipped))
+        return Built(str(path), len(self.metas), rows, tuple(self.skipped), self.normalised)
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:
