@@ -275,7 +275,7 @@ class TableRows(RowView):
             >>> pack = DataPack.build([read_run("runs/golden.a2run")])
             >>> late = pack.phase(fraction=(0.5, None))
             >>> len(pack), late[:]["step_index"].tolist()
-            (4, [2, 3])
+            (12, [6, 7, 8, 9, 10, 11])
         """
         view = copy.copy(self)
         view.game_phase = make_phase(self.game_phase, steps, fraction, empties)
