@@ -117,8 +117,9 @@ def pack(*, source: Path, output: Path, align: int, as_json: bool, quiet: bool, 
 @json_option()
 @quiet_option()
 def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
-    """Check a pack, or a pack.dat, completely: checksums, runs, padding, statistics; moves and boards.
+    """Check a pack completely: checksums, runs, padding, statistics.
 
+    Of a pack.dat: its checksum, and every row against the run table and the rules of the game.
     An invalid one is named on standard error, with the reason; the exit code is then 2.
     """
     from tape2048.base.findings import Finding
@@ -244,10 +245,10 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 def append(
     *, packfile: Path, source: Path, output: Path, workers: int | None, as_json: bool, quiet: bool
 ) -> None:
-    """Write a new pack.dat: the runs of one, then those of run files, a pack, a data set or sessions.
+    """Write a pack.dat and further runs as a new pack.dat.
 
-    New ids continue after the highest one. Unreadable runs are left out and named on standard error; the exit
-    code is then 1.
+    The runs are those of run files, packs, data sets or sessions; new ids continue after the highest one.
+    Unreadable runs are left out and named on standard error; the exit code is then 1.
     """
     from tape2048.base.text import counted
     from tape2048.conversion.sources import open_source
@@ -289,7 +290,10 @@ def append(
 @json_option()
 @quiet_option()
 def merge(*, packfiles: tuple[Path, ...], output: Path, as_json: bool, quiet: bool) -> None:
-    """Write the runs of several pack.dat files as one, with ids from 0; rows do not change otherwise."""
+    """Write several pack.dat as one.
+
+    Ids count from 0; rows do not change otherwise.
+    """
     from tape2048.base.text import counted
     from tape2048.datasets.packdat import DataPack
 
@@ -309,9 +313,9 @@ def merge(*, packfiles: tuple[Path, ...], output: Path, as_json: bool, quiet: bo
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
 @json_option()
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
-    """Show one run of a pack or a pack.dat: its facts and its final board.
+    """Show one run of a pack: its facts and its final board.
 
-    A pack.dat holds no final board: the one that the rules leave is shown, or one of the two.
+    A pack.dat holds no final board: the one that the rules leave is shown, or one of the candidates.
     """
     from tape2048.base.text import counted
     from tape2048_tools.views.run import run_document, run_parts
