@@ -14,11 +14,11 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
 from tape2048.errors import CorpusError, EmptyCorpusError
+from tape2048.formats.phase import ALL, Phase, make_phase
 from tape2048.formats.rows import run_ordinal, unchecked_numbers
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.session.session import Session
 from tape2048.store.filters import check_some, choose_runs, named_filters
-from tape2048.store.phase import ALL, Phase, make_phase
 from tape2048.store.splits import assign, check_parts, explain_empty
 from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
 from tape2048.store.view import CappedView, View

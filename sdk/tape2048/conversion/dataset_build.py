@@ -36,6 +36,7 @@ from tape2048.formats.dataset_layout import (
     MANIFEST,
     METADATA_DB,
     RUN_ID_MAX,
+    RUN_STEPS_MAX,
     SHARDS,
     STEPS_NPY,
     Manifest,
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
     OneSource = str | os.PathLike[str] | Source
     Sources = OneSource | Iterable[OneSource]
 
-RUN_STEPS_MAX = 2**16
-
 _VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
 
@@ -78,6 +77,7 @@ class Built(msgspec.Struct, frozen=True):
         steps: number of added rows.
         skipped: runs that were left out, each with its reason.
         lost: for each kind of loss, the number of runs.
+        normalised: number of added runs with branch values outside [0, 1], which were normalised.
 
     Example:
         >>> from tape2048.conversion import build_dataset
@@ -91,6 +91,7 @@ class Built(msgspec.Struct, frozen=True):
     steps: int
     skipped: tuple[SkippedRun, ...]
     lost: dict[str, int] = {}
+    normalised: int = 0
 
 
 def build_dataset(
@@ -106,7 +107,8 @@ def build_dataset(
     """Build a data set of all runs of some sources.
 
     A run that cannot be read, has an illegal move, or has more than 65,536 steps is left out and named
-    with its reason, in the result and in the manifest.
+    with its reason, in the result and in the manifest. Branch values in [0, 1] are kept, except that the
+    chosen move's becomes 1; the values of a step with others are normalised, and the result counts such runs.
 
     Args:
         output: the directory to make; it must not exist.
@@ -219,6 +221,7 @@ def write_view(
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: the view has no run; nothing was written.
+        ValueError: the view has parts of games, see :meth:`tape2048.datasets.Dataset.phase`.
         StorageError: the operating system could not write it.
 
     Example:
@@ -229,6 +232,7 @@ def write_view(
         2
     """
     target = _new_target(output)
+    view.refuse_phase()
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
     table = view.run_table.renumbered()
@@ -283,6 +287,7 @@ class _Chunk(NamedTuple):
     skipped: list[SkippedRun]
     lost: Counter[str]
     read: int
+    normalised: int
 
 
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
@@ -295,12 +300,12 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
     metas: list[RunMeta] = []
     skipped = []
     lost: Counter[str] = Counter()
-    end = 0
+    end = normalised = 0
     for found in runs:
         try:
             run = _checked(found)
             size = ROW_BYTES * len(run)
-            dataset_records(run, len(metas), records[end : end + size])
+            normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
         except TapeError as error:
             skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
             continue
@@ -311,7 +316,8 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
         metas.append(msgspec.structs.replace(run.meta, engine=engine))
         lost.update(found.lost)
         end += size
-    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, lost, len(runs))
+    chosen = extras.choose(np.arange(len(metas)))
+    return _Chunk(records[:end], metas, chosen, skipped, lost, len(runs), normalised)
 
 
 def _checked(found: SourceRun) -> Run:
@@ -345,6 +351,7 @@ class _Added:
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
         self.lost: Counter[str] = Counter()
+        self.normalised = 0
 
     def add_all(
         self,
@@ -357,6 +364,7 @@ class _Added:
         done = 0
         for source in sources:
             runs, rows, skipped = len(self.metas), self.writer.rows, len(self.skipped)
+            normalised = self.normalised
             for chunk in source.map(_lay_out, workers):
                 self._add(chunk)
                 done += chunk.read
@@ -368,6 +376,7 @@ class _Added:
                 runs=len(self.metas) - runs,
                 steps=self.writer.rows - rows,
                 skipped=len(self.skipped) - skipped,
+                normalised=self.normalised - normalised,
             )
             self.sources.append(count)
 
@@ -384,6 +393,7 @@ class _Added:
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
         self.lost += chunk.lost
+        self.normalised += chunk.normalised
 
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write the files beside the rows, for the old runs and the new ones."""
@@ -397,7 +407,7 @@ class _Added:
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
-        return Built(str(path), len(self.metas), rows, tuple(self.skipped), dict(self.lost))
+        return Built(str(path), len(self.metas), rows, tuple(self.skipped), dict(self.lost), self.normalised)
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:

@@ -11,8 +11,6 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from tape2048.base.threads import map_ordered
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from tape2048.conversion.session_runs import Play
+    from tape2048.datasets.dataset import Dataset
     from tape2048.runs.run import Run
 
     #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
@@ -182,7 +181,7 @@ def kind_of(path: Path) -> str:
     if path.suffix in {".jsonl", ".ndjson"}:
         return "jsonl"
     raise MagicError(
-        f"begins with {head!r} and has {path.suffix or 'no'} extension; not a known kind of file with runs",
+        f"has no known magic and {path.suffix or 'no'} extension; not a known kind of file with runs",
         path=path,
         hint="a2run2 files have no magic: name them *.a2run2, and JSON lines *.jsonl",
     )
@@ -246,30 +245,20 @@ def _pack(path: Path, kind: str) -> Source:
 
 
 def _packdat(path: Path, kind: str) -> Source:
-    from tape2048.game.moves import last_boards
-
-    pack = DataPack.load(path)
-    runs = pack.runs
-
-    def read(i: int) -> tuple[Run, bool]:
-        final, certain = 0, not runs["steps"][i]
-        if runs["steps"][i]:
-            last = pack.records(np.array([pack.rows_of(i).stop - 1]))
-            finals, sure = last_boards(last["board"], last["move_dir"])
-            final, certain = int(finals[0]), bool(sure[0])
-        return pack.run(i, final), certain
-
-    return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)
+    return _table(path, kind, DataPack.load(path))
 
 
 def _dataset(path: Path, kind: str) -> Source:
     from tape2048.datasets.dataset import Dataset
 
-    dataset = Dataset.open(path, load="mmap")
-    runs = dataset.runs
+    return _table(path, kind, Dataset.open(path, load="mmap"))
+
+
+def _table(path: Path, kind: str, opened: DataPack | Dataset) -> Source:
+    runs = opened.runs
 
     def read(i: int) -> tuple[Run, bool, int]:
-        run, (certain, lost) = dataset.run_and_losses(i)
+        run, (certain, lost) = opened.run_and_losses(i)
         return run, certain, lost
 
     return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)

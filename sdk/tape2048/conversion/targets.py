@@ -9,9 +9,9 @@ target        does not hold
 ``a2run``     branch values
 ``a2run2``    nothing
 ``pack``      nothing (a2run2 entries, A2T1 ones for runs without branch values)
-``packdat``   the final board; branch values beyond 16 bits
-``dataset``   branch values that are not normalised, and that of a chosen move that was neither best nor
-              worst (the chosen one is 1.0 there)
+``packdat``   as ``dataset``, and the final board; branch values beyond 16 bits
+``dataset``   branch values outside [0, 1], which are normalised, and that of a chosen move that was not best
+              (the chosen one is 1.0 there) unless the other values tell it
 ``session``   branch values, start, elapsed time, and the engine but for the identity of a recorded game;
               the final board
 ``jsonl``     branch values
@@ -265,9 +265,9 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
     if has_values and target in {"a2run", "session", "jsonl"}:
         losses.append("branch values")
     if has_values and target == "packdat" and not _fits_16_bits(run):
-        losses.append("branch values beyond 16 bits")
+        losses.append("branch values beyond 16 bits, or of a chosen move that was not best")
     if has_values and target == "dataset" and not _fits_dataset(run):
-        losses.append("branch values that are not normalised, or of a chosen move in the middle")
+        losses.append("branch values outside 0 to 1 (normalised), or of a chosen move that was not best")
     if has_values and found.values_lost and target != "dataset":
         losses.append("chosen values that the source has lost")
     if target == "session" and source not in _SESSIONS and _has_facts(run):
@@ -291,16 +291,18 @@ def _has_facts(run: Run) -> bool:
 
 
 def _fits_16_bits(run: Run) -> bool:
-    """Check that all branch values survive 16 bits."""
+    """Check that all branch values survive a pack.dat's rows."""
+    from tape2048.datasets.packdat import DataPack
+
     assert run.branch_values is not None
-    assert run.branch_legal is not None
-    mask = (run.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
-    inside = run.branch_values[mask]
-    if not np.isfinite(inside).all() or (inside.size and not 0 <= inside.min() <= inside.max() <= 1):
+    try:
+        back = DataPack.build([run]).run(0, run.final_board)
+    except FormatError:
+        return True  # the writer refuses the run
+    if back.branch_values is None or back.branch_legal is None:
         return False
-    levels = np.rint(inside.astype(np.float64) * 65535).astype(np.float32) / np.float32(65535)
-    back: Any = np.minimum(levels, np.float32(1 - 2**-23))
-    return bool((back == inside).all())
+    mask = (back.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    return bool((back.branch_values == run.branch_values)[mask].all())
 
 
 def _fits_dataset(run: Run) -> bool:

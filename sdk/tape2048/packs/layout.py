@@ -145,7 +145,7 @@ def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
     """Check the header; return the number of entries."""
     head = data[:HEADER_BYTES].tobytes()
     if head[:8] != MAGIC[: len(head)] or not head:
-        raise MagicError(f"begins with {head[:8]!r}; expected {MAGIC!r}", path=path, offset=0)
+        raise MagicError(f"not an a2pack: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(data) < HEADER_BYTES + FOOTER_BYTES:
         raise TruncatedError(
             f"the file has {len(data)} bytes; header and footer alone need {HEADER_BYTES + FOOTER_BYTES}",

@@ -118,9 +118,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     """
     head = data[:HEADER_BYTES].tobytes()
     if head[:4] != MAGIC[: len(head)] or not head:
-        raise MagicError(
-            f"begins with {head[:4]!r}; expected {MAGIC!r}", path=path, offset=0, hint="not an A2T1 file"
-        )
+        raise MagicError(f"not an A2T1 file: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(head) < HEADER_BYTES:
         raise TruncatedError(
             f"the file ends after {len(head)} bytes, within the header of {HEADER_BYTES}",

@@ -365,7 +365,7 @@ class Cursor:
             if len(raw) < -(-bits // 7):
                 raise TruncatedError("the bytes end within a varint", path=self.path, offset=len(self.data))
         raise EncodingError(
-            f"varint {raw[: place + 1].hex(' ')}; expected the shortest form of at most {bits} bits",
+            f"a varint of {place + 1} bytes or more; expected the shortest form of at most {bits} bits",
             path=self.path,
             offset=begin,
         )
@@ -401,7 +401,7 @@ def _slow_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     option = cursor.take(1, "the engine's option")[0]
     if option > 1:
         raise EncodingError(
-            f"the engine's option is {option}; expected 0 (none) or 1 (some)",
+            "the engine's option is neither 0 (none) nor 1 (some)",
             path=cursor.path,
             offset=option_at,
         )

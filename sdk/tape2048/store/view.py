@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int
+from tape2048.formats.phase import ALL, Phase
 from tape2048.formats.session import STEP_DTYPE, step_dtype
 from tape2048.session import labels
 from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of
-from tape2048.store.phase import ALL, Phase, cut
+from tape2048.store.phase import cut
 from tape2048.store.row_map import RowMap, make_label_guide
 
 if TYPE_CHECKING:

@@ -187,10 +187,6 @@ class TestBuild:
         build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs", [raw])])
         np.testing.assert_array_equal(np.load(tmp_path / "ds/steps.npy"), dataset_rows([raw]))
 
-    def test_what_is_normalised_stays_as_it_is(self) -> None:
-        values = normalised([3.0, 7.0, None, 3.3], 0b1011)
-        assert normalised(values, 0b1011) == values
-
     def test_nothing_is_replaced(self, runs: Path, tmp_path: Path) -> None:
         (tmp_path / "ds").mkdir()
         with pytest.raises(NameTakenError):

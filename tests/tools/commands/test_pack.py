@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sdk import run_builders as build
+from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES
+from tests.sdk.datasets.set_builders import packdat_bytes
 
 from tape2048 import errors
 from tape2048_tools import cli
@@ -245,6 +248,103 @@ def test_other_sources_are_packed_run_by_run(a2pack: A2pack, packfile: Path, tmp
     (tmp_path / "empty").mkdir()
     empty = a2pack("pack", "--input", tmp_path / "empty", "--output", tmp_path / "z")
     assert empty.code == errors.NoRunsError.exit_code
+
+
+class TestPackDat:
+    """validate, inspect, append and merge on pack.dat."""
+
+    @pytest.fixture
+    def dat(self, tmp_path: Path) -> Path:
+        (tmp_path / "pack.dat").write_bytes(packdat_bytes())
+        return tmp_path / "pack.dat"
+
+    def test_validate(self, a2pack: A2pack, dat: Path) -> None:
+        done = a2pack("validate", "--packfile", dat)
+        assert (done.code, done.out, done.err) == (0, f"OK: {dat} (3 runs)\n", "")
+        done = a2pack("validate", "--packfile", dat, "--json")
+        assert done.json == {"ok": True, "path": str(dat), "runs": 3, "findings": [], "padded_steps": 0}
+
+    def test_validate_finds_what_loading_does_not(self, a2pack: A2pack, dat: Path) -> None:
+        def change(body: bytearray) -> None:
+            body[28 + 32 * 5 : 28 + 32 * 5 + 8] = b"\x11" * 8  # a board that no move leads to
+            body[28 + 31] = 7  # padding
+
+        dat.write_bytes(packdat_bytes(change=change))
+        done = a2pack("validate", "--packfile", dat)
+        assert (done.code, done.out) == (2, "")
+        assert "row 4 does not lead to the next row's board" in done.err
+        found = a2pack("validate", "--packfile", dat, "--json").json
+        assert (found["ok"], found["runs"], found["padded_steps"]) == (False, None, 1)
+        assert {finding["error"] for finding in found["findings"]} <= {"FieldError", "BookkeepingError"}
+
+    def test_validate_of_a_damaged_file(self, a2pack: A2pack, dat: Path) -> None:
+        data = bytearray(dat.read_bytes())
+        data[100] ^= 1
+        dat.write_bytes(data)
+        done = a2pack("validate", "--packfile", dat)
+        assert done.code == 2
+        assert done.err.startswith(f"INVALID: {dat} (ChecksumError: ")
+
+    def test_padding_is_a_note(self, a2pack: A2pack, dat: Path) -> None:
+        dat.write_bytes(packdat_bytes(change=lambda body: body.__setitem__(28 + 26, 0xCD)))
+        done = a2pack("validate", "--packfile", dat)
+        assert done.code == 0
+        assert done.out == (
+            f"OK: {dat} (3 runs; 1 step with padding that is not zero, which nothing reads)\n"
+        )
+
+    def test_inspect(self, a2pack: A2pack, dat: Path) -> None:
+        found = a2pack("inspect", "--packfile", dat, "--index", "2", "--json").json
+        assert (found["kind"], found["id"], found["first_step_idx"]) == ("packdat", 2, 42)
+        game = DAT_GAMES[2]
+        assert (found["steps"], found["engine"], found["max_score"]) == (45, "other é", game.max_score)
+        assert found["final_board_certain"] is False
+        assert "final board" in a2pack("inspect", "--packfile", dat, "--index", "2").out
+        assert "has 3 runs" in a2pack("inspect", "--packfile", dat, "--index", "3").err
+
+    def test_append(self, a2pack: A2pack, tape: Any, dat: Path, runs: Path, tmp_path: Path) -> None:
+        (runs / "bad.a2run").write_bytes(b"A2T1")
+        new = tmp_path / "new.dat"
+        done = a2pack("append", "--packfile", dat, "--input", runs, "--output", new)
+        assert done.code == 1
+        assert done.out == f"{new}: 7 runs, 133 rows; 4 runs added\n"
+        assert "left out: " in done.err
+        assert dat.read_bytes() == packdat_bytes()
+        assert a2pack("validate", "--packfile", new).code == 0
+        (runs / "bad.a2run").unlink()
+        again = tmp_path / "again.dat"
+        done = a2pack("append", "--packfile", dat, "--input", runs, "--output", again, "--json")
+        assert done.json == {
+            "path": str(again), "runs": 7, "rows": 133, "added": 4, "normalised": 0, "left_out": []
+        }  # fmt: skip
+        assert again.read_bytes() == new.read_bytes()
+        assert a2pack("append", "--packfile", dat, "--input", runs, "--output", new).code == (
+            errors.NameTakenError.exit_code
+        )
+        assert tape(
+            "pack", "append", "--packfile", runs / "0.a2run2", "--input", runs, "--output", new
+        ).code == (errors.MagicError.exit_code)
+
+    def test_append_says_what_was_normalised(self, a2pack: A2pack, dat: Path, tmp_path: Path) -> None:
+        raw = dataclasses.replace(GAMES[0], branches=[(1e4, 2e4, 3e4, 4e4)] * len(GAMES[0].moves))
+        (tmp_path / "raw.a2run2").write_bytes(build.a2run2_bytes(raw))
+        done = a2pack(
+            "append", "--packfile", dat, "--input", tmp_path / "raw.a2run2", "--output", tmp_path / "y"
+        )
+        assert done.out.endswith("; 1 run added; branch values outside 0 to 1, normalised, in 1 run\n")
+
+    def test_merge(self, a2pack: A2pack, dat: Path, tmp_path: Path) -> None:
+        (tmp_path / "b.dat").write_bytes(packdat_bytes(DAT_GAMES[1:]))
+        both = tmp_path / "both.dat"
+        done = a2pack("merge", "--packfile", dat, "--packfile", tmp_path / "b.dat", "--output", both)
+        assert (done.code, done.out) == (0, f"{both}: 5 runs, 144 rows\n")
+        assert both.read_bytes() == packdat_bytes([*DAT_GAMES, *DAT_GAMES[1:]])
+
+
+def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_path: Path) -> None:
+    done = a2pack("pack", "--input", root, "--output", tmp_path / "x.a2pack")
+    assert done.code == errors.NoRunsError.exit_code
+    assert "hint: `tape2048 convert` packs the runs of sessions" in done.err
 
 
 @pytest.mark.parametrize("command", ["pack", "validate", "to-jsonl"])

@@ -26,6 +26,7 @@ from tape2048_tools.terminal.output import (
     cell,
     columns,
     finding,
+    normalised_note,
     print_human,
     print_json,
     print_result,
@@ -121,6 +122,7 @@ def _build(
         built = build(sources=sources, replayer=replayer, lossy=lossy, progress=progress)
     complain_missing(built.lost, built.skipped)
     text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
+    text += normalised_note(built.normalised)
     if built.skipped:
         text += f"; {counted(len(built.skipped), 'run')} left out"
     print_result(msgspec.to_builtins(built), lambda: [text], as_json=as_json)
@@ -219,11 +221,12 @@ def filter_(
 @json_option()
 @quiet_option()
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
-    """Check data sets completely.
+    """Check data sets, or pack.dat, completely.
 
     This reads every checksum, and every row against the run table and the rules of the game. The exit code is
-    1 if there are findings. If one of the paths is not a directory (73), none is read.
+    1 if there are findings. If one of the paths is neither a directory nor a pack.dat (73), none is read.
     """
+    from tape2048.datasets.directory import is_packdat
     from tape2048.datasets.verify import verify_dataset
     from tape2048.errors import NotADatasetError
     from tape2048.io.reading import reading
@@ -232,8 +235,9 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     for path in datasets:
         with reading(path):
             exists, is_directory = path.exists(), path.is_dir()
-        if not is_directory:
-            raise NotADatasetError("not a directory" if exists else "no such file or directory", path=path)
+        if not is_directory and not is_packdat(path):
+            what = "neither a directory nor a pack.dat" if exists else "no such file or directory"
+            raise NotADatasetError(what, path=path)
     reports = []
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:
@@ -277,7 +281,7 @@ def _stats(dataset: Dataset) -> dict[str, Any]:
         "path": str(path),
         "rows": len(dataset),
         "runs": len(runs),
-        "bytes": sum(part.stat().st_size for part in path.rglob("*") if part.is_file()),
+        "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
         "created": manifest.created if manifest else None,
         "updated": manifest.updated if manifest else None,
         "score": quantiles(runs["max_score"]),
