@@ -15,6 +15,7 @@ from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, OutDirError, RecorderError, StorageError, TapeError
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
+from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon
 from tape2048_recorder.daemon.instance import GameState, Instance, Memory
@@ -255,7 +256,8 @@ def _live_weights(
 
 
 def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
-    """Make ``out_dir`` if it does not exist, and check the free space."""
+    """Make ``out_dir`` if it does not exist; check its place and the free space."""
+    _refuse_recordings(out_dir)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -282,6 +284,20 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
             hint="free some space, or lower min_free_mb",
         )
     return out_dir
+
+
+def _refuse_recordings(out_dir: Path) -> None:
+    """Refuse an ``out_dir`` that is, or lies inside, a directory to which nothing may be added."""
+    resolved = Path(os.path.realpath(out_dir))
+    for directory in (resolved, *resolved.parents):
+        kind = kind_of_directory(directory)
+        if kind is not None:
+            found = kind if directory == resolved else f"{kind}, in which {resolved} lies"
+            raise OutDirError(
+                f"found {found}; expected a directory for sessions, outside of recordings",
+                path=directory,
+                hint=f"name another --out-dir: {directory.parent}, or a directory beside this one",
+            )
 
 
 def _what_stands_at(path: Path) -> str:

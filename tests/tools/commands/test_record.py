@@ -22,6 +22,7 @@ from tape2048_tools.terminal.display import duration, rate, reach_words
 from tape2048_tools.views.live import LiveView
 from tape2048_tools.views.recording import RecordingView, summary_parts
 
+from ..conftest import write_foreign_session, write_session
 from ..on_terminal import stopped_on_terminal
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Outcome
+
+    Process = Callable[..., subprocess.CompletedProcess[str]]
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
 
@@ -112,6 +115,46 @@ def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and para
     assert done.code == code, done.err
     assert said in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize("below", ["", "/one", "/one/two"])
+@pytest.mark.parametrize("kind", ["session", "foreign", "data set", "pack"])
+def test_nothing_is_recorded_into_what_is_recorded(
+    tape: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, below: str
+) -> None:
+    monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
+    place = tmp_path / "out"
+    if kind == "session":
+        write_session(place)
+    elif kind == "foreign":
+        write_foreign_session(place)
+    elif kind == "data set":
+        place.mkdir()
+        (place / "metadata.db").touch()
+        (place / "shards").mkdir()
+    else:
+        place.mkdir()
+        (place / "pack.dat").touch()
+    before = sorted(place.rglob("*"))
+    (tmp_path / "link").symlink_to(place)
+    for name in ("out", "link"):
+        done = tape("record", "--out-dir", f"{name}{below}", "--max-games", "1")
+        assert done.code == 31, done.err
+        named = {"data set": "a data set", "pack": "the directory of a pack"}.get(kind, "a session")
+        assert f"error: {place}: found {named}" in done.err
+        assert f"hint: name another --out-dir: {tmp_path}, or" in done.err
+        assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_beside_packs_and_sessions_there_is_room(root: Path, process: Process) -> None:
+    for name in ("pack.dat", "some.a2pack"):
+        (root / name).touch()
+    for out_dir in (root, root / "more"):
+        done = process("record", "--player", "random", "--max-games", "1", "--out-dir", str(out_dir))
+        assert done.returncode == 0, done.stderr
+    assert len(sessions(root)) == 3
+    assert len(sessions(root / "more")) == 1
 
 
 def test_durations_and_rates_read_well() -> None:
