@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
-from tape2048.errors import DiskFullError, OutDirError, RecorderError, StorageError, TapeError
+from tape2048.errors import (
+    DiskFullError,
+    NothingRecordedError,
+    OutDirError,
+    RecorderError,
+    StorageError,
+    TapeError,
+)
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
 from tape2048.session.directory import kind_of_directory
@@ -63,7 +70,8 @@ def run(
         ConfigError: the player does not exist or does not take these parameters.
         StorageError: ``out_dir`` cannot be used, or a session could not be published (it stays for the
             next start).
-        RecorderError: another recorder is at work, or workers cannot be kept alive.
+        RecorderError: another recorder is at work, workers cannot be kept alive, or a limit was met before a
+            game had ended.
     """
     begun = time.monotonic()
     player_args = check_player(config.player, config.player_args)
@@ -179,6 +187,8 @@ def _run(
             path=out_dir,
             hint="everything that was written is published; free some space and start again",
         )
+    if not daemon.tally.games and not daemon.stopped_by_signal:
+        raise _nothing_recorded(daemon, out_dir)
     return Summary(
         reason=daemon.reason,
         out_dir=str(out_dir),
@@ -195,8 +205,19 @@ def _run(
         reach=daemon.tally.reach,
         games_dropped=daemon.games_dropped,
         first_step_s=daemon.first_step_s,
+        played_s=daemon.played_s,
         model_share=daemon.gauges.model_share,
     )
+
+
+def _nothing_recorded(daemon: Daemon, out_dir: Path) -> NothingRecordedError:
+    dropped = f"; {counted(daemon.games_dropped, 'game')} had not ended" if daemon.games_dropped else ""
+    hint = "raise this limit"
+    if daemon.games_dropped:
+        hint += f", or drain_timeout_s ({daemon.config.drain_timeout_s:g} s), in which games in play end"
+    elif daemon.reason.startswith("max_disk_mb"):
+        hint += ", or make room: `tape2048 prune`"
+    return NothingRecordedError(f"nothing was recorded: {daemon.reason}{dropped}", path=out_dir, hint=hint)
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
+    Compiles,
     Confirmed,
     Crashed,
     FromWorker,
@@ -67,6 +68,9 @@ STATUS_INTERVAL_S, LIMITS_INTERVAL_S = 0.5, 0.25
 #: After the drain's time, a worker has this long to write its finished games, and to get room for them.
 HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 
+#: The usual time to compile; it depends on the player and the processor.
+COMPILING = "half a minute or so"
+
 #: A pause is over when no worker has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
 
@@ -98,6 +102,7 @@ class Daemon:
         self._paused: str | None = None
         self._flowing_since: float | None = None  # during a pause: since when no worker has waited
         self._fatal: TapeError | None = None
+        self._compiling: str | None = None  # for people; while no worker is ready
         self._next_status = 0.0
         self._next_limits = 0.0
         self.reason = ""
@@ -115,6 +120,7 @@ class Daemon:
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
+        self.played_s = 0.0  # from the first move until all workers had ended
 
     def run(self) -> None:
         """Record until a limit, a signal or an error ends it, and publish what was recorded.
@@ -197,6 +203,8 @@ class Daemon:
 
     def _on_message(self, worker: Worker, message: FromWorker) -> None:
         match message:
+            case Compiles(cache=cache):
+                self._on_compiles(cache)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):
@@ -218,6 +226,15 @@ class Daemon:
                 self._on_crash(worker, message)
             case _:
                 self._give_up(self.playing.on_message(worker, message))
+
+    def _on_compiles(self, cache: str | None) -> None:
+        if self._compiling is None:  # one worker compiles, the others wait for it
+            kept = f"the first time only (kept in {cache})"
+            if cache is None:
+                kept = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+            self._compiling = f"compiling the game loop with {self.config.player}: {COMPILING}, {kept}"
+            counts = "; max_wall_s counts from the first move" if self.config.max_wall_s else ""
+            self.reporter.event("info", f"{self._compiling}{counts}")
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
@@ -377,7 +394,7 @@ class Daemon:
         met = limit_met(
             self.config,
             rows=self.tally.rows,
-            elapsed_s=now - self.begun,
+            elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
             disk_bytes=self.recording.size_bytes(now),
             pids=[os.getpid(), *self.supervisor.pids],
         )
@@ -411,6 +428,8 @@ class Daemon:
                     worker.answer(NoRoom())
 
     def _publish_rest(self, now: float) -> None:
+        if self.first_step_s is not None:
+            self.played_s = now - self.begun - self.first_step_s
         self._phase = "publishing"
         self._deadline = now + self.config.drain_timeout_s
         self.recording.close_open()
@@ -465,16 +484,23 @@ class Daemon:
             self.gauges.resumed()
             self.reporter.event("info", "recording again")
 
+    @property
+    def stopped_by_signal(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._stop_signal is not None or self._hurried
+
     def status(self) -> Status:
         """Return the present status."""
         state: State = self._phase
+        why = self._paused or self.reason or None
         if self._phase == "recording" and not any(worker.ready for worker in self.supervisor.workers):
             state = "starting"
+            why = why or self._compiling
         return self.gauges.status(
             self.config,
             state="paused" if self._paused is not None else state,
             ending=self._phase != "recording",
-            why=self._paused or (self.reason or None),
+            why=why,
             sessions=len(self.sessions),
             games_dropped=self.games_dropped,
             rotation=self._rotations.state,
