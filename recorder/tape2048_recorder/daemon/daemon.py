@@ -29,7 +29,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.daemon.gauges import Gauges, limit_met
-from tape2048_recorder.daemon.playing import Playing, error_of
+from tape2048_recorder.daemon.playing import Playing, compiling_text, error_of
 from tape2048_recorder.daemon.rotations import Rotations
 from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
@@ -67,9 +67,6 @@ STATUS_INTERVAL_S, LIMITS_INTERVAL_S = 0.5, 0.25
 
 #: After the drain's time, a worker has this long to write its finished games, and to get room for them.
 HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
-
-#: The usual time to compile; it depends on the player and the processor.
-COMPILING = "half a minute or so"
 
 #: A pause is over when no worker has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
@@ -204,7 +201,9 @@ class Daemon:
     def _on_message(self, worker: Worker, message: FromWorker) -> None:
         match message:
             case Compiles(cache=cache):
-                self._on_compiles(cache)
+                if self._compiling is None:  # one worker compiles, the others wait for it
+                    self._compiling = compiling_text(self.config.player, cache)
+                    self.reporter.event("info", self._compiling)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):
@@ -226,15 +225,6 @@ class Daemon:
                 self._on_crash(worker, message)
             case _:
                 self._give_up(self.playing.on_message(worker, message))
-
-    def _on_compiles(self, cache: str | None) -> None:
-        if self._compiling is None:  # one worker compiles, the others wait for it
-            kept = f"the first time only (kept in {cache})"
-            if cache is None:
-                kept = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
-            self._compiling = f"compiling the game loop with {self.config.player}: {COMPILING}, {kept}"
-            counts = "; max_wall_s counts from the first move" if self.config.max_wall_s else ""
-            self.reporter.event("info", f"{self._compiling}{counts}")
 
     def _on_crash(self, worker: Worker, message: Crashed) -> None:
         worker.last_error = message.error
