@@ -117,7 +117,8 @@ class Daemon:
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
-        self.played_s = 0.0  # from the first move until all workers had ended
+        self.played_s = 0.0  # from the first move to the last
+        self._steps = 0
 
     def run(self) -> None:
         """Record until a limit, a signal or an error ends it, and publish what was recorded.
@@ -331,8 +332,10 @@ class Daemon:
         self._give_up(self.playing.tick(self.recording, now, silence_s=silence_s, look=look))
         self._rotations.tick(now)
         self._resume_if_flowing(now)
-        if self.first_step_s is None and self.supervisor.shared.slots["steps"].any():
-            self.first_step_s = now - self.begun
+        if (steps := int(self.supervisor.shared.slots["steps"].sum())) != self._steps:
+            self._steps = steps
+            self.first_step_s = now - self.begun if self.first_step_s is None else self.first_step_s
+            self.played_s = now - self.begun - self.first_step_s
         if self._phase == "recording":
             if self.reload is not None and self.reload.due(now):
                 self._reconfigure(self.reload)
@@ -418,8 +421,6 @@ class Daemon:
                     worker.answer(NoRoom())
 
     def _publish_rest(self, now: float) -> None:
-        if self.first_step_s is not None:
-            self.played_s = now - self.begun - self.first_step_s
         self._phase = "publishing"
         self._deadline = now + self.config.drain_timeout_s
         self.recording.close_open()

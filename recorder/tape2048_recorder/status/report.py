@@ -164,7 +164,7 @@ class Summary(msgspec.Struct, frozen=True):
         recovered: the paths of those that a killed recorder had left.
         elapsed_s: from its start to its end.
         first_step_s: from its start to the first move; None without one.
-        played_s: from the first move until all games had ended.
+        played_s: from the first move to the last, to a twentieth of a second.
     """
 
     reason: str

@@ -279,14 +279,15 @@ def test_a_recording_says_what_disk_a_minute_takes() -> None:
         NOTHING, games=2, steps=900, bytes=30_000_000, sessions=["x/one"], elapsed_s=40, first_step_s=35
     )
     for played_s, said, speed in (
-        (3.0, "1 in x (30 MB, 600 MB a minute)\n", "300/s"),
-        (0.5, "1 in x (30 MB)\n", "1.8k/s"),
+        (3.0, "1 in x (30 MB, 600 MB a minute)\n", "2 (900 steps in 0:03, 300/s)\n"),
+        (0.5, "1 in x (30 MB)\n", "2 (900 steps in 0:00)\n"),
     ):
         out = io.StringIO()
         facts = summary_parts(msgspec.structs.replace(some, played_s=played_s))[0]
         Console(file=out, width=120).print(facts)
-        assert said in re.sub(" +\n", "\n", out.getvalue())
-        assert speed in out.getvalue()
+        shown = re.sub(" +\n", "\n", out.getvalue())
+        assert said in shown
+        assert speed in shown
 
 
 @pytest.mark.slow
@@ -306,7 +307,7 @@ def test_the_first_start_says_that_it_compiles_and_plays_as_long_as_any(
     summary = json.loads(first.stdout)
     assert summary["games"] > 0
     assert summary["first_step_s"] > 1
-    assert 0.3 <= summary["played_s"] < summary["elapsed_s"] - summary["first_step_s"] + 0.01
+    assert 0.25 <= summary["played_s"] < summary["elapsed_s"] - summary["first_step_s"] + 0.01
 
     second = process(*args, env=cold)
     assert second.returncode == 0, second.stderr

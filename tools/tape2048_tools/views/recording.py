@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SESSIONS_SHOWN = 8
 
-#: A shorter recording says nothing about the disk that a minute needs.
+#: A shorter recording says nothing about speed, and the disk that a minute takes.
 _SHORTEST_S = 1.0
 
 
@@ -116,12 +116,14 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
         if summary.first_step_s is None:
             text += " No move was made yet: it compiled, or loaded the player."
         return [text]
-    played_s = max(summary.played_s, 1e-3)
-    a_minute = f", {size(round(summary.bytes / played_s * 60))} a minute" if played_s >= _SHORTEST_S else ""
+    played_s, speed, a_minute = summary.played_s, "", ""
+    if played_s >= _SHORTEST_S:
+        speed = f", {rate(summary.steps / played_s)}/s"
+        a_minute = f", {size(round(summary.bytes / played_s * 60))} a minute"
     facts: dict[str, object] = {
         "ended": summary.reason,
         "games": f"{number(summary.games)} ({counted(summary.steps, 'step')} in "
-        f"{duration(played_s)}, {rate(summary.steps / played_s)}/s{in_model(summary.model_share)})",
+        f"{duration(played_s)}{speed}{in_model(summary.model_share)})",
         "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
         "reach": "   ".join(reach_words(summary.reach)),
         "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)}{a_minute})",
