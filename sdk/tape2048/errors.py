@@ -234,6 +234,10 @@ class UnitsError(RecorderError, exit_code=46):
     """The service's unit files cannot be written, or would replace files that this project did not write."""
 
 
+class NothingRecordedError(RecorderError, exit_code=47):
+    """A recorder met a limit before any game had ended."""
+
+
 class PlayerError(RecorderError, exit_code=80):
     """A user-defined player cannot be used, or breaks its contract."""
 

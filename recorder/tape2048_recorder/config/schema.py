@@ -135,9 +135,14 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_steps: Annotated[
         Count | None, about("end after this many recorded rows", why="as `max_games`", none="off")
     ] = None
-    max_wall_s: Annotated[Positive | None, about("end after this long", why="as `max_games`", none="off")] = (
-        None
-    )
+    max_wall_s: Annotated[
+        Positive | None,
+        about(
+            "end this long after the first move",
+            why="as `max_games`; compiling takes half a minute, once",
+            none="off",
+        ),
+    ] = None
     max_ram_mb: Annotated[
         Count | None,
         about(

@@ -15,7 +15,7 @@ from tape2048.base.threads import map_ordered
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
 from tape2048.errors import LossError, MagicError, NoRunsError, RecoveryError, ReplayError, TapeError
-from tape2048.formats.dataset_layout import METADATA_DB, STEPS_NPY
+from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.npy import read_header
 from tape2048.formats.session import STEP_DTYPES
@@ -188,13 +188,13 @@ def kind_of(path: Path) -> str:
 
 
 def _directory_kind(path: Path) -> str:
-    from tape2048.session.directory import is_dataset, list_names
+    from tape2048.session.directory import is_dataset, is_session, list_names
     from tape2048.session.session import sessions
 
     names = list_names(path)
     if is_dataset(path, names):
         return "dataset"
-    if any(name in {STEPS_NPY, METADATA_DB} or name.startswith("steps-") for name in names):
+    if is_session(names):
         return "session"
     return "sessions" if sessions(path) else "runs"
 

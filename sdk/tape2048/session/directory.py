@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 #: The largest manifest that is parsed; one with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
+#: The usual name of a pack of 32-byte rows.
+PACK_DAT = "pack.dat"
+
 _NAME_BYTES_MAX = 255  # of Linux
 
 
@@ -99,6 +102,29 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
         return parse_header(head, path).dtype == DATASET_ROW_DTYPE
     except TapeError:
         return False
+
+
+def is_session(names: Collection[str]) -> bool:
+    """Tell a session, or a part of one, by the names of its entries; a data set has such names, too."""
+    return any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
+
+
+def kind_of_directory(directory: Path) -> str | None:
+    """Name what a directory is as a whole, where it is one thing: a session, a data set, a pack's directory.
+
+    A pack's directory holds ``pack.dat`` and nothing else; a pack beside other files has no directory of its
+    own. A directory that cannot be listed is nothing.
+    """
+    try:
+        names = list_names(directory)
+    except StorageError:
+        return None
+    if is_dataset(directory, names):
+        return "a data set"
+    if is_session(names):
+        return "a session"
+    visible = [name for name in names if not name.startswith(".")]
+    return "the directory of a pack" if visible == [PACK_DAT] else None
 
 
 def refuse_dataset(directory: Path) -> None:

@@ -12,11 +12,12 @@ from tape2048.errors import BookkeepingError, ManifestError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, SHARD_NAME, STEPS_NPY
+from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.session.directory import (
     check_directory,
     find_steps,
     is_dataset,
+    is_session,
     manifest_defects,
     read_manifest,
     read_steps,
@@ -294,8 +295,7 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
         names = {inner.name for inner in Path(entry.path).iterdir()}
     except OSError:
         return False  # gone meanwhile, or unreadable and not named like a session
-    has_files = any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
-    return has_files and not is_dataset(Path(entry.path), names)
+    return is_session(names) and not is_dataset(Path(entry.path), names)
 
 
 def _without_others(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tape2048 import Session, errors, sessions
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+from tape2048.session.directory import kind_of_directory
 
 from ..builders import (
     GAMES,
@@ -493,3 +494,23 @@ class TestSessions:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(errors.OutDirError):
             sessions(tmp_path / "file")
+
+
+def test_what_a_directory_is_as_a_whole(path: Path, tmp_path: Path) -> None:
+    assert kind_of_directory(path) == "a session"
+    assert kind_of_directory(write_foreign(tmp_path / "shards", shard_rows=5)) == "a session"
+    for name, files, kind in (
+        ("cut", ["metadata.db"], "a session"),
+        ("set", ["metadata.db", "shards"], "a data set"),
+        ("pack", ["pack.dat", ".cache"], "the directory of a pack"),
+        ("beside", ["pack.dat", "selfplay"], None),
+        ("packs", ["a.a2pack", "b.a2pack"], None),
+        ("empty", [], None),
+    ):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "all" / name / file).touch()
+        assert kind_of_directory(tmp_path / "all" / name) == kind
+    assert kind_of_directory(tmp_path / "all") is None
+    assert kind_of_directory(tmp_path / "absent") is None
+    assert kind_of_directory(path / "steps.npy") is None

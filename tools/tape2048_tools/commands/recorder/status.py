@@ -66,16 +66,17 @@ def _look(directory: Path, instance: str | None) -> list[Found]:
 
 
 def _watch(directory: Path, instance: str | None) -> None:
-    from rich.console import Group
-    from rich.live import Live
+    from rich.console import Console, Group
+
+    from tape2048_tools.views.live import Display
 
     if not sys.stdout.isatty():
         while True:  # one line a second, until the process is ended
             print_human(*(f"{printable(s.instance)}: {_line(s, v)}" for s, v in _look(directory, instance)))
             time.sleep(WATCH_S)
-    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+    with contextlib.suppress(KeyboardInterrupt), Display(Console(), transient=False) as display:
         while True:
-            live.update(Group(*_parts(_look(directory, instance))), refresh=True)
+            display.show(Group(*_parts(_look(directory, instance))))
             time.sleep(WATCH_S)
 
 
