@@ -341,12 +341,6 @@ class TestPackDat:
         assert both.read_bytes() == packdat_bytes([*DAT_GAMES, *DAT_GAMES[1:]])
 
 
-def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_path: Path) -> None:
-    done = a2pack("pack", "--input", root, "--output", tmp_path / "x.a2pack")
-    assert done.code == errors.NoRunsError.exit_code
-    assert "hint: `tape2048 convert` packs the runs of sessions" in done.err
-
-
 @pytest.mark.parametrize("command", ["pack", "validate", "to-jsonl"])
 def test_quiet_draws_no_bar(
     a2pack: A2pack, packfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
