@@ -17,7 +17,7 @@ import numpy as np
 from tape2048.base.threads import map_ordered
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
-from tape2048.errors import MagicError, NoRunsError, TapeError
+from tape2048.errors import MagicError, MissingPathError, NoRunsError, TapeError
 from tape2048.formats.dataset_layout import METADATA_DB, STEPS_NPY
 from tape2048.io.reading import reading
 from tape2048.packs.layout import MAGIC as PACK_MAGIC
@@ -133,7 +133,8 @@ def open_source(path: str | os.PathLike[str], endings: Endings | None = None) ->
             it cannot; None: final boards follow from the rules alone.
 
     Raises:
-        MagicError: the path does not exist, or is of no known kind.
+        MissingPathError: nothing stands at the path.
+        MagicError: it is of no known kind.
         NoRunsError: a directory without any run file.
         FormatError: the source is damaged as a whole.
         StorageError: it cannot be read.
@@ -156,7 +157,7 @@ def kind_of(path: Path) -> str:
     with reading(path):
         is_directory = path.is_dir()
         if not is_directory and not path.exists():
-            raise MagicError("nothing stands at this path", path=path)
+            raise MissingPathError("nothing stands at this path", path=path)
     if is_directory:
         return _directory_kind(path)
     head = first_bytes(path, 8)

@@ -19,6 +19,7 @@ from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
     ManifestError,
+    MissingPathError,
     NotADatasetError,
     StorageError,
     TapeError,
@@ -107,6 +108,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
         read_rows: start threads that read the rows while this function reads the run table.
 
     Raises:
+        MissingPathError: nothing stands at the path.
         NotADatasetError: not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
@@ -135,9 +137,10 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
 def _open_pin(directory: Path) -> int:
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
-        raise NotADatasetError(found, path=directory) from None
+    except FileNotFoundError:
+        raise MissingPathError("nothing stands at this path", path=directory) from None
+    except NotADirectoryError:
+        raise NotADatasetError("not a directory", path=directory) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
 

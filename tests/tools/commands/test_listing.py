@@ -117,7 +117,7 @@ def test_without_a_root_it_lists_where_record_would_write(
     assert len(tape("list", "--json").json["sessions"]) == 2
     root.rename(root.with_name("elsewhere"))
     missing = tape("list")
-    assert missing.code == errors.OutDirError.exit_code
+    assert missing.code == errors.MissingPathError.exit_code
     assert "record" in missing.err
     monkeypatch.setenv("TAPE2048_OUT_DIR", "elsewhere")
     assert len(tape("list", "--json").json["sessions"]) == 2

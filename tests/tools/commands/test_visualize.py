@@ -172,7 +172,7 @@ def test_what_is_no_run(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(b"nonsense")
     done = tape("visualize", tmp_path / "run")
     assert 10 <= done.code < 30
-    assert tape("visualize", tmp_path / "none").code == errors.StorageError.exit_code
+    assert tape("visualize", tmp_path / "none").code == errors.MissingPathError.exit_code
 
 
 def test_a_directory_without_a_run_has_none_to_choose(tape: Tape, tmp_path: Path) -> None:

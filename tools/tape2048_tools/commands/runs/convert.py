@@ -9,6 +9,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     WORKERS,
     exit_on_findings,
@@ -44,7 +45,7 @@ conversion_options = options(
     "tape2048 convert runs.a2pack pack.dat --lossy",
     "tape2048 convert ds/ runs.parquet",
 )
-@click.argument("source", type=PATH)
+@click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
 @conversion_options
 def command(*, source: Path, target: Path, **how: Any) -> None:

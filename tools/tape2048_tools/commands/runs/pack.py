@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     ROOT_SETTINGS,
     WORKERS,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_INVALID = 2
 
-_PACKFILE = click.option("--packfile", type=PATH, required=True, metavar="FILE", help="The pack.")
+_PACKFILE = click.option("--packfile", type=EXISTING, required=True, metavar="FILE", help="The pack.")
 _ENGINES_SHOWN = 3
 #: More digits than any number of runs has; Python refuses to parse thousands of them.
 _DIGITS_MAX = 100
@@ -49,7 +50,9 @@ def command() -> None:
     "tape2048 pack pack --input runs/ --output runs.a2pack",
     "tape2048 pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
 )
-@click.option("--input", "source", type=PATH, required=True, metavar="DIR", help="Directory of run files.")
+@click.option(
+    "--input", "source", type=EXISTING, required=True, metavar="DIR", help="Directory of run files."
+)
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.")
 @click.option(
     "--align",

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_command, quiet_option
+from tape2048_tools.terminal.click_extras import (
+    EXISTING,
+    PATH,
+    force_option,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_human, print_json, unwritten
 from tape2048_tools.views.opening import progress_bar
@@ -44,7 +51,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
     "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
 )
-@click.argument("sources", type=PATH, nargs=-1, required=True)
+@click.argument("sources", type=EXISTING, nargs=-1, required=True)
 @click.option(
     "--format",
     "format_",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048.errors import OutDirError, TapeError
+from tape2048.errors import StorageError, TapeError
 from tape2048_tools.sessions.roots import default_root, refuse_session
-from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
@@ -43,7 +43,7 @@ _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
     "tape2048 list --scores",
     "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
-@click.argument("root", type=PATH, required=False)
+@click.argument("root", type=ROOT, required=False)
 @click.option(
     "--scores/--no-scores",
     default=None,
@@ -64,7 +64,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     refuse_session(directory, f"show it with: tape2048 show {directory}; or list its parent directory")
     try:
         good, broken, scores = _open_all(directory, scores)
-    except OutDirError as error:
+    except StorageError as error:
         error.hint = error.hint or f"name another directory, or record: tape2048 record --out-dir {directory}"
         raise
     put_away = len(list_quarantine(directory))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.click_extras import EXISTING, json_option, new_command
 from tape2048_tools.terminal.display import board, number, share, size
 from tape2048_tools.terminal.output import cell, columns, print_result, table
 
@@ -26,7 +26,7 @@ _BAR_WIDTH = 40
     'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
     "tape2048 show SESSION --json | jq .score.p50",
 )
-@click.argument("session", type=PATH)
+@click.argument("session", type=EXISTING)
 @json_option()
 def command(*, session: Path, as_json: bool) -> None:
     """Show a session: its facts and settings, scores, tiles, labels, its best game."""

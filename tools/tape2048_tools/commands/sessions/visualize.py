@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
+from tape2048_tools.terminal.click_extras import EXISTING, json_option, new_command
 from tape2048_tools.terminal.output import cell, print_human, print_result
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --index 0 --step 10",
     "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
 )
-@click.argument("run", type=PATH)
+@click.argument("run", type=EXISTING)
 @click.option("--index", type=click.IntRange(0), metavar="I", help="The run's number, from 0.")
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the final board.")
 @click.option("--play", is_flag=True, help="Show every board in turn.")
