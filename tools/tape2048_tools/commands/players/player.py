@@ -15,7 +15,7 @@ from tape2048_tools.terminal.click_extras import (
     new_group,
     refuse_missing,
 )
-from tape2048_tools.terminal.display import duration, number, share, size
+from tape2048_tools.terminal.display import duration, number, share, share_between, size
 from tape2048_tools.terminal.output import columns, print_result, table
 from tape2048_tools.views.opening import progress_bar
 
@@ -149,10 +149,7 @@ def _table(found: dict[str, Evaluation]) -> Table:
             text,
             number(result.games),
             number(result.mean_score) + (f" ±{number(result.mean_score_error)}" if result.games > 1 else ""),
-            *(
-                f"{share(one.share)} ({100 * one.low:.1f}-{100 * one.high:.1f})"
-                for one in (result.reach[tile] for tile in REACH_TILES)
-            ),
+            *(share_between(*one) for one in (result.reach[tile] for tile in REACH_TILES)),
             number(result.moves_per_cpu_s),
             number(result.moves_per_s),
         )
