@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -20,6 +22,8 @@ import pytest
 
 from tape2048 import errors
 from tape2048._version import __version__
+from tape2048.settings.fields import settings_of
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools import cli
 from tape2048_tools.options.reference import error_tree
 from tape2048_tools.terminal.click_extras import EXISTING
@@ -60,7 +64,57 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 def test_no_line_of_a_list_of_commands_is_cut_off(tape: Tape) -> None:
     for words, command in commands():
         if isinstance(command, click.Group):
-            assert "..." not in tape(*words, "--help").out.partition("Commands:")[2].partition("Examples:")[0]
+            assert "..." not in tape(*words, "--help").out.partition("Options:")[2].partition("Examples:")[0]
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """The lines below each heading of a help."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if re.fullmatch(r"[A-Z][a-z ]+:", line):
+            found[line[:-1]] = []
+        elif line and found:
+            found[list(found)[-1]].append(line)
+    return found
+
+
+def test_arguments_are_no_options(tape: Tape) -> None:
+    assert all(
+        line.lstrip().startswith("-") or line[:8].isspace()
+        for line in sections(tape("list", "-h").out)["Options"]
+    )
+
+
+def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
+    found = sections(tape("--help").out)
+    groups = ["Record", "Look at recordings", "Look after recordings", "Train and examine", "Other formats"]
+    assert list(found) == ["Options", *groups, "Examples"]
+    listed = [line.split()[0] for group in groups for line in found[group]]
+    assert listed == list(cli.COMMANDS)
+    assert found["Record"][0].index("Play") == found["Look at recordings"][0].index("List")
+    assert max(len(found[group]) for group in groups) <= 7
+
+
+def test_options_of_record_stand_in_groups_and_none_is_lost(tape: Tape) -> None:
+    found = sections(tape("record", "--help").out)
+    assert list(found) == [
+        "Player and model",
+        "Recording",
+        "Limits",
+        "Service and log",
+        "Options",
+        "Examples",
+    ]
+    listed = {
+        title: re.findall(r"^  (--[a-z-]+)", "\n".join(lines), re.MULTILINE) for title, lines in found.items()
+    }
+    assert {"--max-games", "--max-disk-mb", "--min-free-mb"} <= set(listed["Limits"])
+    assert {"--out-dir", "--rotate-steps", "--sample-rate", "--record-action"} <= set(listed["Recording"])
+    assert {"--player", "--model-dir", "--lanes"} <= set(listed["Player and model"])
+    assert {"--log-level", "--metrics-listen"} <= set(listed["Service and log"])
+    assert listed["Options"] == ["--config", "--json"]
+    flags = [setting.flag for setting in settings_of(RecorderConfig).values() if setting.has_text]
+    assert sorted(itertools.chain(*listed.values())) == sorted([*flags, "--config", "--json"])
 
 
 def test_a_setting_that_is_a_choice_is_shown_with_its_values(tape: Tape) -> None:

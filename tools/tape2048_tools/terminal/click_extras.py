@@ -144,6 +144,19 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = examples
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below the headings that they name as ``group``, all others below the last one."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        others: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                group = getattr(parameter, "group", None)
+                (others if group is None else sections.setdefault(group, [])).append(record)
+        for title, records in [*sections.items(), ("Options", others)]:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples after the help."""
         super().format_epilog(ctx, formatter)
@@ -156,6 +169,11 @@ class Group(Command, click.Group):
     """A group with examples, which suggests the nearest command for an unknown name."""
 
     command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options and the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
     def subcommand(
         self, *examples: str, name: str | None = None
@@ -191,11 +209,19 @@ class LazyGroup(Group):
 
     Args:
         lazy: for each subcommand its module, which has it as ``command``, and its line in the help.
+        headings: for each heading of the help the names of its subcommands; None: one heading for all.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]],
+        headings: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
+        self.headings = headings or {"Commands": list(lazy)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the help."""
@@ -210,6 +236,8 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in self.lazy.items()])
+        """Write the lists of commands without importing them, in columns of one width."""
+        width = max(map(len, self.lazy))
+        for title, names in self.headings.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), self.lazy[name][1]) for name in names])
