@@ -55,6 +55,7 @@ class SourceRun(NamedTuple):
         error: the defect; None where ``run`` is there.
         ending_known: whether the final board is the source's own, not a candidate.
         values_lost: steps whose chosen move's value the source does not hold.
+        id: the run's id in its session; None elsewhere.
 
     Example:
         >>> from tape2048.conversion import open_source
@@ -67,6 +68,7 @@ class SourceRun(NamedTuple):
     error: TapeError | None = None
     ending_known: bool = True
     values_lost: int = 0
+    id: int | None = None
 
     @property
     def failure(self) -> TapeError:
@@ -107,10 +109,10 @@ class Source:
     def changed(self, change: Callable[[Run], Run]) -> Source:
         """Return a source that changes every run, on the threads that decode."""
 
-        def read(found: SourceRun) -> tuple[Run, bool, int]:
+        def read(found: SourceRun) -> tuple[Run, bool, int, int | None]:
             if found.run is None:
                 raise found.failure
-            return change(found.run), found.ending_known, found.values_lost
+            return change(found.run), found.ending_known, found.values_lost, found.id
 
         def decode(job: Any) -> list[SourceRun]:
             return _attempts(((found.name, found) for found in self._decode(job)), read)
@@ -280,8 +282,12 @@ def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
             if endings is not None and number not in finals:
                 finals[number] = endings(session)
         known = finals.get(number)
-        items = ((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers)
-        return _attempts(items, lambda i: session_run(session, i, None if known is None else int(known[i])))
+
+        def read(i: int) -> tuple[Run, bool, int, int]:
+            run, certain = session_run(session, i, None if known is None else int(known[i]))
+            return run, certain, 0, int(session.runs["id"][i])
+
+        return _attempts(((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers), read)
 
     return Source(path, kind, sum(len(one.runs) for one in opened), jobs, decode)
 

@@ -76,7 +76,7 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
     Args:
         run: the run.
-        run_idx: its number among the runs of the file.
+        run_idx: its number: the run's id in its session, or its position in the file.
 
     Returns:
         The lines, each with its newline, UTF-8.
@@ -117,7 +117,7 @@ def run_line(run: Run, run_idx: int) -> bytes:
 
     Args:
         run: the run.
-        run_idx: its number among the runs of the file.
+        run_idx: its number: the run's id in its session, or its position in the file.
 
     Example:
         >>> from tape2048.runs import read_run, run_line

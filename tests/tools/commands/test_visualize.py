@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,37 @@ def test_every_fourth_board(tape: Tape, session: Path) -> None:
     assert (found["run"], found["step"]) == (2, 8)
     assert found["exps"] == kept[(kept["run_id"] == 2) & (kept["step_idx"] == 8)]["exps"][0].tolist()
     assert "boards 0 to 56, every 4th" in tape("visualize", session, "--run", "2", "--step", "9").err
+
+
+def test_a_run_has_one_number_everywhere(tape: Tape, tmp_path: Path) -> None:
+    games = [build.game(seed, steps_max=5, max_score=score) for seed, score in ((1, 5), (2, 9), (3, 7))]
+    (tmp_path / "runs").mkdir()
+    for number, game in enumerate(games):
+        (tmp_path / f"runs/{number}.a2run").write_bytes(build.a2t1_bytes(game))
+    session = tmp_path / "20260101T000000Z_model=a"
+    assert tape("convert", tmp_path / "runs", session, "--to", "session", "--lossy").code == 0
+    rows = np.load(session / "steps.npy")
+    rows["run_id"] += 68
+    np.save(session / "steps.npy", rows)
+    (session / "manifest.json").unlink()
+    with contextlib.closing(sqlite3.connect(session / "metadata.db")) as database:
+        database.executescript(
+            "UPDATE runs SET id = id + 1000; UPDATE runs SET id = id - 932; DROP TABLE blocks"
+        )
+    best = tape("show", session, "--json").json["best"]["run_id"]
+    assert best >= 68
+    assert tape("visualize", session, "--json").json["run"] == best
+    assert tape("visualize", session, "--run", str(best), "--json").json["max_score"] == 9
+    exported = tape("export", session, "--runs", "--format", "jsonl", "--output", "-").out.splitlines()
+    scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}
+    assert scores[best] == 9
+    assert tape("convert", session, tmp_path / "x.jsonl", "--lossy").code == 0
+    lines = map(json.loads, (tmp_path / "x.jsonl").read_text().splitlines())
+    assert {run["run_idx"]: run["max_score"] for run in lines} == scores
+    assert tape("convert", session, tmp_path / "out", "--to", "a2run", "--lossy").code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"{id_:06d}.a2run" for id_ in scores
+    ]
 
 
 def test_an_id_that_two_sessions_have(tape: Tape, root: Path, session: Path) -> None:

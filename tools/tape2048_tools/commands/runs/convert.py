@@ -53,7 +53,8 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
 
     SOURCE is a run file, a directory of run files, a pack, a pack.dat, a data set, a session, a directory of
     sessions, or JSONL or Parquet with one run a row. TARGET's extension (.a2run, .a2run2, .a2pack, .dat,
-    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete.
+    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Files of runs and JSON
+    lines have the ids of the runs in their session.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 61; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
