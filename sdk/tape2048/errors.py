@@ -75,7 +75,7 @@ class FormatError(TapeError, exit_code=10):
 
 
 class NotASessionError(FormatError, exit_code=11):
-    """No session at this path: no directory, or one without ``steps.npy`` or ``metadata.db``."""
+    """No session at this path: a file, or a directory without ``steps.npy`` or ``metadata.db``."""
 
 
 class NpyHeaderError(FormatError, exit_code=12):
@@ -171,7 +171,7 @@ class NoRunsError(FormatError, exit_code=72):
 
 
 class NotADatasetError(FormatError, exit_code=73):
-    """No data set at this path: no directory, or one without rows or ``metadata.db``."""
+    """No data set at this path: a file, or a directory without rows or ``metadata.db``."""
 
 
 class StorageError(TapeError, exit_code=30):
@@ -179,7 +179,7 @@ class StorageError(TapeError, exit_code=30):
 
 
 class OutDirError(StorageError, exit_code=31):
-    """A directory is missing, is not a directory, or is not writable."""
+    """A directory to write to is missing, is not a directory, or is not writable; or one cannot be listed."""
 
 
 class DiskFullError(StorageError, exit_code=32):
@@ -188,6 +188,10 @@ class DiskFullError(StorageError, exit_code=32):
 
 class NameTakenError(StorageError, exit_code=33):
     """The target of a publishing rename exists already; nothing was replaced."""
+
+
+class MissingPathError(StorageError, exit_code=38):
+    """Nothing stands at a path that was named to be read."""
 
 
 class UpkeepError(TapeError, exit_code=34):

@@ -206,7 +206,7 @@ class TestBadInput:
         assert caught.value.path == "."
 
     def test_missing_root(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.OutDirError, match="nothing stands"):
+        with pytest.raises(errors.MissingPathError, match="nothing stands"):
             Corpus.open(tmp_path / "no")
 
     def test_root_that_cannot_be_looked_for(self, tmp_path: Path) -> None:

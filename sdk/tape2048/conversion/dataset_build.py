@@ -27,6 +27,7 @@ from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,
     FieldError,
+    MissingPathError,
     NameTakenError,
     NotADatasetError,
     TapeError,
@@ -168,6 +169,7 @@ def append_dataset(
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
+        MissingPathError: nothing stands at ``path``.
         NotADatasetError: ``path`` is not a data set.
         ChecksumError: its rows were changed; nothing is appended.
         LossError: see :func:`~tape2048.conversion.open_source`.
@@ -187,8 +189,10 @@ def append_dataset(
         with storage_errors(target, "locking it"):
             try:
                 hold_lock(target, stack)
-            except (FileNotFoundError, NotADirectoryError):
-                raise NotADatasetError("no directory stands at this path", path=target) from None
+            except FileNotFoundError:
+                raise MissingPathError("nothing stands at this path", path=target) from None
+            except NotADirectoryError:
+                raise NotADatasetError("not a directory", path=target) from None
         old = open_directory(target, stack)
         stack.enter_context(storage_errors(target, "writing it"))
         staging = stack.enter_context(Staging(target))

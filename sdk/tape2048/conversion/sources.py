@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tape2048.base.threads import map_ordered
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
-from tape2048.errors import LossError, MagicError, NoRunsError, RecoveryError, ReplayError, TapeError
+from tape2048.errors import (
+    LossError,
+    MagicError,
+    MissingPathError,
+    NoRunsError,
+    RecoveryError,
+    ReplayError,
+    TapeError,
+)
 from tape2048.formats.dataset_layout import METADATA_DB
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.npy import read_header
@@ -57,6 +65,7 @@ class SourceRun(NamedTuple):
         ending_known: whether the final board is the source's own, not a candidate.
         values_lost: steps whose chosen move's value the source does not hold.
         lost: what the run lacks since the source was opened with ``lossy``.
+        id: the run's id in its session; None elsewhere.
 
     Example:
         >>> from tape2048.conversion import open_source
@@ -70,6 +79,7 @@ class SourceRun(NamedTuple):
     ending_known: bool = True
     values_lost: int = 0
     lost: tuple[str, ...] = ()
+    id: int | None = None
 
     @property
     def failure(self) -> TapeError:
@@ -110,10 +120,10 @@ class Source:
     def changed(self, change: Callable[[Run], Run]) -> Source:
         """Return a source that changes every run, on the threads that decode."""
 
-        def read(found: SourceRun) -> tuple[Run, bool, int, tuple[str, ...]]:
+        def read(found: SourceRun) -> tuple[Run, bool, int, tuple[str, ...], int | None]:
             if found.run is None:
                 raise found.failure
-            return change(found.run), found.ending_known, found.values_lost, found.lost
+            return change(found.run), found.ending_known, found.values_lost, found.lost, found.id
 
         def decode(job: Any) -> list[SourceRun]:
             return _attempts(((found.name, found) for found in self._decode(job)), read)
@@ -146,7 +156,8 @@ def open_source(
     Raises:
         LossError: a session without moves that cannot be played again, without ``lossy``. No row was read.
         RecoveryError: a session that cannot be played again keeps every Nth step only. No row was read.
-        MagicError: the path does not exist, or is of no known kind.
+        MissingPathError: nothing stands at the path.
+        MagicError: it is of no known kind.
         NoRunsError: a directory without any run file.
         FormatError: the source is damaged as a whole.
         StorageError: it cannot be read.
@@ -169,7 +180,7 @@ def kind_of(path: Path) -> str:
     with reading(path):
         is_directory = path.is_dir()
         if not is_directory and not path.exists():
-            raise MagicError("nothing stands at this path", path=path)
+            raise MissingPathError("nothing stands at this path", path=path)
     if is_directory:
         return _directory_kind(path)
     head = first_bytes(path, 8)
@@ -279,9 +290,9 @@ def _sessions(path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, 
         number, numbers = job
         session, play = opened[number], plays[number]
 
-        def read(i: int) -> tuple[Run, bool, int, tuple[str, ...]]:
+        def read(i: int) -> tuple[Run, bool, int, tuple[str, ...], int]:
             run, certain, lost = session_run(session, i, play, lossy=lossy, final_board=final_boards)
-            return run, certain, 0, lost
+            return run, certain, 0, lost, int(session.runs["id"][i])
 
         return _attempts(((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers), read)
 

@@ -209,14 +209,16 @@ class _GoodRuns:
                 self.progress(done, max(done, self.source.count))
             yield [found for found, _ in checked]
 
-    def named(self) -> Iterator[tuple[str, Run]]:
-        """Iterate over the readable runs and their names."""
+    def named(self) -> Iterator[tuple[str, int, Run]]:
+        """Iterate over the readable runs, their names, and their numbers: a session's ids, else from 0."""
         has_any = False
+        numbers = itertools.count()
         for found in itertools.chain.from_iterable(self.chunks()):
             if found.run is not None:
                 has_any = True
                 self.current = found.name
-                yield found.name, found.run
+                position = next(numbers)
+                yield found.name, position if found.id is None else found.id, found.run
                 self.current = None
             else:
                 error = found.failure
@@ -226,7 +228,7 @@ class _GoodRuns:
 
     def runs(self) -> Iterator[Run]:
         """Iterate over the readable runs."""
-        return (run for _, run in self.named())
+        return (run for _, _, run in self.named())
 
     def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
         checked = []
@@ -352,8 +354,8 @@ def _run_files(where: Path, flow: _GoodRuns) -> int:
     suffix = TARGETS[flow.kind]
     taken: set[str] = set()
     with storage_errors(where, "writing it"), Staging(where) as staging:
-        for count, (name, run) in enumerate(flow.named(), start=1):
-            stem = Path(name).stem if flow.source.kind == "runs" else f"{count - 1:06d}"
+        for count, (name, number, run) in enumerate(flow.named(), start=1):
+            stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
                 stem = f"{stem}-{count - 1:06d}"
             taken.add(stem)
@@ -410,8 +412,9 @@ def _jsonl(where: Path, flow: _GoodRuns) -> int:
 
     count = 0
     with new_file(where) as fd:
-        for count, run in enumerate(flow.runs(), start=1):
-            write_all(fd, run_line(run, count - 1, flow.u64))
+        for _, number, run in flow.named():
+            write_all(fd, run_line(run, number, flow.u64))
+            count += 1
     return count
 
 

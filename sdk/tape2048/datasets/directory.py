@@ -21,6 +21,7 @@ from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
     ManifestError,
+    MissingPathError,
     NotADatasetError,
     StorageError,
     TapeError,
@@ -116,6 +117,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
         read_rows: start threads that read the rows while this function reads the run table.
 
     Raises:
+        MissingPathError: nothing stands at the path.
         NotADatasetError: not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
@@ -162,7 +164,7 @@ def _open_pin(directory: Path) -> int:
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotADatasetError("nothing stands at this path", path=directory) from None
+        raise MissingPathError("nothing stands at this path", path=directory) from None
     except NotADirectoryError:
         raise NotADatasetError("neither a directory nor a pack.dat", path=directory) from None
     except OSError as error:

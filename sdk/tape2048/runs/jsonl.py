@@ -82,7 +82,7 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
     Args:
         run: the run.
-        run_idx: its number among the runs of the file.
+        run_idx: its number: the run's id in its session, or its position in the file.
 
     Returns:
         The lines, each with its newline, UTF-8.
@@ -123,7 +123,7 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
 
     Args:
         run: the run.
-        run_idx: its number among the runs of the file.
+        run_idx: its number: the run's id in its session, or its position in the file.
         u64: packed boards as ``"number"`` or as ``"text"``, which no reader rounds.
 
     Example:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.base.text import counted
-from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
+from tape2048.errors import (
+    ManifestError,
+    MissingPathError,
+    NotASessionError,
+    StorageError,
+    TapeError,
+    TruncatedError,
+)
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
 from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
@@ -46,7 +53,8 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
     """Return the directory as an absolute path.
 
     Raises:
-        NotASessionError: there is no directory at the path, or its name marks it as unfinished.
+        MissingPathError: nothing stands at the path.
+        NotASessionError: no directory stands at the path, or its name marks it as unfinished.
         StorageError: the operating system refused access.
     """
     # Not Path.resolve: the given name counts, not the name of a link's target.
@@ -56,8 +64,9 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
         raise NotASessionError(msg, path=absolute, hint="the recorder's next start finishes it")
     with reading(absolute):
         if not absolute.is_dir():
-            found = "not a directory" if absolute.exists() else "nothing stands at this path"
-            raise NotASessionError(found, path=absolute)
+            if not absolute.exists():
+                raise MissingPathError("nothing stands at this path", path=absolute)
+            raise NotASessionError("not a directory", path=absolute)
     return absolute
 
 

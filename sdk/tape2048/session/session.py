@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tape2048.errors import BookkeepingError, ManifestError, OutDirError
+from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
@@ -111,7 +111,8 @@ class Session(RowView):
                 are always read, and so are rows among which others were left out.
 
         Raises:
-            NotASessionError: there is no (finished) session at this path.
+            MissingPathError: nothing stands at this path.
+            NotASessionError: no (finished) session stands there.
             FormatError: the subclass for the first defect found; an incomplete session never opens.
             StorageError: the operating system could not read a file.
             ValueError: ``load`` is invalid.
@@ -264,7 +265,8 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
     sets are skipped.
 
     Raises:
-        OutDirError: ``root`` is missing, not a directory, or cannot be listed.
+        MissingPathError: nothing stands at ``root``.
+        OutDirError: it is not a directory, or cannot be listed.
 
     Example:
         >>> from tape2048 import sessions
@@ -280,7 +282,8 @@ def session_names(root: str | os.PathLike[str]) -> list[str]:
         with os.scandir(os.fspath(root)) as entries:  # scandir(None) would list the current directory
             found = [entry.name for entry in entries if _is_session(entry)]
     except OSError as error:
-        raise OutDirError(f"cannot be listed: {error.strerror or error}", path=root) from error
+        kind = MissingPathError if isinstance(error, FileNotFoundError) else OutDirError
+        raise kind(f"cannot be listed: {error.strerror or error}", path=root) from error
     return sorted(found)
 
 

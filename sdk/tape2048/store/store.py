@@ -19,7 +19,7 @@ from tape2048.base.text import as_int, counted
 from tape2048.errors import (
     CorpusError,
     EmptyCorpusError,
-    OutDirError,
+    MissingPathError,
     RowsGoneError,
     Skipped,
     StorageError,
@@ -193,7 +193,7 @@ def _session_paths(path: Path) -> list[Path]:
     if is_session:
         return [path]
     if not exists:
-        raise OutDirError("nothing stands at this path", path=path)
+        raise MissingPathError("nothing stands at this path", path=path)
     return sessions(path)
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import CriticError, EmbeddingsError
+from tape2048.errors import CriticError, EmbeddingsError, MissingPathError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
 from tape2048.torch.head import CriticHead
@@ -184,6 +184,7 @@ class Critic:
             checkpoint: the factory's argument, for kind ``"embeddings"``.
 
         Raises:
+            MissingPathError: nothing stands at the path.
             CriticError: there is no critic, it is damaged, or the tower is another one.
             DeviceError: no such device.
             ConfigError: an unusable factory.
@@ -300,6 +301,8 @@ def _as_vectors(x: NDArray[Any]) -> torch.Tensor:
 
 def _read_info(directory: Path) -> CriticInfo:
     path = directory / CRITIC_JSON
+    if not directory.exists():
+        raise MissingPathError("nothing stands at this path", path=directory)
     if not path.exists():
         raise CriticError(
             f"no {CRITIC_JSON}: not a critic", path=directory,

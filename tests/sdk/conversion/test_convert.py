@@ -18,6 +18,7 @@ from tape2048.errors import (
     FormatError,
     LossError,
     MagicError,
+    MissingPathError,
     NameTakenError,
     NoRunsError,
     RecoveryError,
@@ -533,7 +534,7 @@ class TestFiles:
         assert (done.runs, done.skipped) == (0, ())
 
     def test_a_source_that_is_not_there_is_said_first(self, tmp_path: Path) -> None:
-        with pytest.raises(MagicError, match="nothing stands"):
+        with pytest.raises(MissingPathError, match="nothing stands"):
             convert(tmp_path / "none", tmp_path / "x.unknown")
 
     def test_bad_lines_are_named(self, runs: Path, tmp_path: Path) -> None:
@@ -593,8 +594,8 @@ class TestFiles:
     def test_unknown_kinds(self, tmp_path: Path, runs: Path) -> None:
         (tmp_path / "x.txt").write_bytes(b"text")
         (tmp_path / "empty").mkdir()
-        for path in (tmp_path / "x.txt", tmp_path / "none"):
-            with pytest.raises(MagicError):
+        for path, error in ((tmp_path / "x.txt", MagicError), (tmp_path / "none", MissingPathError)):
+            with pytest.raises(error):
                 open_source(path)
         with pytest.raises(NoRunsError):
             open_source(tmp_path / "empty")

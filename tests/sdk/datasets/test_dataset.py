@@ -32,6 +32,7 @@ from tape2048.errors import (
     FormatError,
     LossError,
     ManifestError,
+    MissingPathError,
     NameTakenError,
     NotADatasetError,
     NotASessionError,
@@ -341,7 +342,7 @@ class TestAppend:
         assert len(Dataset(built).runs) == 6
 
     def test_nothing_there(self, tmp_path: Path, runs: Path) -> None:
-        with pytest.raises(NotADatasetError):
+        with pytest.raises(MissingPathError):
             append_dataset(tmp_path / "none", [runs])
         assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
@@ -388,9 +389,11 @@ class TestOpen:
 
     def test_nothing_or_a_file_or_an_empty_directory(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
-        for path in (tmp_path / "none", tmp_path / "file", tmp_path):
+        for path in (tmp_path / "file", tmp_path):
             with pytest.raises(NotADatasetError):
                 Dataset(path)
+        with pytest.raises(MissingPathError):
+            Dataset(tmp_path / "none")
         with pytest.raises(ValueError, match="no data set"):
             Dataset([])
 
@@ -763,7 +766,7 @@ class TestVerify:
             (built / name).write_bytes(data)
 
     def test_nothing_there(self, tmp_path: Path) -> None:
-        assert verify_dataset(tmp_path / "none").findings[0].error == "NotADatasetError"
+        assert verify_dataset(tmp_path / "none").findings[0].error == "MissingPathError"
 
 
 class TestViews:

@@ -284,5 +284,5 @@ class TestDirectories:
     def test_an_empty_or_missing_directory_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(errors.NoRunsError):
             scan(tmp_path)
-        with pytest.raises(errors.OutDirError):
+        with pytest.raises(errors.MissingPathError):
             scan(tmp_path / "missing")

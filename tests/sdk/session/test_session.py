@@ -133,7 +133,7 @@ class TestOpen:
 
 class TestNotASession:
     def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.NotASessionError, match="nothing stands"):
+        with pytest.raises(errors.MissingPathError, match="nothing stands"):
             Session.open(tmp_path / NAME)
 
     def test_name_that_the_system_refuses(self, tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ class TestSessions:
         assert sessions(tmp_path) == [tmp_path / "stays"]
 
     def test_missing_root(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.OutDirError):
+        with pytest.raises(errors.MissingPathError):
             sessions(tmp_path / "none")
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(errors.OutDirError):

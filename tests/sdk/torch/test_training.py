@@ -396,7 +396,7 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
         ({"pos_weight": "1 2"}, errors.ConfigError, "each of 3 thresholds"),
         ({"learning_rate": 1e38}, errors.ConfigError, "at most 1e\\+30"),
         ({"tower_heads": 3}, errors.ConfigError, "multiple of tower_heads"),
-        ({"tower": "/nowhere"}, errors.CriticError, "no directory"),
+        ({"tower": "/nowhere"}, errors.MissingPathError, "nothing stands"),
         ({"tower": "nowhere_at_all:f"}, errors.ConfigError, "no module"),
     ],
 )

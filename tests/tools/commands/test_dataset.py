@@ -107,8 +107,8 @@ class TestBuildAndAppend:
         self, tape: Tape, built: Path, runs: Path, tmp_path: Path
     ) -> None:
         assert tape("dataset", "build", runs, "--output", built).code == 33
-        assert tape("dataset", "append", tmp_path / "none", runs).code == 73
-        assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 23
+        assert tape("dataset", "append", tmp_path / "none", runs).code == 38
+        assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 38
 
 
 class TestStatsAndFilter:
@@ -165,8 +165,8 @@ class TestVerify:
 
     def test_a_path_where_nothing_stands_is_no_finding(self, tape: Tape, built: Path, tmp_path: Path) -> None:
         done = tape("dataset", "verify", built, tmp_path / "none")
-        assert (done.code, done.out) == (73, "")
-        assert "none: no such file or directory" in done.err
+        assert (done.code, done.out) == (38, "")
+        assert "none: nothing stands at this path" in done.err
         assert tape("dataset", "verify", built / "steps.npy").code == 73
 
 

@@ -114,7 +114,7 @@ class TestPack:
         assert pack() == 0
         assert pack() == errors.NameTakenError.exit_code
         done = a2pack("pack", "--input", tmp_path / "none", "--output", tmp_path / "z")
-        assert done.code == errors.MagicError.exit_code
+        assert done.code == errors.MissingPathError.exit_code
         assert done.err.startswith("a2pack: error: ")
 
 
@@ -144,7 +144,7 @@ class TestValidate:
 
     def test_what_is_not_there(self, a2pack: A2pack, tmp_path: Path) -> None:
         done = a2pack("validate", "--packfile", tmp_path / "none")
-        assert done.code == errors.StorageError.exit_code
+        assert done.code == errors.MissingPathError.exit_code
 
 
 def test_stats(a2pack: A2pack, packfile: Path) -> None:

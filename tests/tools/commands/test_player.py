@@ -98,11 +98,8 @@ def test_what_is_no_network_is_refused(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no network")
     assert tape("player", "info", tmp_path / "text").code == errors.TruncatedError.exit_code
     done = tape("player", "info", tmp_path / "none")
-    assert done.code == errors.ConfigError.exit_code
-    assert (
-        "networks that ship: default, fast; `tape2048 train-player` makes others (--preset strong)"
-        in done.err
-    )
+    assert done.code == errors.MissingPathError.exit_code
+    assert "a network that ships: default, fast" in done.err
 
 
 # --- eval

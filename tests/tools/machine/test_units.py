@@ -133,6 +133,7 @@ def test_the_recorder_s_unit_says_what_it_has_to() -> None:
 #: checkpoint. Most of a player's errors are its code's, and yet may depend on the game or on the device.
 CURABLE = {
     errors.StorageError, errors.OutDirError, errors.DiskFullError, errors.NameTakenError,
+    errors.MissingPathError,
     errors.RecorderError, errors.AlreadyRunningError, errors.WorkersDiedError,
     errors.PlayerError, errors.PlayerRaisedError, errors.PlayerAnswerError, errors.WeightsError,
     errors.ModelDirError, errors.InferenceError,

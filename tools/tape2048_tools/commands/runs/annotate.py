@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.commands.runs.convert import conversion_options, write_converted
-from tape2048_tools.terminal.click_extras import PATH, new_command
+from tape2048_tools.terminal.click_extras import EXISTING, PATH, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "tape2048 annotate runs/ annotated.a2pack --player expectimax:depth=2",
     "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
 )
-@click.argument("source", type=PATH)
+@click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
 @click.option(
     "--player", default="ntuple", metavar="PLAYER", help="Player with its parameters.  [default: ntuple]"

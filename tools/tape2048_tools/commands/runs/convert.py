@@ -9,6 +9,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     WORKERS,
     exit_on_findings,
@@ -51,7 +52,7 @@ conversion_options = options(
     "tape2048 convert runs.a2pack pack.dat --lossy",
     "tape2048 convert ds/ runs.parquet",
 )
-@click.argument("source", type=PATH)
+@click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
 @click.option(
     "--u64",
@@ -65,7 +66,8 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
 
     SOURCE is a run file, a directory of run files, a pack, a pack.dat, a data set, a session, a directory of
     sessions, or JSONL or Parquet with one run a row. TARGET's extension (.a2run, .a2run2, .a2pack, .dat,
-    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete.
+    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Files of runs and JSON
+    lines have the ids of the runs in their session.
 
     What TARGET is follows from its name and format, not from the number of runs: a name that ends in .a2run
     or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other

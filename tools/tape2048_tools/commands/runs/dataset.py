@@ -12,6 +12,7 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     WORKERS,
     exit_on_findings,
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from tape2048.conversion.dataset_build import Built
     from tape2048.datasets.dataset import Dataset
 
-_DATASET = click.argument("dataset", type=PATH)
-_SOURCES = click.argument("sources", type=PATH, nargs=-1, required=True)
+_DATASET = click.argument("dataset", type=EXISTING)
+_SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)
 _SHARD_ROWS = int_option(
     "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
 )
@@ -217,7 +218,7 @@ def filter_(
 
 
 @command.subcommand("tape2048 dataset verify ds", "tape2048 dataset verify ds other --json")
-@click.argument("datasets", type=PATH, nargs=-1, required=True)
+@click.argument("datasets", type=EXISTING, nargs=-1, required=True)
 @json_option()
 @quiet_option()
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
@@ -234,10 +235,9 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 
     for path in datasets:
         with reading(path):
-            exists, is_directory = path.exists(), path.is_dir()
+            is_directory = path.is_dir()
         if not is_directory and not is_packdat(path):
-            what = "neither a directory nor a pack.dat" if exists else "no such file or directory"
-            raise NotADatasetError(what, path=path)
+            raise NotADatasetError("neither a directory nor a pack.dat", path=path)
     reports = []
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:

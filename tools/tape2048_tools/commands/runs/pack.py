@@ -8,6 +8,7 @@ import click
 
 from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     ROOT_SETTINGS,
     WORKERS,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 EXIT_INVALID = 2
 
-_PACKFILE = click.option("--packfile", type=PATH, required=True, metavar="FILE", help="The pack.")
+_PACKFILE = click.option("--packfile", type=EXISTING, required=True, metavar="FILE", help="The pack.")
 _ENGINES_SHOWN = 3
 #: More digits than any number of runs has; Python refuses to parse thousands of them.
 _DIGITS_MAX = 100
@@ -68,7 +69,7 @@ def command() -> None:
 @click.option(
     "--input",
     "source",
-    type=PATH,
+    type=EXISTING,
     required=True,
     metavar="PATH",
     help="Directory of run files, or what `tape2048 convert` reads: a session, say.",

@@ -9,6 +9,7 @@ import click
 
 from tape2048.errors import NoRunsError
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     exit_on_findings,
     force_option,
@@ -57,7 +58,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
     "tape2048 export traces/ --runs --format csv --output traces.csv",
 )
-@click.argument("sources", type=PATH, nargs=-1, required=True)
+@click.argument("sources", type=EXISTING, nargs=-1, required=True)
 @click.option(
     "--format",
     "format_",

@@ -14,7 +14,6 @@ from tape2048.errors import (
     EmbeddingsError,
     FormatError,
     NotASessionError,
-    OutDirError,
     ReplayError,
     TapeError,
     error_class,
@@ -23,7 +22,7 @@ from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
 from tape2048_tools.terminal.click_extras import (
-    PATH,
+    EXISTING,
     exit_on_findings,
     json_option,
     new_command,
@@ -74,7 +73,7 @@ class Checked(msgspec.Struct, frozen=True):
     "tape2048 validate selfplay --quarantine",
     "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
 )
-@click.argument("paths", type=PATH, nargs=-1, required=True)
+@click.argument("paths", type=EXISTING, nargs=-1, required=True)
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(
     "--quarantine",
@@ -88,9 +87,9 @@ def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: boo
     """Check sessions completely: checksums, bookkeeping, every row.
 
     Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A player
-    that cannot be replayed here is no finding: a note says why. If one of PATHS is not a directory (11, 31),
-    nothing is read. --quarantine does not move sessions that the operating system failed to read: the session
-    itself may be fine. Nor does it for embeddings alone, which `embed --force` makes again.
+    that cannot be replayed here is no finding: a note says why. If one of PATHS is missing (38) or not a
+    directory (11), nothing is read. --quarantine does not move sessions that the operating system failed to
+    read: the session itself may be fine. Nor does it for embeddings alone, which `embed --force` makes again.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
@@ -111,17 +110,14 @@ def _expand(path: Path) -> list[Path]:
     """Return the session, or the sessions of a directory.
 
     Raises:
-        OutDirError: the path does not exist.
         NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
     from tape2048.session.session import sessions
 
     with reading(path):
-        exists = path.exists()
-    if not exists:
-        raise OutDirError("no such file or directory", path=path, hint=_EXPECTED)
-    if not path.is_dir():
+        is_directory = path.is_dir()
+    if not is_directory:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
         SESSION_NAME.fullmatch(path.resolve().name)
