@@ -261,6 +261,8 @@ pack stats --packfile nope
 pack inspect --packfile nope --index 0
 pack to-jsonl --packfile nope --output x
 pack extract --packfile nope --indices 0 --output x
+pack append --packfile nope --input nope --output x
+pack merge --packfile nope --output x
 convert nope x
 annotate nope x
 embed . --tower nope

@@ -272,8 +272,8 @@ def test_what_a_network_plays_is_recorded_and_played_again(
     assert validated.returncode == 0, validated.stdout
     quantised.rename(tmp_path / "elsewhere")
     gone = process("validate", str(path), "--replay", cwd=tmp_path, timeout=240)
-    assert gone.returncode == 1
-    assert "its player cannot be made here: found no network" in gone.stdout
+    assert gone.returncode == 0
+    assert "not replayed: its player cannot be made here: found no network" in gone.stdout
 
 
 @pytest.mark.parametrize(

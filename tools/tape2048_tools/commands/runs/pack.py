@@ -289,7 +289,9 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
     "tape2048 pack append --packfile pack.dat --input runs.a2pack --output more.dat --workers 2 --json",
 )
 @_PACKFILE
-@click.option("--input", "source", type=PATH, required=True, metavar="PATH", help="What holds the new runs.")
+@click.option(
+    "--input", "source", type=EXISTING, required=True, metavar="PATH", help="What holds the new runs."
+)
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.dat.")
 @WORKERS
 @json_option()
@@ -335,7 +337,7 @@ def append(
 
 @command.subcommand("tape2048 pack merge --packfile a.dat --packfile b.dat --output both.dat")
 @click.option(
-    "--packfile", "packfiles", type=PATH, required=True, multiple=True, metavar="FILE",
+    "--packfile", "packfiles", type=EXISTING, required=True, multiple=True, metavar="FILE",
     help="A pack.dat; repeat it, in the order of the runs.",
 )  # fmt: skip
 @click.option("--output", type=PATH, required=True, metavar="FILE", help="The new pack.dat.")
