@@ -13,7 +13,8 @@ empty cells than ``look_below``, :math:`P` is replaced by the value of the best 
 
 Games of the player that a critic learned from have few of the boards that bad moves lead to, and
 probabilities of boards that no game visited mean nothing. So moves are chosen among those whose reward and
-value, by the n-tuple network ``weights``, are within ``margin`` points of score of the best one (0: all moves).
+value, by the n-tuple network ``weights``, are within ``margin`` points of score of the best one (0: all of
+them).
 
 On a board that has the tile, the critic's next higher tile is the goal; after the last one all moves are
 alike.

@@ -305,9 +305,7 @@ def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path)
     assert (done.code, done.err) == (0, "")
     critic = Critic.load(made.critic, "cpu")
     assert (done.json["critic_sha256"], done.json["rows"]) == (critic.sha256, len(session))
-    np.testing.assert_allclose(
-        open_scores(out).values, critic.from_tokens(session.tokens(slice(None))), atol=1e-6
-    )
+    np.testing.assert_allclose(open_scores(out).values, critic(session.tokens(slice(None))), atol=1e-6)
     taken = tape("critic", "score", made.critic, session.path, "--out", out)
     assert taken.code == 33
     assert tape("critic", "score", made.critic, session.path, "--out", tmp_path / "scores.txt").code == 2

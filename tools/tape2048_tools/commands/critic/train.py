@@ -22,7 +22,7 @@ from tape2048_tools.options.critic import (
     ntuple_options,
     require_torch,
 )
-from tape2048_tools.terminal.click_extras import PATH, Command, int_option, json_option
+from tape2048_tools.terminal.click_extras import PATH, Command, int_option, json_option, refuse_missing
 from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
         plain = config_path is None and not any(value is not None for value in flags.values())
         print_human((example_toml() if plain else settings_toml(config)).rstrip("\n"))
         return
+    refuse_missing(Path(config.data))  # before torch, which takes seconds to import
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
     from tape2048.torch.training.run import train_critic
