@@ -130,13 +130,14 @@ def _ntuple(
         return
     if (player is None) != (games is None):
         raise click.UsageError("give --player and --games together: a player, and how many games it plays")
+    if player is None:
+        refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic
     from tape2048_tools.views.ntuple_critic import ntuple_view, open_games, trained_facts, trained_summary
 
-    with _stopped_by_signals() as stop:
-        source = open_games(config, player, games)
-        with ntuple_view(config) as view:
-            trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
+    source = open_games(config, player, games)
+    with _stopped_by_signals() as stop, ntuple_view(config) as view:
+        trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
     print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
 
 
