@@ -190,7 +190,8 @@ def test_games_of_two_players_are_refused_by_name(tape: Tape, made: Made) -> Non
     done = tape("critic", "eval", made.critic, made.both, *ORACLE, "--split", "all")
     assert done.code == 67
     hashes = [str(one.meta["player_sha256"])[:12] for one in Corpus.open(made.both).sessions]
-    assert f"found games of 2 players (random {hashes[0]}, greedy {hashes[1]}), expected one" in done.err
+    assert "found games of 2 players (" in done.err
+    assert all(part in done.err for part in ("random (", "greedy (", *hashes))
     assert "hint:" in done.err
 
 

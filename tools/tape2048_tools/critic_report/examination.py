@@ -140,8 +140,8 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     players = players_of(corpus)
     if len(players) > 1:
         raise EvaluationError(
-            f"found games of {len(players)} players ({'; '.join(map(str, players))}), expected one: the oracle "
-            "plays on with it",
+            f"found games of {len(players)} players ({'; '.join(map(str, players))}), expected one: "
+            "the oracle plays on with it",
             path=corpus.sessions[0].path.parent,
             hint="examine the sessions of one player: ROOT may be a single session",
         )
