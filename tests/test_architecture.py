@@ -68,7 +68,18 @@ HEAVY = {
     "onnxruntime": ("recorder/tape2048_recorder/models/onnx_player.py",),
     "pyarrow": ("sdk/tape2048/export/arrow.py",),
 } | dict.fromkeys(
-    ["matplotlib", "prometheus_client", "rich", "safetensors", "scipy", "sklearn", "wandb", "zstandard"], ()
+    [
+        "lz4",
+        "matplotlib",
+        "prometheus_client",
+        "rich",
+        "safetensors",
+        "scipy",
+        "sklearn",
+        "wandb",
+        "zstandard",
+    ],
+    (),
 )
 
 #: What a module must not load, however it comes about, when it is imported in a fresh process.
@@ -81,6 +92,8 @@ LOADS_WITHOUT = {
     "tape2048_tools.commands.players.bench": ("numba", "numpy", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.train": ("numba", "rich", "scipy", "torch"),
     "tape2048_recorder.players.registry": ("numba", "rich", "click", "torch"),
+    "tape2048_recorder.replay.playing": ("numba", "rich", "click", "torch"),
+    "tape2048.conversion.targets": ("numba", "rich", "click", "torch"),
     "tape2048.ntuple.files": ("numba", "rich", "click", "torch"),
     "tape2048_tools.commands.recorder.config": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.sessions.listing": ("numba", "rich", "scipy", "torch"),
@@ -93,8 +106,8 @@ LOADS_WITHOUT = {
     "tape2048.critic.metrics": ("numba", "rich", "torch", "sklearn"),
     "tape2048_tools.commands.critic.embed": ("numba", "numpy", "rich", "torch"),
     "tape2048.critic.config": ("numba", "rich", "torch"),
-    "tape2048_tools.commands.runs.pack": ("numba", "numpy", "rich", "zstandard"),
-    "tape2048.packs.reader": ("numba", "rich", "zstandard"),
+    "tape2048_tools.commands.runs.pack": ("lz4", "numba", "numpy", "rich", "zstandard"),
+    "tape2048.packs.reader": ("lz4", "numba", "rich", "zstandard"),
 }
 
 #: Small modules that stand alone on purpose, with the reason.

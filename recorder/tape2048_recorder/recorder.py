@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING
 
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
-from tape2048.errors import DiskFullError, OutDirError, RecorderError, StorageError, TapeError
+from tape2048.errors import (
+    DiskFullError,
+    NothingRecordedError,
+    OutDirError,
+    RecorderError,
+    StorageError,
+    TapeError,
+)
 from tape2048.formats.session import FORMAT_VERSION
 from tape2048.io.durable import storage_error
+from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.daemon.daemon import Daemon
 from tape2048_recorder.daemon.instance import GameState, Instance, Memory
@@ -62,7 +70,8 @@ def run(
         ConfigError: the player does not exist or does not take these parameters.
         StorageError: ``out_dir`` cannot be used, or a session could not be published (it stays for the
             next start).
-        RecorderError: another recorder is at work, or workers cannot be kept alive.
+        RecorderError: another recorder is at work, workers cannot be kept alive, or a limit was met before a
+            game had ended.
     """
     begun = time.monotonic()
     player_args = check_player(config.player, config.player_args)
@@ -178,6 +187,8 @@ def _run(
             path=out_dir,
             hint="everything that was written is published; free some space and start again",
         )
+    if not daemon.tally.games and not daemon.stopped_by_signal:
+        raise _nothing_recorded(daemon, out_dir)
     return Summary(
         reason=daemon.reason,
         out_dir=str(out_dir),
@@ -194,8 +205,19 @@ def _run(
         reach=daemon.tally.reach,
         games_dropped=daemon.games_dropped,
         first_step_s=daemon.first_step_s,
+        played_s=daemon.played_s,
         model_share=daemon.gauges.model_share,
     )
+
+
+def _nothing_recorded(daemon: Daemon, out_dir: Path) -> NothingRecordedError:
+    dropped = f"; {counted(daemon.games_dropped, 'game')} had not ended" if daemon.games_dropped else ""
+    hint = "raise this limit"
+    if daemon.games_dropped:
+        hint += f", or drain_timeout_s ({daemon.config.drain_timeout_s:g} s), in which games in play end"
+    elif daemon.reason.startswith("max_disk_mb"):
+        hint += ", or make room: `tape2048 prune`"
+    return NothingRecordedError(f"nothing was recorded: {daemon.reason}{dropped}", path=out_dir, hint=hint)
 
 
 @contextlib.contextmanager
@@ -255,7 +277,8 @@ def _live_weights(
 
 
 def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
-    """Make ``out_dir`` if it does not exist, and check the free space."""
+    """Make ``out_dir`` if it does not exist; check its place and the free space."""
+    _refuse_recordings(out_dir)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -282,6 +305,20 @@ def _prepare(out_dir: Path, config: RecorderConfig) -> Path:
             hint="free some space, or lower min_free_mb",
         )
     return out_dir
+
+
+def _refuse_recordings(out_dir: Path) -> None:
+    """Refuse an ``out_dir`` that is, or lies inside, a directory to which nothing may be added."""
+    resolved = Path(os.path.realpath(out_dir))
+    for directory in (resolved, *resolved.parents):
+        kind = kind_of_directory(directory)
+        if kind is not None:
+            found = kind if directory == resolved else f"{kind}, in which {resolved} lies"
+            raise OutDirError(
+                f"found {found}; expected a directory for sessions, outside of recordings",
+                path=directory,
+                hint=f"name another --out-dir: {directory.parent}, or a directory beside this one",
+            )
 
 
 def _what_stands_at(path: Path) -> str:

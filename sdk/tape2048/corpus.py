@@ -14,11 +14,11 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
 from tape2048.errors import CorpusError, EmptyCorpusError
+from tape2048.formats.phase import ALL, Phase, make_phase
 from tape2048.formats.rows import run_ordinal, unchecked_numbers
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.session.session import Session
 from tape2048.store.filters import check_some, choose_runs, named_filters
-from tape2048.store.phase import ALL, Phase, make_phase
 from tape2048.store.splits import assign, check_parts, explain_empty
 from tape2048.store.store import check_corpus_load, gather_runs, open_sessions, open_store
 from tape2048.store.view import CappedView, View
@@ -47,6 +47,10 @@ class Corpus(View):
     :meth:`fetch` return fields. :meth:`where` selects runs, :meth:`phase` a part of each game, :meth:`split`
     makes training and validation parts, and :meth:`capped` limits the rows of each run; the results are views
     that share the rows in memory. :meth:`batches` serves shuffled batches, epoch after epoch.
+
+    Sessions recorded with the action and without it open together. Records and the field ``action`` have it
+    where every session of a view's runs has it; the field ``move``, recovered from the boards, is always
+    there. In other views, records of the sessions with the action are copies without it.
 
     Pickling sends paths and the selection, and unpickling opens the sessions again with the same ``load``. So
     each spawned worker of a ``"ram"`` or ``"packed"`` corpus reads a copy of its own, where forked workers
@@ -97,7 +101,7 @@ class Corpus(View):
         Args:
             root: a directory of sessions, one session, or several of either.
             where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
-            load: ``"ram"`` reads the rows into one array. ``"packed"`` maps them, and reads their boards into
+            load: ``"ram"`` reads the rows into memory. ``"packed"`` maps them, and reads their boards into
                 memory at 8 bytes a row, which serve boards, labels and legal masks. ``"mmap"`` leaves the
                 rows in the page cache. ``"auto"`` takes the first of these that fits ``ram_budget``.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
@@ -109,7 +113,6 @@ class Corpus(View):
 
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
-            MixedRowsError: only some sessions have rows with the action.
             FilterError: see :meth:`where`.
             CorpusError: a session is named twice; with ``"packed"``, a board has an exponent above 15.
             FormatError: one of its subclasses, for a damaged session.

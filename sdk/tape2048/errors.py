@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 if TYPE_CHECKING:
     import os
     from pathlib import Path
+    from typing import Self
 
 
 class TapeError(Exception):
@@ -52,6 +53,14 @@ class TapeError(Exception):
         at = "" if self.offset is None else f" (at byte {self.offset})"
         return f"{where}{self.message}{at}"
 
+    def detach(self) -> Self:
+        """Drop the traceback and the causes, and return the error, which is then text alone.
+
+        Their frames hold the bytes and mappings that were being read, for as long as the error is kept.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
 
 class ConfigError(TapeError, exit_code=78):  # EX_CONFIG; the service's RestartPreventExitStatus names it
     """A setting is wrong: its value, its type, or a combination of settings."""
@@ -66,7 +75,7 @@ class FormatError(TapeError, exit_code=10):
 
 
 class NotASessionError(FormatError, exit_code=11):
-    """No session at this path: no directory, or one without ``steps.npy`` or ``metadata.db``."""
+    """No session at this path: a file, or a directory without ``steps.npy`` or ``metadata.db``."""
 
 
 class NpyHeaderError(FormatError, exit_code=12):
@@ -110,7 +119,7 @@ class BookkeepingError(FormatError, exit_code=21):
 
 
 class ReplayError(FormatError, exit_code=22):
-    """A run cannot be replayed from its seed, or the replay differs."""
+    """A game cannot be replayed from its seed or played on, or the replay differs."""
 
 
 class MagicError(FormatError, exit_code=23):
@@ -162,7 +171,7 @@ class NoRunsError(FormatError, exit_code=72):
 
 
 class NotADatasetError(FormatError, exit_code=73):
-    """No data set at this path: no directory, or one without rows or ``metadata.db``."""
+    """No data set at this path: a file, or a directory without rows or ``metadata.db``."""
 
 
 class StorageError(TapeError, exit_code=30):
@@ -170,7 +179,7 @@ class StorageError(TapeError, exit_code=30):
 
 
 class OutDirError(StorageError, exit_code=31):
-    """A directory is missing, is not a directory, or is not writable."""
+    """A directory to write to is missing, is not a directory, or is not writable; or one cannot be listed."""
 
 
 class DiskFullError(StorageError, exit_code=32):
@@ -179,6 +188,10 @@ class DiskFullError(StorageError, exit_code=32):
 
 class NameTakenError(StorageError, exit_code=33):
     """The target of a publishing rename exists already; nothing was replaced."""
+
+
+class MissingPathError(StorageError, exit_code=38):
+    """Nothing stands at a path that was named to be read."""
 
 
 class UpkeepError(TapeError, exit_code=34):
@@ -225,6 +238,10 @@ class UnitsError(RecorderError, exit_code=46):
     """The service's unit files cannot be written, or would replace files that this project did not write."""
 
 
+class NothingRecordedError(RecorderError, exit_code=47):
+    """A recorder met a limit before any game had ended."""
+
+
 class PlayerError(RecorderError, exit_code=80):
     """A user-defined player cannot be used, or breaks its contract."""
 
@@ -262,7 +279,7 @@ class EmptyCorpusError(CorpusError, exit_code=51):
 
 
 class MixedRowsError(CorpusError, exit_code=52):
-    """Sessions have rows (or embeddings) of different types, which cannot share a batch."""
+    """Sessions have embeddings of different towers or widths, which cannot share a batch."""
 
 
 class FilterError(CorpusError, exit_code=53):
@@ -298,7 +315,7 @@ class CheckpointError(TrainingError, exit_code=64):
 
 
 class EvaluationError(TapeError, exit_code=67):
-    """A critic cannot be evaluated as requested: its split has no such part."""
+    """A critic cannot be evaluated as requested: its split has no such part, or games of several players."""
 
 
 class DeviceError(TapeError, exit_code=65):

@@ -85,7 +85,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
     segments = Segments(
         address=begin + starts.astype(np.uint64) * np.uint64(28), rows=counts, run=np.arange(len(counts)),
         end=np.full(len(counts), begin + np.uint64(memory.size)), place=starts,
-        session=np.zeros(len(counts), np.int64),
+        session=np.zeros(len(counts), np.int64), stride=np.full(len(counts), 28),
     )  # fmt: skip
     session = cast("Session", _Memory(memory.view(STEP_DTYPE)))
     return Corpus(Store((session,), runs, segments, (memory,), "ram"))

@@ -34,7 +34,7 @@ def golden() -> dict[str, bytes]:
     second = build.game(2, steps_max=7, engine=None)
     third = build.game(3, with_branches=False, steps_max=5, engine="")
     v1, v2, plain = build.a2t1_bytes(first), build.a2run2_bytes(second), build.a2run2_bytes(third)
-    spec = build.PackSpec([v1, v2, plain], align=64, stats=build.stats_json([first, second, third]))
+    spec = build.PackSpec([v1, v2, plain], align=64, stats=build.stats_block([first, second, third]))
     return {"golden.a2run": v1, "golden.a2run2": v2, "golden.a2pack": build.a2pack_bytes(spec)}
 
 

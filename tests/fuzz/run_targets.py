@@ -199,9 +199,10 @@ def _packs() -> list[bytes]:
         build.a2run2_bytes(GAMES[2]),
         build.a2t1_bytes(GAMES[3]),
     )
+    stats = build.stats_block([GAMES[2], GAMES[3], GAMES[0]])
     specs = [
         build.PackSpec([v1, v2], align=8, stats=build.stats_json(GAMES[:2])),
-        build.PackSpec([plain, empty, v1], align=32, entry_crc=False),
+        build.PackSpec([plain, empty, v1], align=32, entry_crc=False, stats=stats),
         build.PackSpec([v2], align=1, data_crc=False, stats=b"{}"),
         build.PackSpec([], align=1),
     ]

@@ -89,11 +89,6 @@ SILENT = {
         45,
         b"\x10",
     ),
-    "zero bytes": (
-        Mutant(f"{FILE}:check_steps", 'rows["zero"].any(axis=1)', 'rows["zero"].all(axis=1)'),
-        28 + 26,
-        b"\x01",
-    ),
     "elapsed": (
         Mutant(f"{FILE}:parse_runs", "if not math.isfinite(tail[1]):", "if False:"),
         28 + 6 * 32 + 26 + 1 + 8,  # six steps, the first run's head, its engine of one byte, its start

@@ -123,15 +123,15 @@ PLANTED = {
     ),
     "a2run2 engine length": (
         "a2run2",
-        Mutant("tape2048.runs.a2run2:_Cursor.take", "if count > self.left:", "if count > self.left + 1:"),
+        Mutant("tape2048.runs.a2run2:Cursor.take", "if count > self.left:", "if count > self.left + 1:"),
     ),
     "a2run2 over-long varint": (
         "a2run2",
-        Mutant("tape2048.runs.a2run2:_Cursor.varint", "(byte == 0 and place)", "False"),
+        Mutant("tape2048.runs.a2run2:Cursor.varint", "(byte == 0 and place)", "False"),
     ),
     "a2run2 varint too large": (
         "a2run2",
-        Mutant("tape2048.runs.a2run2:_Cursor.varint", "value >> bits or", "value >> bits + 9 or"),
+        Mutant("tape2048.runs.a2run2:Cursor.varint", "value >> bits or", "value >> bits + 9 or"),
     ),
     "a2run2 over-long board": (
         "a2run2",

@@ -205,7 +205,6 @@ LIMITS = {
     "max_steps": (20_000, {}),
     "max_wall_s": (1.0, CALM),
     "max_disk_mb": (4, {}),
-    "max_ram_mb": (1, CALM),
 }
 
 
@@ -226,6 +225,40 @@ def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: s
         assert summary["bytes"] >= value * 1e6
     elif name == "max_wall_s":
         assert summary["elapsed_s"] >= value
+
+
+def test_a_limit_before_the_first_move_is_an_error_with_its_name(recorders: Recorders, root: Path) -> None:
+    recorder = recorders.run(max_ram_mb=1, **CALM)
+    assert recorder.process.returncode == 47
+    assert recorder.error["error"] == "NothingRecordedError"
+    assert recorder.error["message"].startswith(f"{root}: nothing was recorded: max_ram_mb = 1 was reached")
+    assert not sessions(root)
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGUSR2])
+def test_who_stops_it_before_the_first_game_gets_no_error(recorders: Recorders, name: signal.Signals) -> None:
+    recorder = recorders.start(workers=1, **CALM)
+    recorder.wait_for_status(lambda status: status["state"] == "starting")
+    recorder.signal(name)
+    assert recorder.end() == 0
+    assert recorder.summary["games"] == 0
+
+
+def test_the_time_of_play_counts_from_the_first_move(recorders: Recorders, tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "import time\n"
+        "import numpy as np\n"
+        "def make():\n"
+        "    time.sleep(2)\n"
+        "    return lambda boards, legal, exps: np.log2(legal & -legal.astype(np.int8)).astype(np.uint8)\n"
+    )
+    player = f"python:{tmp_path}/late.py:make"
+    recorder = recorders.run(player=player, lanes=16, workers=1, max_wall_s=0.5)
+    assert recorder.process.returncode == 0, recorder.said[-2:]
+    summary = recorder.summary
+    assert summary["games"] > 0
+    assert summary["first_step_s"] > 2
+    assert 0.4 <= summary["played_s"] < summary["elapsed_s"] - 2
 
 
 def test_rotate_s_rotates(recorders: Recorders, root: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -20,8 +22,11 @@ import pytest
 
 from tape2048 import errors
 from tape2048._version import __version__
+from tape2048.settings.fields import settings_of
+from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools import cli
 from tape2048_tools.options.reference import error_tree
+from tape2048_tools.terminal.click_extras import EXISTING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,7 +64,57 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 def test_no_line_of_a_list_of_commands_is_cut_off(tape: Tape) -> None:
     for words, command in commands():
         if isinstance(command, click.Group):
-            assert "..." not in tape(*words, "--help").out.partition("Commands:")[2].partition("Examples:")[0]
+            assert "..." not in tape(*words, "--help").out.partition("Options:")[2].partition("Examples:")[0]
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """The lines below each heading of a help."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if re.fullmatch(r"[A-Z][a-z ]+:", line):
+            found[line[:-1]] = []
+        elif line and found:
+            found[list(found)[-1]].append(line)
+    return found
+
+
+def test_arguments_are_no_options(tape: Tape) -> None:
+    assert all(
+        line.lstrip().startswith("-") or line[:8].isspace()
+        for line in sections(tape("list", "-h").out)["Options"]
+    )
+
+
+def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
+    found = sections(tape("--help").out)
+    groups = ["Record", "Look at recordings", "Look after recordings", "Train and examine", "Other formats"]
+    assert list(found) == ["Options", *groups, "Examples"]
+    listed = [line.split()[0] for group in groups for line in found[group]]
+    assert listed == list(cli.COMMANDS)
+    assert found["Record"][0].index("Play") == found["Look at recordings"][0].index("List")
+    assert max(len(found[group]) for group in groups) <= 7
+
+
+def test_options_of_record_stand_in_groups_and_none_is_lost(tape: Tape) -> None:
+    found = sections(tape("record", "--help").out)
+    assert list(found) == [
+        "Player and model",
+        "Recording",
+        "Limits",
+        "Service and log",
+        "Options",
+        "Examples",
+    ]
+    listed = {
+        title: re.findall(r"^  (--[a-z-]+)", "\n".join(lines), re.MULTILINE) for title, lines in found.items()
+    }
+    assert {"--max-games", "--max-disk-mb", "--min-free-mb"} <= set(listed["Limits"])
+    assert {"--out-dir", "--rotate-steps", "--sample-rate", "--record-action"} <= set(listed["Recording"])
+    assert {"--player", "--model-dir", "--lanes"} <= set(listed["Player and model"])
+    assert {"--log-level", "--metrics-listen"} <= set(listed["Service and log"])
+    assert listed["Options"] == ["--config", "--json"]
+    flags = [setting.flag for setting in settings_of(RecorderConfig).values() if setting.has_text]
+    assert sorted(itertools.chain(*listed.values())) == sorted([*flags, "--config", "--json"])
 
 
 def test_a_setting_that_is_a_choice_is_shown_with_its_values(tape: Tape) -> None:
@@ -175,6 +230,89 @@ def test_every_error_ends_with_its_own_code_and_two_lines(
     assert done.err == "tape2048: error: /a/b: found x, expected y (at byte 7)\nhint: do z\n"
 
 
+#: Each command with a path to read, and a path at which nothing stands.
+MISSING = """
+list nope
+show nope
+validate nope
+prune nope
+merge nope nope --out out
+recover nope
+status nope
+status
+rotate nope
+stop nope
+visualize nope
+export nope --format parquet
+embed nope --tower nope
+critic train --data nope
+critic eval nope nope
+critic score nope nope --out x.npy
+player info nope
+player quantise nope out
+dataset build nope --output ds
+dataset append nope nope
+dataset stats nope
+dataset filter nope --output ds
+dataset verify nope
+pack pack --input nope --output x
+pack validate --packfile nope
+pack stats --packfile nope
+pack inspect --packfile nope --index 0
+pack to-jsonl --packfile nope --output x
+pack extract --packfile nope --indices 0 --output x
+pack append --packfile nope --input nope --output x
+pack merge --packfile nope --output x
+convert nope x
+annotate nope x
+embed . --tower nope
+embed . --tower a:b --checkpoint nope
+""".strip().splitlines()
+
+#: The same of a file of settings, or a player's network: the service stays down.
+MISSING_SETTINGS = """
+record --config nope
+record --player ntuple:weights=nope
+config show --config nope
+doctor --config nope
+prune --config nope
+critic train --config nope
+train-player --config nope
+player eval ntuple:weights=nope
+""".strip().splitlines()
+
+
+def test_every_command_with_a_path_to_read_is_listed() -> None:
+    for words, command in commands():
+        if any(isinstance(parameter.type, type(EXISTING)) for parameter in command.params):
+            assert any(line.startswith(" ".join(words)) for line in MISSING), words
+
+
+def test_a_missing_path_has_one_exit_code_and_is_refused_before_anything_heavy_is_imported(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    # No time is measured: a second process beside it would decide it.
+    code = textwrap.dedent(f"""
+        import sys
+        from tape2048_tools.cli import run
+        for line in {[*MISSING, *MISSING_SETTINGS]!r}:
+            loaded = lambda: [name for name in ("numba", "torch", "pyarrow", "rich") if name in sys.modules]
+            print(line, run(line.split()), loaded(), sep="|")
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    wanted = [f"{line}|{errors.MissingPathError.exit_code}|[]" for line in MISSING]
+    wanted += [f"{line}|{errors.ConfigError.exit_code}|[]" for line in MISSING_SETTINGS]
+    assert done.stdout.splitlines() == wanted
+    assert done.stderr.count("tape2048: error: nope: nothing stands at this path\n") == len(MISSING) - 1
+
+
 def test_an_error_that_is_none_of_ours_is_a_bug_and_keeps_its_traceback(
     tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,14 +326,14 @@ def test_an_error_that_is_none_of_ours_is_a_bug_and_keeps_its_traceback(
 
 def test_an_escape_sequence_in_a_message_does_not_reach_the_terminal(tape: Tape) -> None:
     done = tape("show", "no\x1b[31m\nsuch")
-    assert done.code == errors.NotASessionError.exit_code
+    assert done.code == errors.MissingPathError.exit_code
     assert "no\\x1b[31m\\nsuch" in done.err
     assert "\x1b" not in done.err
 
 
 def test_a_process_ends_with_the_code_of_its_error(process: Process, tmp_path: Path) -> None:
     done = process("list", str(tmp_path / "missing"))
-    assert done.returncode == errors.OutDirError.exit_code
+    assert done.returncode == errors.MissingPathError.exit_code
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert process("list", "--nonsense").returncode == 2
@@ -309,7 +447,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(root: Path, environment:
 
 @pytest.mark.parametrize(
     ("args", "code"),
-    [(["list", "--nonsense"], 2), (["pack", "validate", "--packfile", "bad"], 2), (["list", "nowhere"], 31)],
+    [(["list", "--nonsense"], 2), (["pack", "validate", "--packfile", "bad"], 2), (["list", "nowhere"], 38)],
 )
 def test_an_exit_code_holds_where_standard_error_cannot_be_written(
     tmp_path: Path, environment: dict[str, str], args: list[str], code: int
@@ -394,7 +532,7 @@ def _on_a_terminal(*args: str, env: dict[str, str]) -> str:
     [
         "list", "show", "validate", "prune", "recover", "status", "rotate", "stop", "visualize",
         "dataset stats", "dataset verify", "dataset build --output ds", "export --format jsonl",
-        "player quantise x", "player info", "pack validate --packfile",
+        "player quantise fast", "player info", "pack validate --packfile",
     ],
 )  # fmt: skip
 def test_a_path_that_the_system_does_not_take_is_an_error_and_no_bug(tape: Tape, words: str) -> None:

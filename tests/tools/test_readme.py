@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
 import pytest
 
+from tape2048_recorder.config.loading import ROW_BYTES_MAX, load_config
 from tape2048_tools.cli import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +26,8 @@ CONSOLE_LINES = [
 @pytest.mark.parametrize(
     "line", [line for line in CONSOLE_LINES if line.startswith(("tape2048 ", "a2pack "))]
 )
-def test_console_examples_parse(line: str) -> None:
+def test_console_examples_parse(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tape2048_tools.terminal.click_extras.refuse_missing", lambda *_: None)
     program, *args = shlex.split(line)
     if program == "a2pack":
         args.insert(0, "pack")
@@ -45,6 +48,26 @@ def test_make_targets_exist() -> None:
     named |= set(re.findall(r"`make ([a-z-]+)", README))
     assert named <= targets
     assert {"record", "test"} <= named
+
+
+def test_make_record_plays_as_long_as_it_says_and_leaves_a_gigabyte_at_most() -> None:
+    run = ["make", "--dry-run", "--always-make", "record"]
+    commands = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in commands.replace("\\\n", "").splitlines() if "/tape2048 record " in line)
+    command = cli.get_command(click.Context(cli), "record")
+    assert command is not None
+    args = re.sub(r"\$\(\((.*?)\)\)", lambda sum_: str(eval(sum_[1])), line)  # noqa: S307 - our own sum
+    context = command.make_context("record", shlex.split(args)[2:])
+    given = {name: value for name, value in context.params.items() if value not in (None, False)}
+    config = load_config({name: given[name] for name in given if name != "config_path"}, {}).config
+    buffered = 2 * config.worker_count * config.block_rows  # written after the limit, at most
+    assert config.max_steps is not None
+    assert (config.max_steps + buffered) * ROW_BYTES_MAX < 1e9
+    assert f"records {config.max_wall_s:g} s of play (at most 1 GB)" in README
+    help_line = next(
+        line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("record:")
+    )
+    assert f"SECONDS={config.max_wall_s:g} of play, at most 1 GB" in help_line
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -58,5 +58,6 @@ def tensors(corpus: Corpus, critic: Critic) -> None:
     for batch in CriticLoader(corpus, 100, seed=7, threads=2, label_dtype="float32"):
         assert_type(batch, dict[str, torch.Tensor])
     assert_type(as_torch_dataset(corpus), CriticDataset)
+    assert_type(as_torch_dataset(corpus.capped(9), map_style=False, fields=("weight",)), CriticLoader)
     assert_type(as_torch_dataset(corpus, map_style=False), CriticLoader)
     assert_type(critic(np.zeros(3, np.uint64)), NDArray[np.float32])

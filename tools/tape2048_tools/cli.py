@@ -26,34 +26,48 @@ EXIT_INTERRUPTED = 130
 #: Signals that end a process which does not handle them.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
-#: For each subcommand its module below ``commands``, and its line in the help.
-_LINES = {
-    "record": ("recorder.record", "Play 2048 on every core and record the games."),
-    "list": ("sessions.listing", "List the sessions in a directory."),
-    "show": ("sessions.show", "Show a session: its facts, scores, tiles and labels."),
-    "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
-    "prune": ("sessions.prune", "Remove sessions past the retention limits."),
-    "merge": ("sessions.merge", "Merge many small sessions into one."),
-    "recover": ("recorder.recover", "Publish the unfinished sessions of killed recorders."),
-    "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
-    "player": ("players.player", "Evaluate players; show and quantise their networks."),
-    "train-player": ("players.train", "Train an n-tuple network."),
-    "embed": ("critic.embed", "Compute a tower's embeddings of every row of sessions."),
-    "critic": ("critic.group", "Train, examine and apply critics of positions."),
-    "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
-    "pack": ("runs.pack", "Pack many runs into one read-only file, and read such files."),
-    "visualize": ("sessions.visualize", "Show a run: its facts, any board, or the whole game."),
-    "dataset": ("runs.dataset", "Build data sets of many runs; append to them, filter, check."),
-    "convert": ("runs.convert", "Convert runs from one format to another."),
-    "annotate": ("runs.annotate", "Add a player's values of all four moves to runs."),
-    "status": ("recorder.status", "Show the state of the recorders of a directory."),
-    "rotate": ("recorder.rotate", "Have a recorder publish its open session now."),
-    "stop": ("recorder.stop", "Stop a recorder, and wait until it has ended."),
-    "service": ("recorder.service", "Install the recorder as a systemd service."),
-    "bench-player": ("players.bench", "Measure the speed of a batched player."),
-    "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
+#: By what one wants to do: for each subcommand its module below ``commands``, and its line in the help.
+_GROUPS = {
+    "Record": {
+        "record": ("recorder.record", "Play 2048 on every core and record the games."),
+        "status": ("recorder.status", "Show the state of the recorders of a directory."),
+        "rotate": ("recorder.rotate", "Have a recorder publish its open session now."),
+        "stop": ("recorder.stop", "Stop a recorder, and wait until it has ended."),
+        "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
+        "service": ("recorder.service", "Install the recorder as a systemd service."),
+        "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
+    },
+    "Look at recordings": {
+        "list": ("sessions.listing", "List the sessions in a directory."),
+        "show": ("sessions.show", "Show a session, or sum up a directory: scores, tiles, labels."),
+        "visualize": ("sessions.visualize", "Show a run: its facts, any board, or the whole game."),
+    },
+    "Look after recordings": {
+        "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
+        "prune": ("sessions.prune", "Remove sessions past the retention limits."),
+        "merge": ("sessions.merge", "Merge many small sessions into one."),
+        "recover": ("recorder.recover", "Publish the unfinished sessions of killed recorders."),
+    },
+    "Train and examine": {
+        "critic": ("critic.group", "Train, examine and apply critics of positions."),
+        "embed": ("critic.embed", "Compute a tower's embeddings of every row of sessions."),
+        "player": ("players.player", "Evaluate players; show and quantise their networks."),
+        "train-player": ("players.train", "Train an n-tuple network."),
+        "bench-player": ("players.bench", "Measure the speed of a batched player."),
+    },
+    "Other formats": {
+        "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
+        "convert": ("runs.convert", "Convert runs from one format to another."),
+        "dataset": ("runs.dataset", "Build data sets of many runs; append to them, filter, check."),
+        "pack": ("runs.pack", "Pack many runs into one read-only file, and read such files."),
+        "annotate": ("runs.annotate", "Add a player's values of all four moves to runs."),
+    },
 }
-COMMANDS = {name: (f"tape2048_tools.commands.{module}", line) for name, (module, line) in _LINES.items()}
+COMMANDS = {
+    name: (f"tape2048_tools.commands.{module}", line)
+    for group in _GROUPS.values()
+    for name, (module, line) in group.items()
+}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
@@ -67,6 +81,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.group(
     cls=LazyGroup,
     lazy=COMMANDS,
+    headings={title: list(group) for title, group in _GROUPS.items()},
     context_settings=ROOT_SETTINGS,
     examples=[
         "tape2048 record --max-wall-s 1min",

@@ -24,6 +24,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "the player that chooses the moves, with parameters if any: `ntuple:look_below=4`",
             why="strong at over half a million moves a second a core; its network is included",
             form="a player's name, without spaces",
+            group="Player and model",
         ),
     ] = "ntuple"
     player_args: Annotated[
@@ -86,6 +87,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             "the directory that receives the sessions",
             why="in the working directory; `.gitignore` lists it",
+            group="Recording",
             form="a path (~ is not expanded)",
         ),
     ] = "selfplay"
@@ -130,14 +132,24 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     ] = None
     max_games: Annotated[
         Count | None,
-        about("end after this many recorded games", why="a recorder runs until it is stopped", none="off"),
+        about(
+            "end after this many recorded games",
+            why="a recorder runs until it is stopped",
+            none="off",
+            group="Limits",
+        ),
     ] = None
     max_steps: Annotated[
         Count | None, about("end after this many recorded rows", why="as `max_games`", none="off")
     ] = None
-    max_wall_s: Annotated[Positive | None, about("end after this long", why="as `max_games`", none="off")] = (
-        None
-    )
+    max_wall_s: Annotated[
+        Positive | None,
+        about(
+            "end this long after the first move",
+            why="as `max_games`; compiling takes half a minute, once",
+            none="off",
+        ),
+    ] = None
     max_ram_mb: Annotated[
         Count | None,
         about(
@@ -166,6 +178,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             "keep the rows whose `step_idx` is a multiple of this",
             why="a reader can drop rows later, but cannot restore them",
+            group="Recording",
         ),
     ] = 1
     record_action: Annotated[
@@ -193,6 +206,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[float, msgspec.Meta(ge=0)],
         about(
             "the longest that games in play may continue after SIGTERM",
+            group="Service and log",
             why="longer than a game of most players, shorter than systemd's 90 s",
         ),
     ] = 60.0

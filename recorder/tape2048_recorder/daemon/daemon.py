@@ -29,12 +29,13 @@ from tape2048.errors import (
 )
 from tape2048.formats.session import RUN_DTYPE
 from tape2048_recorder.daemon.gauges import Gauges, limit_met
-from tape2048_recorder.daemon.playing import Playing, error_of
+from tape2048_recorder.daemon.playing import Playing, compiling_text, error_of
 from tape2048_recorder.daemon.rotations import Rotations
 from tape2048_recorder.daemon.supervisor import Watch
 from tape2048_recorder.ipc.protocol import (
     Ask,
     Bye,
+    Compiles,
     Confirmed,
     Crashed,
     FromWorker,
@@ -98,6 +99,7 @@ class Daemon:
         self._paused: str | None = None
         self._flowing_since: float | None = None  # during a pause: since when no worker has waited
         self._fatal: TapeError | None = None
+        self._compiling: str | None = None  # for people; while no worker is ready
         self._next_status = 0.0
         self._next_limits = 0.0
         self.reason = ""
@@ -115,6 +117,8 @@ class Daemon:
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
+        self.played_s = 0.0  # from the first move to the last
+        self._steps = 0
 
     def run(self) -> None:
         """Record until a limit, a signal or an error ends it, and publish what was recorded.
@@ -197,6 +201,10 @@ class Daemon:
 
     def _on_message(self, worker: Worker, message: FromWorker) -> None:
         match message:
+            case Compiles(cache=cache):
+                if self._compiling is None:  # one worker compiles, the others wait for it
+                    self._compiling = compiling_text(self.config.player, cache)
+                    self.reporter.event("info", self._compiling)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):
@@ -324,8 +332,10 @@ class Daemon:
         self._give_up(self.playing.tick(self.recording, now, silence_s=silence_s, look=look))
         self._rotations.tick(now)
         self._resume_if_flowing(now)
-        if self.first_step_s is None and self.supervisor.shared.slots["steps"].any():
-            self.first_step_s = now - self.begun
+        if (steps := int(self.supervisor.shared.slots["steps"].sum())) != self._steps:
+            self._steps = steps
+            self.first_step_s = now - self.begun if self.first_step_s is None else self.first_step_s
+            self.played_s = now - self.begun - self.first_step_s
         if self._phase == "recording":
             if self.reload is not None and self.reload.due(now):
                 self._reconfigure(self.reload)
@@ -377,7 +387,7 @@ class Daemon:
         met = limit_met(
             self.config,
             rows=self.tally.rows,
-            elapsed_s=now - self.begun,
+            elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
             disk_bytes=self.recording.size_bytes(now),
             pids=[os.getpid(), *self.supervisor.pids],
         )
@@ -465,16 +475,23 @@ class Daemon:
             self.gauges.resumed()
             self.reporter.event("info", "recording again")
 
+    @property
+    def stopped_by_signal(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._stop_signal is not None or self._hurried
+
     def status(self) -> Status:
         """Return the present status."""
         state: State = self._phase
+        why = self._paused or self.reason or None
         if self._phase == "recording" and not any(worker.ready for worker in self.supervisor.workers):
             state = "starting"
+            why = why or self._compiling
         return self.gauges.status(
             self.config,
             state="paused" if self._paused is not None else state,
             ending=self._phase != "recording",
-            why=self._paused or (self.reason or None),
+            why=why,
             sessions=len(self.sessions),
             games_dropped=self.games_dropped,
             rotation=self._rotations.state,

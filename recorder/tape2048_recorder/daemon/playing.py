@@ -30,6 +30,14 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     return WorkerStartError(f"a worker could not start: {message.error}") if first else None
 
 
+def compiling_text(player: str, cache: str | None) -> str:
+    """Say what is compiled, how long it usually takes, and how often; ``cache`` keeps the machine code."""
+    often = f"the first time only (kept in {cache})"
+    if cache is None:
+        often = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+    return f"compiling the game loop with {player}: half a minute or so, {often}"
+
+
 class Playing:
     """The player and weights at work, for daemon and sessions.
 

@@ -315,6 +315,11 @@ class Buffer(BlockBuffer):
         self._seeds = np.concatenate([self._seeds[begun], seeds])
         self._game[_NEXT] = 0
 
+    def boards_and_moves(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        """Return the boards of the only game so far, ``u64[n + 1]``, and its recorded moves, ``u8[n]``."""
+        rows = int(self._game[_ROWS])
+        return np.append(self._boards[:rows], self._game[_BOARD]), self._actions[:rows].copy()
+
     def forget_waiting(self) -> None:
         """Drop the games that have not begun."""
         end = int(self._game[_NEXT]) + self.in_play

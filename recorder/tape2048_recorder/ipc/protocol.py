@@ -4,6 +4,7 @@ A worker waits for its ranges, and plays on once a block is written. It receives
 the games that it requested in the same send (in either order), before it sends its next message::
 
     worker                                   daemon
+    Compiles(cache)           ->             (nothing; where machine code is not in the cache)
     Ready(player_sha256)      ->
     Ask(want)                 ->             Games(first_id, count, seed) | NoMoreGames
     Reserve(rows)             ->             Range(session, path, first_row) | NoRoom
@@ -43,6 +44,12 @@ LOADERS_MAX = 3
 
 
 # From the worker.
+
+
+class Compiles(msgspec.Struct, tag=True):
+    """The player has to be compiled. ``cache`` is the directory that keeps the machine code, if any."""
+
+    cache: str | None
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -179,7 +186,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 FromWorker: TypeAlias = (
-    Ready
+    Compiles
+    | Ready
     | Ask
     | Reserve
     | Written

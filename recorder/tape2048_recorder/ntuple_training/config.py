@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048.ntuple.layout import TILES, Layout
-from tape2048.ntuple.network import DOWNGRADE
+from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout
 from tape2048.settings.fields import Count, NonNegative, Positive, Settings, Share, about, load_settings
 
 if TYPE_CHECKING:

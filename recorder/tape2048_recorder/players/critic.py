@@ -11,6 +11,11 @@ from, so this is one step of policy iteration (Sutton and Barto, 2nd ed., sectio
 were exact, no player that looks one move ahead and then hands over to that player would do better. With fewer
 empty cells than ``look_below``, :math:`P` is replaced by the value of the best answer: two spawns ahead.
 
+Games of the player that a critic learned from have few of the boards that bad moves lead to, and
+probabilities of boards that no game visited mean nothing. So moves are chosen among those whose reward and
+value, by the n-tuple network ``weights``, are within ``margin`` points of score of the best one (0: all of
+them).
+
 On a board that has the tile, the critic's next higher tile is the goal; after the last one all moves are
 alike.
 """
@@ -26,13 +31,16 @@ import numpy.typing as npt
 from numba.extending import register_jitable
 
 from tape2048.errors import ConfigError
-from tape2048.game.rules import count_empty, empty_mask, max_exponent, slide_rows, transpose
+from tape2048.game.rules import count_empty, empty_mask, max_exponent, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.images import stage_of
-from tape2048.ntuple.lookup import SYMMETRIES, indices_of
+from tape2048.ntuple.lookup import SYMMETRIES, highest_at_least, indices_of
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
+from tape2048_recorder.players import ntuple
+from tape2048_recorder.players.ntuple import NTuple, after_move, afterstates, downgraded, worth_a_look
+from tape2048_recorder.players.registry import OF_NETWORK
 
 U64 = np.uint64
 F32 = np.float32
@@ -44,7 +52,7 @@ _NOTHING = F32(-1)
 class CriticPlayer(NamedTuple):
     """A critic's weights, and the tiles from the goal on. ``identity`` is the SHA-256 of both."""
 
-    weights: npt.NDArray[np.int16]  # `i16[entries, T']`, of these tiles alone
+    columns: npt.NDArray[np.int16]  # `i16[entries, T']`, of these tiles alone
     exponents: npt.NDArray[np.uint64]  # `u64[T']`
     step: np.float32
     masks: tuple[np.uint64, ...]
@@ -52,11 +60,12 @@ class CriticPlayer(NamedTuple):
     stage_reaches: tuple[np.uint64, ...]
     stage_size: np.uint64
     look_below: np.uint64
+    guide: NTuple
     cache_places: npt.NDArray[np.uint64]
     identity: npt.NDArray[np.uint8]
 
 
-def make(*, critic: str, tile: int, look_below: int) -> CriticPlayer:
+def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float) -> CriticPlayer:
     """Return the player.
 
     Raises:
@@ -73,11 +82,14 @@ def make(*, critic: str, tile: int, look_below: int) -> CriticPlayer:
         )
     first = found.thresholds.index(tile)
     exponents = np.array([goal.bit_length() - 1 for goal in found.thresholds[first:]], U64)
-    weights = np.ascontiguousarray(found.weights[:, first : len(found.thresholds)])
+    columns = np.ascontiguousarray(found.weights[:, first : len(found.thresholds)])
+    # A margin of 0 takes all moves here as there.
+    guide = ntuple.make(weights=weights, downgrade=OF_NETWORK, look_margin=margin)
     digest = hashlib.sha256(f"critic:1:{tile}:{look_below}:{found.step}:{found.layout}\n".encode())
-    digest.update(weights.tobytes())
+    digest.update(columns.tobytes())
+    digest.update(guide.identity.tobytes() if margin else b"")
     return CriticPlayer(
-        weights,
+        columns,
         exponents,
         F32(found.step),
         found.layout.masks,
@@ -85,28 +97,15 @@ def make(*, critic: str, tile: int, look_below: int) -> CriticPlayer:
         found.tables.stage_reaches,
         U64(found.layout.stage_size),
         U64(look_below),
+        guide,
         np.empty(SYMMETRIES * len(found.layout.tuples), U64),
         np.frombuffer(digest.digest(), np.uint8),
     )
 
 
 @register_jitable
-def _afterstate(board: Any, columns: Any, m: Any) -> Any:
-    """Return the board after move ``m``, itself if that is illegal; ``columns`` is its transpose."""
-    if m < 2:
-        return transpose(slide_rows(columns, U64(m & 1)))
-    return slide_rows(board, U64(m & 1))
-
-
-@register_jitable
 def _is_over(board: Any) -> Any:
-    columns = transpose(board)
-    return (
-        slide_rows(columns, U64(0)) == columns
-        and slide_rows(columns, U64(1)) == columns
-        and slide_rows(board, U64(0)) == board
-        and slide_rows(board, U64(1)) == board
-    )
+    return afterstates(board)[4] == U64(0)
 
 
 @kernel
@@ -121,13 +120,16 @@ def _probability(player: Any, board: Any, goal: Any) -> Any:
     indices_of(player.masks, player.offsets, base, board, places)
     total = 0
     for k in range(places.shape[0]):
-        total += player.weights[places[k], goal]
+        total += player.columns[places[k], goal]
     return F32(1) / (F32(1) + math.exp(-player.step * F32(total)))
 
 
 @kernel
 def _expected(player: Any, after: Any, goal: Any) -> Any:
-    """Return the expectation of the probability over the next spawns."""
+    """Return the expectation of the probability over the next spawns.
+
+    A board has the probability of its transpose, so afterstates of up and down stay columns.
+    """
     spawns = empty_mask(after)
     count = F32(popcount(spawns))
     total = F32(0)
@@ -144,12 +146,12 @@ def _best_answer(player: Any, board: Any, goal: Any) -> Any:
     """Return the value of a board's best move; 0 without moves, 1 with the goal."""
     if max_exponent(board) >= player.exponents[goal]:
         return F32(1)
-    columns = transpose(board)
-    best = F32(0)
-    for m in range(4):
-        after = _afterstate(board, columns, m)
-        if after != board:
-            best = max(best, _expected(player, after, goal))
+    options = afterstates(board)
+    moves, best = options[4], F32(0)
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        best = max(best, _expected(player, after_move(bit, options), goal))
     return best
 
 
@@ -172,22 +174,26 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     reached = max_exponent(board)
     while goal + 1 < player.exponents.shape[0] and reached >= player.exponents[goal]:
         goal += 1
-    columns = transpose(board)
+    seen = board
+    if player.guide.downgrade_exponent and highest_at_least(board, player.guide.downgrade_exponent):
+        seen = downgraded(board)
+    moves = worth_a_look(player.guide, afterstates(seen))
+    options = afterstates(board)
     twice = count_empty(board) < player.look_below
     best, equal = _NOTHING, U64(0)
-    for m in range(4):
-        after = _afterstate(board, columns, m)
-        if after == board:
-            continue
+    while moves != U64(0):
+        bit = moves & (~moves + U64(1))
+        moves ^= bit
+        after = after_move(bit, options)
         value = _expected_twice(player, after, goal) if twice else _expected(player, after, goal)
         if value > best:
-            best, equal = value, U64(1) << U64(m)
+            best, equal = value, bit
         elif value == best:
-            equal |= U64(1) << U64(m)
+            equal |= bit
     if equal == U64(0):
         return NO_MOVE, board, state
     if equal & (equal - U64(1)):
         pick, state = rng.bounded(state, gamma, popcount(equal))
         equal = select_bit(equal, pick)
-    move = popcount(equal - U64(1))
-    return move, _afterstate(board, columns, move), state
+    after = after_move(equal, options)
+    return popcount(equal - U64(1)), transpose(after) if equal < U64(4) else after, state

@@ -6,12 +6,13 @@ import math
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048.base.intervals import Z95, Share, wilson
 from tape2048.base.resources import ram_available
 from tape2048.errors import ConfigError
 from tape2048.session.labels import REACH_TILES
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-#: Two-sided 95% of the normal distribution.
-_Z = 1.959964
-
 #: Games of one call of the compiled loop: few enough for a moving progress bar.
 _CHUNK_GAMES = 8
 
@@ -34,14 +32,6 @@ _CHUNK_GAMES = 8
 _GAME_BYTES = 64
 
 _TICK_S = 0.2
-
-
-class Share(NamedTuple):
-    """A share of games with its 95% interval, all in 0..1."""
-
-    share: float
-    low: float
-    high: float
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -55,17 +45,6 @@ class Evaluation(msgspec.Struct, frozen=True):
     reach: dict[int, Share]  # for each tile, the share of games that reached it
     moves_per_cpu_s: float
     moves_per_s: float  # of all threads together
-
-
-def wilson(count: int, of: int) -> Share:
-    """Return a share and its 95% score interval (Wilson, JASA 1927)."""
-    if of == 0:
-        return Share(math.nan, 0.0, 1.0)
-    p = count / of
-    centre = p + _Z * _Z / (2 * of)
-    half = _Z * math.sqrt(p * (1 - p) / of + _Z * _Z / (4 * of * of))
-    scale = 1 + _Z * _Z / of
-    return Share(p, max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
 
 
 def evaluate(
@@ -98,7 +77,7 @@ def evaluate(
         games=games,
         moves=moves,
         mean_score=float(scores.mean()),
-        mean_score_error=_Z * deviation / math.sqrt(games),
+        mean_score_error=Z95 * deviation / math.sqrt(games),
         score_max=int(scores.max()),
         reach={tile: wilson(int((highest >= tile).sum()), games) for tile in REACH_TILES},
         moves_per_cpu_s=moves / max(cpu_s, 1e-9),

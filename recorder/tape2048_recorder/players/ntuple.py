@@ -201,7 +201,7 @@ def _value(player: Any, after: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _afterstates(board: Any) -> Any:
+def afterstates(board: Any) -> Any:
     """Return the four afterstates (up and down as columns), the legal mask, and the merge scores.
 
     A board's value is that of its transpose, so only the chosen move is transposed back.
@@ -219,8 +219,9 @@ def _afterstates(board: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
-    """Select the afterstate of a move's bit, without a branch."""
+def after_move(bit: Any, options: Any) -> Any:
+    """Select the afterstate of a move's bit, without a branch; ``options`` are from :func:`afterstates`."""
+    up, down, left, right = options[0], options[1], options[2], options[3]
     vertical = up if bit == U64(1) else down
     horizontal = left if bit == U64(4) else right
     return vertical if bit < U64(4) else horizontal
@@ -228,16 +229,15 @@ def _of_move(bit: Any, up: Any, down: Any, left: Any, right: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _value_now(player: Any, bit: Any, options: Any) -> Any:
-    """Return reward plus value of a legal move; ``options`` are from :func:`_afterstates`."""
-    up, down, left, right, _, column_score, row_score = options
-    score = column_score if bit < U64(4) else row_score
-    return score + _value(player, _of_move(bit, up, down, left, right))
+    """Return reward plus value of a legal move; ``options`` are from :func:`afterstates`."""
+    score = options[5] if bit < U64(4) else options[6]
+    return score + _value(player, after_move(bit, options))
 
 
 @register_jitable(forceinline=True)
 def _best_answer(player: Any, board: Any) -> Any:
     """Return the best of reward plus value over the moves of a board; 0 without moves."""
-    options = _afterstates(board)
+    options = afterstates(board)
     best = _NOTHING
     moves = options[4]
     # Legal moves only, and no branch on a value: it would wait for its look-ups, and delay the next move's.
@@ -267,7 +267,7 @@ def _expected_answer(player: Any, after: Any) -> Any:
 
 
 @kernel
-def _worth_a_look(player: Any, options: Any) -> Any:
+def worth_a_look(player: Any, options: Any) -> Any:
     """Return the mask of the legal moves within ``look_margin``."""
     moves = options[4]
     if player.look_margin == F32(0):
@@ -293,18 +293,17 @@ def _worth_a_look(player: Any, options: Any) -> Any:
 @register_jitable(forceinline=True)
 def _value_ahead(player: Any, bit: Any, options: Any) -> Any:
     """As :func:`_value_now`, with the look-ahead's value of the afterstate."""
-    up, down, left, right, _, column_score, row_score = options
-    score = column_score if bit < U64(4) else row_score
-    return score + _expected_answer(player, _of_move(bit, up, down, left, right))
+    score = options[5] if bit < U64(4) else options[6]
+    return score + _expected_answer(player, after_move(bit, options))
 
 
 @kernel
 def _best_answer_ahead(player: Any, board: Any) -> Any:
     """As :func:`_best_answer`, with the look-ahead's values."""
-    options = _afterstates(board)
+    options = afterstates(board)
     if options[4] == U64(0):
         return F32(0)
-    moves = _worth_a_look(player, options)
+    moves = worth_a_look(player, options)
     best = _NOTHING
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
@@ -334,7 +333,7 @@ def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
         return _value_now(player, bit, options)
     if spawns == 1:
         return _value_ahead(player, bit, options)
-    after = _of_move(bit, options[0], options[1], options[2], options[3])
+    after = after_move(bit, options)
     return (options[5] if bit < U64(4) else options[6]) + _expected_twice(player, after)
 
 
@@ -403,7 +402,7 @@ def _best_move_now(player: Any, options: Any) -> Any:
 
 @kernel
 def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
-    moves = options[4] if empty == U64(0) else _worth_a_look(player, options)
+    moves = options[4] if empty == U64(0) else worth_a_look(player, options)
     if moves & (moves - U64(1)) == U64(0):
         return moves, False
     return _best_of(player, options, moves, spawns)
@@ -419,7 +418,7 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
             pick, state = rng.bounded(state, gamma, popcount(moves))
             return select_bit(moves, pick), state
     if spawns > 0 and empty > U64(0) and player.temperature == 0.0:
-        moves = _worth_a_look(player, options)
+        moves = worth_a_look(player, options)
     best = _NOTHING
     equal = U64(0)
     while moves != U64(0):
@@ -445,7 +444,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     seen = board
     if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
         seen = downgraded(board)
-    options = _afterstates(seen)
+    options = afterstates(seen)
     if options[4] == U64(0):
         return NO_MOVE, board, state
     empty = count_empty(board)
@@ -460,8 +459,8 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     if draws:
         bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
     if seen != board:
-        options = _afterstates(board)
-    after = _of_move(bit, options[0], options[1], options[2], options[3])
+        options = afterstates(board)
+    after = after_move(bit, options)
     if bit < U64(4):
         after = transpose(after)
     return popcount(bit - U64(1)), after, state
@@ -470,7 +469,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
 @kernel
 def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
-        options = _afterstates(boards[i])
+        options = afterstates(boards[i])
         spawns = _spawns_ahead(player, count_empty(boards[i]), player.mix_looks[0])
         for m in range(4):
             bit = U64(1) << U64(m)

@@ -88,8 +88,9 @@ def check_ntuple(args: Mapping[str, Any]) -> None:
 
 
 def check_critic(args: Mapping[str, Any]) -> None:
-    """Raise CriticError unless the critic's file exists."""
+    """Raise CriticError unless the critic's file exists, ConfigError unless the network's does."""
     critic_path(args["critic"])
+    network_path(args["weights"])
 
 
 def parse_mix(text: str) -> tuple[list[int], list[int]]:
@@ -175,6 +176,10 @@ REGISTRY: dict[str, PlayerKind] = {
                 "tile": Parameter(32768, 4, TILES[-1], "the tile to reach, one that the critic predicts"),
                 "look_below": Parameter(
                     0, 0, 16, "look a second spawn ahead where fewer cells than this are empty; 16: always"
+                ),
+                "weights": Parameter("default", 0, 0, "the n-tuple network of `margin`"),
+                "margin": Parameter(
+                    400.0, 0, 1e6, "points of score; moves this close to the network's best one; 0: all"
                 ),
             },
             check=check_critic,

@@ -117,7 +117,9 @@ def read_journal(path: Path, row_bytes: int) -> list[Block]:
     magic, found_row_bytes = _HEADER.unpack_from(data)
     if magic != _MAGIC or found_row_bytes != row_bytes:
         raise FormatError(
-            f"found magic {magic!r} and rows of {found_row_bytes} bytes; expected {_MAGIC!r} and {row_bytes}",
+            f"not a journal: the magic {_MAGIC!r} is missing"
+            if magic != _MAGIC
+            else f"found rows of {found_row_bytes} bytes, expected {row_bytes}",
             path=path,
             offset=0,
         )

@@ -157,7 +157,15 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The result of a recorder's life. ``sessions`` are the paths of those that it published."""
+    """The result of a recorder's life.
+
+    Attributes:
+        sessions: the paths of those that it published, with their ``bytes``.
+        recovered: the paths of those that a killed recorder had left.
+        elapsed_s: from its start to its end.
+        first_step_s: from its start to the first move; None without one.
+        played_s: from the first move to the last, to a twentieth of a second.
+    """
 
     reason: str
     out_dir: str
@@ -174,6 +182,7 @@ class Summary(msgspec.Struct, frozen=True):
     reach: dict[int, float]
     games_dropped: int
     first_step_s: float | None
+    played_s: float = 0.0
     model_share: float | None = None
 
 

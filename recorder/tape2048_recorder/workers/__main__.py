@@ -16,7 +16,7 @@ import msgspec
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
 from tape2048_recorder.ipc.process import die_first, set_up
-from tape2048_recorder.ipc.protocol import Channel, Crashed, Ready, WorkerSpec
+from tape2048_recorder.ipc.protocol import Channel, Compiles, Crashed, Ready, WorkerSpec
 from tape2048_recorder.ipc.shared import Shared
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.workers.loop import Worker
@@ -31,6 +31,20 @@ def _worker_class(player: str) -> type[Worker]:
     return BatchWorker
 
 
+def _prepared(spec: WorkerSpec, channel: Channel, shared: Shared) -> Worker:
+    """Return the worker, compiled and loaded; report to the daemon if it has to be compiled."""
+    from tape2048.jit.compiler import announced, cache_dir
+
+    def announce() -> None:
+        cache = cache_dir()
+        channel.send(Compiles(None if cache is None else str(cache)))
+
+    with announced(announce):
+        worker = _worker_class(spec.player)(spec, channel, shared)
+        worker.warm_up()
+    return worker
+
+
 def main(argument: str) -> int:
     """Run a worker from the JSON of its :class:`WorkerSpec`."""
     begin = time.monotonic()
@@ -41,8 +55,7 @@ def main(argument: str) -> int:
     shared = Shared(spec.shared_fd, spec.workers)
     starting = True
     try:
-        worker = _worker_class(spec.player)(spec, channel, shared)
-        worker.warm_up()
+        worker = _prepared(spec, channel, shared)
         channel.send(Ready(worker.player_sha256, time.monotonic() - begin, worker.generation))
         starting = False
         worker.run()

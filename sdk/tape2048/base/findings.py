@@ -48,6 +48,7 @@ class Report(msgspec.Struct, frozen=True):
         checksums: number of checksums that were recomputed; 0: the (foreign) directory has none, and changed
             bytes show only where they break a rule.
         findings: all defects, in the order of their discovery.
+        notes: facts that are no defects, such as rows that readers leave out.
 
     Example:
         >>> from tape2048 import sessions, validate_session
@@ -61,6 +62,7 @@ class Report(msgspec.Struct, frozen=True):
     runs: int
     checksums: int
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -114,7 +114,7 @@ class Batches:
             - ``row``: number of the row in the corpus, ``i64[B]``;
             - ``run``: ordinal of the run in ``corpus.runs``, ``u32[B]``;
             - ``step``: ``step_idx``, ``u32[B]``;
-            - ``action``: the recorded move, ``u8[B]``, if sessions have it;
+            - ``action``: the recorded move, ``u8[B]``, if all sessions of the rows have it;
             - ``legal``: mask of legal moves, ``u8[B]``;
             - ``move``: the move recovered from this board and the next, ``u8[B]`` (``tape2048.game.moves``);
               ``UNKNOWN`` if the next board was not recorded (a game's last row, sampled rows);

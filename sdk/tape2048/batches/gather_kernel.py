@@ -27,6 +27,7 @@ from tape2048.batches.lookup import (
     prefetch_row,
     prefetch_rows,
     run_of,
+    stride_of,
 )
 from tape2048.batches.plan import Order, Outputs, Tables
 from tape2048.batches.shuffle import fill_permuted
@@ -128,7 +129,7 @@ def _turned_mask(mask: Any, k: Any) -> Any:
 
 @register_jitable
 def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
-    """Copy rows, eight bytes at a time; the last eight overlap the previous ones."""
+    """Copy rows without what follows their ``row_bytes``, eight bytes at a time; the last eight overlap."""
     for k in range(count):
         source = word(chunk.row, k)
         at = U64(0)
@@ -205,15 +206,16 @@ def _following(base: Any, tables: Any) -> Any:
     It is the next row in the view, or else in memory: a view may end in the middle of a run.
     """
     segment = find(base, tables.entries, tables.starts, tables.shift)
-    address = word(tables.address, segment) + base * tables.row_bytes
+    stride = stride_of(tables, segment)
+    address = word(tables.address, segment) + base * stride
     step = load32(address + _STEP) + U64(1)
     if base + U64(1) < tables.rows:
         after = find(base + U64(1), tables.entries, tables.starts, tables.shift)
-        there = word(tables.address, after) + (base + U64(1)) * tables.row_bytes
+        there = word(tables.address, after) + (base + U64(1)) * stride_of(tables, after)
         same = run_of(tables, after) == run_of(tables, segment)
         if same and load32(there + _STEP) == step:
             return address, there
-    there = address + tables.row_bytes
+    there = address + stride
     inside = there < word(tables.end, segment)
     if inside and load64(there) == load64(address) and load32(there + _STEP) == step:
         return address, there

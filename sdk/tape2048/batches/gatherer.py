@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.base.resources import ram_available
+from tape2048.base.text import counted
 from tape2048.batches import gather_kernel
 from tape2048.batches.plan import NO_CAP, NO_POOL, Order, Outputs, Plan, address_of
 from tape2048.errors import CorpusError, MixedRowsError
-from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.io.reading import populate
 from tape2048.session.embeddings import EMBEDDINGS_NPY, open_embeddings
 from tape2048.session.labels import exponents_of
@@ -34,6 +34,9 @@ _LISTED = Order._fields.index("listed")
 _RECORD_WORDS = np.array(Outputs(), np.uint64)
 _RECORDS = Outputs._fields.index("records")
 
+# Sessions that an error names.
+_NAMED = 5
+
 #: Fields that need whole rows, not packed boards.
 _OF_ROWS = frozenset({"step", "action", "move"})
 
@@ -53,7 +56,7 @@ class Gatherer:
         embedding_width: D; 0 without embeddings.
 
     Raises:
-        CorpusError: ``fields`` has the action, and the rows have none.
+        CorpusError: ``fields`` has the action, and the rows of a session have none.
         EmbeddingsError: a session has no embeddings, or embeddings of other rows.
         MixedRowsError: the embeddings are of several models or widths.
     """
@@ -61,11 +64,13 @@ class Gatherer:
     def __init__(
         self, view: View, fields: tuple[str, ...], thresholds: NDArray[np.int64], cap: Cap = NO_CAP
     ) -> None:
-        if "action" in fields and view.dtype != ACTION_STEP_DTYPE:
+        if "action" in fields and (without := view.without_action()):
+            names = ", ".join(session.name for session in without[:_NAMED])
+            more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
             raise CorpusError(
-                "these rows have no action",
-                path=view.sessions[0].path,
-                hint='record with record_action = true; the field "move" recovers moves from the boards',
+                f"no action in the rows of {counted(len(without), 'session')}: {names}{more}",
+                path=without[0].path,
+                hint='leave them out, or take the field "move", which recovers moves from the boards',
             )
         # Not the view, which may hold this gatherer: only the garbage collector frees a cycle.
         self._store = view.store

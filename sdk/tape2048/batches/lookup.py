@@ -69,6 +69,12 @@ def run_of(tables: Any, segment: Any) -> Any:
 
 
 @register_jitable
+def stride_of(tables: Any, segment: Any) -> Any:
+    """Return the bytes from a segment's row to the next one."""
+    return word(tables.strides, segment) if tables.strides else tables.row_bytes
+
+
+@register_jitable
 def _draw(number: Any, tables: Any, cap_key: Any) -> Any:
     """Return the row of a capped number in this epoch; see ``tape2048.Capped``."""
     run = find(number, tables.cap_entries, tables.cap_starts, tables.cap_shift)
@@ -142,13 +148,18 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
 def _locate(chunk: Any, count: Any, where: Any, out: Any) -> None:
     """Compute addresses from numbers in the map.
 
-    ``where``: address of number 0 if all are adjacent, else 0; a table of that address for each segment; and
-    the bytes of an element.
+    ``where``: address of number 0 if all are adjacent, else 0; a table of that address for each segment; a
+    table of the bytes of an element in each segment, or 0; and these bytes without that table.
     """
-    line, origins, size = where
+    line, origins, sizes, size = where
     if line:
         for k in range(count):
             keep(out, k, line + word(chunk.base, k) * size)
+        return
+    if sizes:
+        for k in range(count):
+            segment = word(chunk.segment, k)
+            keep(out, k, word(origins, segment) + word(chunk.base, k) * word(sizes, segment))
         return
     for k in range(count):
         keep(out, k, word(origins, word(chunk.segment, k)) + word(chunk.base, k) * size)
@@ -208,9 +219,9 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
     if wants.labels:
         _label(chunk, count, tables)
     if wants.rows and not tables.pool:
-        _locate(chunk, count, (tables.line, tables.address, tables.row_bytes), chunk.row)
+        _locate(chunk, count, (tables.line, tables.address, tables.strides, tables.row_bytes), chunk.row)
     if wants.boards:
-        _locate(chunk, count, (tables.board_line, tables.board, _BOARD_BYTES), chunk.board)
+        _locate(chunk, count, (tables.board_line, tables.board, U64(0), _BOARD_BYTES), chunk.board)
     return count
 
 

@@ -54,16 +54,17 @@ NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
 
 class Tables(
-    namedtuple(  # noqa: PYI024 - thirty-one entries of one type, u64
+    namedtuple(  # noqa: PYI024 - thirty-two entries of one type, u64
         "Tables",
-        "limit entries starts shift line address packed board_line board run end rows row_bytes run_starts "
-        "words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts pool_shift "
-        "pool_rows labels exponents thresholds threshold_count patterns weights",
+        "limit entries starts shift line address strides packed board_line board run end rows row_bytes "
+        "run_starts words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts "
+        "pool_shift pool_rows labels exponents thresholds threshold_count patterns weights",
     )
 ):
     """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
 
-    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``packed`` is 1 with packed
+    ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``row_bytes`` is the size of a
+    view's row, and the distance of two rows unless there are ``strides``. ``packed`` is 1 with packed
     boards, whose addresses are in ``board`` or follow from ``board_line``. ``labels`` is the label guide (see
     :func:`make_label_guide`). ``exponents`` has the exponent of the highest tile of each segment, not of each
     run, so most batches need no run. ``patterns`` has a row's labels for each exponent, as the bytes of a
@@ -162,6 +163,7 @@ class Plan:
             shift=rows.guide.shift,
             line=rows.line,
             address=address_of(rows.address),
+            strides=address_of(rows.strides),
             packed=int(packed),
             board_line=rows.board_line if packed else 0,
             board=address_of(rows.board) if packed else 0,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from tape2048.errors import (
     ChecksumError,
     EmptyCorpusError,
     FieldError,
+    MissingPathError,
     NameTakenError,
     NotADatasetError,
     TapeError,
@@ -35,6 +37,7 @@ from tape2048.formats.dataset_layout import (
     MANIFEST,
     METADATA_DB,
     RUN_ID_MAX,
+    RUN_STEPS_MAX,
     SHARDS,
     STEPS_NPY,
     Manifest,
@@ -54,15 +57,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.conversion.sources import SourceRun
+    from tape2048.conversion.sources import Replayer, SourceRun
     from tape2048.datasets.dataset import Dataset
     from tape2048.datasets.directory import Opened, RowsFile
     from tape2048.runs.run import Run
 
     OneSource = str | os.PathLike[str] | Source
     Sources = OneSource | Iterable[OneSource]
-
-RUN_STEPS_MAX = 2**16
 
 _VIEW_ROWS = 1 << 18
 _U63_MAX = 2**63 - 1
@@ -76,6 +77,8 @@ class Built(msgspec.Struct, frozen=True):
         runs: number of added runs.
         steps: number of added rows.
         skipped: runs that were left out, each with its reason.
+        lost: for each kind of loss, the number of runs.
+        normalised: number of added runs with branch values outside [0, 1], which were normalised.
 
     Example:
         >>> from tape2048.conversion import build_dataset
@@ -88,6 +91,8 @@ class Built(msgspec.Struct, frozen=True):
     runs: int
     steps: int
     skipped: tuple[SkippedRun, ...]
+    lost: dict[str, int] = {}
+    normalised: int = 0
 
 
 def build_dataset(
@@ -96,12 +101,15 @@ def build_dataset(
     *,
     workers: int | None = None,
     shard_rows: int | None = None,
+    replayer: Replayer | None = None,
+    lossy: bool = False,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
     """Build a data set of all runs of some sources.
 
     A run that cannot be read, has an illegal move, or has more than 65,536 steps is left out and named
-    with its reason, in the result and in the manifest.
+    with its reason, in the result and in the manifest. Branch values in [0, 1] are kept, except that the
+    chosen move's becomes 1; the values of a step with others are normalised, and the result counts such runs.
 
     Args:
         output: the directory to make; it must not exist.
@@ -109,11 +117,14 @@ def build_dataset(
             :func:`~tape2048.conversion.open_source`, or its results.
         workers: threads that decode; None: one for each core.
         shard_rows: rows of a file; None: one ``steps.npy``. Appending to shards copies no rows.
+        replayer: as for :func:`~tape2048.conversion.open_source`, as is ``lossy``.
+        lossy: whether games whose moves are unknown may end early.
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: every run would be left out; nothing was written.
+        LossError: see :func:`~tape2048.conversion.open_source`.
         FormatError: a source is damaged as a whole.
         StorageError: a source cannot be read, or the data set not written.
         ValueError: ``workers`` or ``shard_rows`` is below 1.
@@ -124,7 +135,7 @@ def build_dataset(
         1
     """
     target = _new_target(output)
-    opened = _opened(sources)
+    opened = _opened(sources, replayer, lossy=lossy)
     with _published(target, shard_rows) as (directory, writer):
         added = _Added(writer, first_id=0)
         added.add_all(opened, workers, progress)
@@ -139,6 +150,8 @@ def append_dataset(
     sources: Sources,
     *,
     workers: int | None = None,
+    replayer: Replayer | None = None,
+    lossy: bool = False,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
     """Add all runs of some sources to a data set; their ids continue after the highest one.
@@ -151,11 +164,15 @@ def append_dataset(
         path: the data set.
         sources: as for :func:`build_dataset`.
         workers: threads that decode; None: one for each core.
+        replayer: as for :func:`build_dataset`.
+        lossy: as for :func:`build_dataset`.
         progress: called with the runs read, all runs, and the steps written.
 
     Raises:
+        MissingPathError: nothing stands at ``path``.
         NotADatasetError: ``path`` is not a data set.
         ChecksumError: its rows were changed; nothing is appended.
+        LossError: see :func:`~tape2048.conversion.open_source`.
         StorageError: another process appends to it; the file system cannot exchange two names; or the
             operating system could not write.
         FormatError: the data set or a source is damaged.
@@ -167,13 +184,15 @@ def append_dataset(
         2
     """
     target = Path(os.path.abspath(path))
-    opened = _opened(sources)
+    opened = _opened(sources, replayer, lossy=lossy)
     with ExitStack() as stack:
         with storage_errors(target, "locking it"):
             try:
                 hold_lock(target, stack)
-            except (FileNotFoundError, NotADirectoryError):
-                raise NotADatasetError("no directory stands at this path", path=target) from None
+            except FileNotFoundError:
+                raise MissingPathError("nothing stands at this path", path=target) from None
+            except NotADirectoryError:
+                raise NotADatasetError("not a directory", path=target) from None
         old = open_directory(target, stack)
         stack.enter_context(storage_errors(target, "writing it"))
         staging = stack.enter_context(Staging(target))
@@ -206,6 +225,7 @@ def write_view(
     Raises:
         NameTakenError: ``output`` exists.
         EmptyCorpusError: the view has no run; nothing was written.
+        ValueError: the view has parts of games, see :meth:`tape2048.datasets.Dataset.phase`.
         StorageError: the operating system could not write it.
 
     Example:
@@ -216,6 +236,7 @@ def write_view(
         2
     """
     target = _new_target(output)
+    view.refuse_phase()
     if not len(view.runs):
         raise EmptyCorpusError("found a view without a run, expected some; nothing was written", path=target)
     table = view.run_table.renumbered()
@@ -252,10 +273,13 @@ def _published(target: Path, shard_rows: int | None) -> Iterator[tuple[Path, Row
         staging.publish()
 
 
-def _opened(sources: Sources) -> list[Source]:
+def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[Source]:
     # A str is also an iterable of str: the first of "/data" would be the root directory.
     each = [sources] if isinstance(sources, str | os.PathLike | Source) else sources
-    return [source if isinstance(source, Source) else open_source(source) for source in each]
+    return [
+        source if isinstance(source, Source) else open_source(source, replayer, lossy=lossy)
+        for source in each
+    ]
 
 
 class _Chunk(NamedTuple):
@@ -265,7 +289,9 @@ class _Chunk(NamedTuple):
     metas: list[RunMeta]
     extras: Extras
     skipped: list[SkippedRun]
+    lost: Counter[str]
     read: int
+    normalised: int
 
 
 def _lay_out(runs: list[SourceRun]) -> _Chunk:
@@ -277,12 +303,13 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
     extras = Extras.unknown(len(runs))
     metas: list[RunMeta] = []
     skipped = []
-    end = 0
+    lost: Counter[str] = Counter()
+    end = normalised = 0
     for found in runs:
         try:
             run = _checked(found)
             size = ROW_BYTES * len(run)
-            dataset_records(run, len(metas), records[end : end + size])
+            normalised += dataset_records(run, len(metas), records[end : end + size]) > 0
         except TapeError as error:
             skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
             continue
@@ -291,8 +318,10 @@ def _lay_out(runs: list[SourceRun]) -> _Chunk:
         extras.final_board[at], extras.has_final[at] = run.final_board, found.ending_known
         extras.seed[at], extras.has_seed[at] = seed or 0, seed is not None
         metas.append(msgspec.structs.replace(run.meta, engine=engine))
+        lost.update(found.lost)
         end += size
-    return _Chunk(records[:end], metas, extras.choose(np.arange(len(metas))), skipped, len(runs))
+    chosen = extras.choose(np.arange(len(metas)))
+    return _Chunk(records[:end], metas, chosen, skipped, lost, len(runs), normalised)
 
 
 def _checked(found: SourceRun) -> Run:
@@ -325,6 +354,8 @@ class _Added:
         self._extras = [Extras.unknown(0)]
         self.sources: list[SourceCount] = []
         self.skipped: list[SkippedRun] = []
+        self.lost: Counter[str] = Counter()
+        self.normalised = 0
 
     def add_all(
         self,
@@ -337,6 +368,7 @@ class _Added:
         done = 0
         for source in sources:
             runs, rows, skipped = len(self.metas), self.writer.rows, len(self.skipped)
+            normalised = self.normalised
             for chunk in source.map(_lay_out, workers):
                 self._add(chunk)
                 done += chunk.read
@@ -348,6 +380,7 @@ class _Added:
                 runs=len(self.metas) - runs,
                 steps=self.writer.rows - rows,
                 skipped=len(self.skipped) - skipped,
+                normalised=self.normalised - normalised,
             )
             self.sources.append(count)
 
@@ -363,6 +396,8 @@ class _Added:
         self.metas += chunk.metas
         self._extras.append(chunk.extras)
         self.skipped += chunk.skipped
+        self.lost += chunk.lost
+        self.normalised += chunk.normalised
 
     def finish(self, directory: Path, old: Opened | None) -> None:
         """Write the files beside the rows, for the old runs and the new ones."""
@@ -376,7 +411,7 @@ class _Added:
     def built(self, path: Path) -> Built:
         """Return the result for the caller."""
         rows = self.writer.rows - self._first_row
-        return Built(str(path), len(self.metas), rows, tuple(self.skipped))
+        return Built(str(path), len(self.metas), rows, tuple(self.skipped), dict(self.lost), self.normalised)
 
 
 def _continue(old: Opened, directory: Path) -> RowsWriter:

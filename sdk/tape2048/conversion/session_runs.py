@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.errors import FieldError, RecoveryError
+from tape2048.errors import FieldError, RecoveryError, ReplayError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
@@ -31,31 +32,54 @@ from tape2048.runs.engine_text import engine_text, identity_of
 from tape2048.runs.run import Run, RunMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from tape2048.session.session import Session
 
+    #: Plays a game again: from its seed and number of moves to its boards, ``u64[n + 1]``, and its moves,
+    #: ``u8[n]``. Where the number is wrong, n is another one.
+    Play = Callable[[int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
+
 #: Rows of a block of a written session.
 _BLOCK_ROWS = 262_144
 
 
-def session_run(session: Session, ordinal: int, final_board: int | None = None) -> tuple[Run, bool]:
+#: Losses of a game without recorded moves, where it cannot be replayed.
+NO_LAST_MOVE = "the last move and the final board"
+NO_CHOICE = "which of two moves was made, where both explain the boards"
+
+
+def session_run(
+    session: Session,
+    ordinal: int,
+    play: Play | None = None,
+    *,
+    lossy: bool = False,
+    final_board: bool = True,
+) -> tuple[Run, bool, tuple[str, ...]]:
     """Return one run of a session as a :class:`Run`.
 
+    A session holds no board after a game's last move, and perhaps no moves (``record_action``) or not all
+    boards (``sample_rate``). What the rules do not tell is played again.
+
     Args:
-        session: recorded with ``record_action`` and all steps.
+        session: the session.
         ordinal: of the run in ``session.runs``.
-        final_board: the board after its last move, which a session does not hold; None: the candidate of
-            :func:`tape2048.game.moves.last_boards`.
+        play: plays a game again, as the session's player did; None: nothing is played.
+        lossy: without ``play``, end a game without recorded moves at its last recorded board. Where two moves
+            explain a pair of boards, the run has one of them.
+        final_board: whether a game is played again for its final board alone.
 
     Returns:
-        The run, and whether its final board is certain. Its start is the session's, its elapsed time
-        unknown (0).
+        The run; whether its final board is certain, and not the candidate of
+        :func:`tape2048.game.moves.last_boards`; and what ``lossy`` left out. The run's start is the
+        session's, its elapsed time unknown (0).
 
     Raises:
-        RecoveryError: the session has no moves, or not all steps.
+        RecoveryError: the session has no moves, or not all steps, and there is no ``play``.
+        ReplayError: the game comes out differently.
         FieldError: an invalid move, or a tile above 32768.
 
     Example:
@@ -64,35 +88,70 @@ def session_run(session: Session, ordinal: int, final_board: int | None = None) 
         >>> from tape2048.runs import read_run
         >>> run = read_run("runs/golden.a2run")
         >>> _ = write_session("of-runs", [run])
-        >>> session_run(Session.open("of-runs"), 0, run.final_board)[0].states.tolist() == run.states.tolist()
-        True
+        >>> found, certain, lost = session_run(Session.open("of-runs"), 0)
+        >>> found.boards.tolist() == run.boards.tolist(), lost
+        (True, ())
     """
     from tape2048.game.moves import last_boards
 
     row = session.runs[ordinal]
     name = f"run {row['id']}"
     rows = session.steps[session.rows_of(ordinal)]
-    if "action" not in (rows.dtype.names or ()):
+    steps = int(row["steps"])
+    boards = boards_of(rows, name, session.path)
+    moves = np.ascontiguousarray(rows["action"]) if "action" in (rows.dtype.names or ()) else None
+    if moves is not None and len(moves) and int(moves.max()) > 3:
+        raise FieldError(f"{name} has move {moves.max()}; expected 0 to 3", path=session.path)
+    is_whole = len(rows) == steps and np.array_equal(rows["step_idx"], np.arange(steps))
+    meta = _meta(session, row)
+    if is_whole and (moves is not None or not steps):
+        final, certain = 0, False
+        if moves is not None and steps:
+            finals, sure = last_boards(boards[-1:], moves[-1:])
+            final, certain = int(finals[0]), bool(sure[0])
+        if certain or play is None or not final_board:
+            return Run.from_boards(boards, [] if moves is None else moves, final, meta), certain, ()
+    if play is not None:
+        states, made = play(int(row["seed"]), steps)
+        at = rows["step_idx"]
+        same = len(made) == steps and (not len(at) or int(at.max()) < steps)
+        if not (same and np.array_equal(states[at], boards) and (moves is None or (made[at] == moves).all())):
+            raise ReplayError(
+                f"{name} (seed {row['seed']}) comes out differently when it is replayed",
+                path=session.path,
+                hint="tape2048 validate --replay lists all games that differ",
+            )
+        return Run(states, made, meta), True, ()
+    if not is_whole:
+        raise RecoveryError(
+            f"{name} has {len(rows)} rows for {steps} steps: not all were recorded (sample_rate)",
+            path=session.path,
+        )
+    if not lossy:
         raise RecoveryError(
             f"{name} has no moves: the session was recorded without record_action",
             path=session.path,
             hint="record with record_action = true (--record-action)",
         )
-    steps = int(row["steps"])
-    if len(rows) != steps or not np.array_equal(rows["step_idx"], np.arange(steps)):
-        raise RecoveryError(
-            f"{name} has {len(rows)} rows for {steps} steps: not all were recorded (sample_rate)",
-            path=session.path,
-        )
-    moves = np.ascontiguousarray(rows["action"])
-    boards = boards_of(rows, name, session.path)
-    if steps and int(moves.max()) > 3:
-        raise FieldError(f"{name} has move {moves.max()}; expected 0 to 3", path=session.path)
-    certain = final_board is not None
-    if final_board is None and steps:
-        finals, sure = last_boards(boards[-1:], moves[-1:])
-        final_board, certain = int(finals[0]), bool(sure[0])
-    return Run.from_boards(boards, moves, final_board or 0, _meta(session, row)), certain
+    return _known_part(boards, meta, name, session.path)
+
+
+def _known_part(
+    boards: NDArray[np.uint64], meta: RunMeta, name: str, path: Path
+) -> tuple[Run, bool, tuple[str, ...]]:
+    """Return a game without moves, up to its last board, as :func:`session_run`."""
+    from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
+
+    moves = recover(boards).moves
+    if (moves == UNKNOWN).any():
+        step = int((moves == UNKNOWN).argmax())
+        raise RecoveryError(f"{name}: no move leads from step {step} to step {step + 1}", path=path)
+    open_choice = moves == AMBIGUOUS
+    for move in range(4):
+        fits = recover(boards, np.full(len(moves), move, np.uint8)).moves == move
+        moves[open_choice & fits] = move
+    lost = (NO_LAST_MOVE, NO_CHOICE) if open_choice.any() else (NO_LAST_MOVE,)
+    return Run(boards, moves, msgspec.structs.replace(meta, steps=len(moves))), True, lost
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:

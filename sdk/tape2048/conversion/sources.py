@@ -8,32 +8,41 @@ others.
 from __future__ import annotations
 
 import dataclasses
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import numpy as np
 
 from tape2048.base.threads import map_ordered
 from tape2048.datasets.packdat import DataPack
 from tape2048.datasets.packdat_layout import MAGIC as PACKDAT_MAGIC
-from tape2048.errors import MagicError, NoRunsError, TapeError
-from tape2048.formats.dataset_layout import METADATA_DB, STEPS_NPY
-from tape2048.io.reading import reading
+from tape2048.errors import (
+    LossError,
+    MagicError,
+    MissingPathError,
+    NoRunsError,
+    RecoveryError,
+    ReplayError,
+    TapeError,
+)
+from tape2048.formats.dataset_layout import METADATA_DB
+from tape2048.formats.metadata import read_facts
+from tape2048.formats.npy import read_header
+from tape2048.formats.session import STEP_DTYPES
+from tape2048.io.reading import open_regular, reading
 from tape2048.packs.layout import MAGIC as PACK_MAGIC
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import find_run_files, first_bytes, read_run_file
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from numpy.typing import NDArray
-
+    from tape2048.conversion.session_runs import Play
+    from tape2048.datasets.dataset import Dataset
     from tape2048.runs.run import Run
-    from tape2048.session.session import Session
 
-    Endings = Callable[[Session], NDArray[np.uint64] | None]
+    #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
+    #: if that player cannot be had here.
+    Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
 T = TypeVar("T")
 
@@ -55,6 +64,8 @@ class SourceRun(NamedTuple):
         error: the defect; None where ``run`` is there.
         ending_known: whether the final board is the source's own, not a candidate.
         values_lost: steps whose chosen move's value the source does not hold.
+        lost: what the run lacks since the source was opened with ``lossy``.
+        id: the run's id in its session; None elsewhere.
 
     Example:
         >>> from tape2048.conversion import open_source
@@ -67,6 +78,8 @@ class SourceRun(NamedTuple):
     error: TapeError | None = None
     ending_known: bool = True
     values_lost: int = 0
+    lost: tuple[str, ...] = ()
+    id: int | None = None
 
     @property
     def failure(self) -> TapeError:
@@ -107,10 +120,10 @@ class Source:
     def changed(self, change: Callable[[Run], Run]) -> Source:
         """Return a source that changes every run, on the threads that decode."""
 
-        def read(found: SourceRun) -> tuple[Run, bool, int]:
+        def read(found: SourceRun) -> tuple[Run, bool, int, tuple[str, ...], int | None]:
             if found.run is None:
                 raise found.failure
-            return change(found.run), found.ending_known, found.values_lost
+            return change(found.run), found.ending_known, found.values_lost, found.lost, found.id
 
         def decode(job: Any) -> list[SourceRun]:
             return _attempts(((found.name, found) for found in self._decode(job)), read)
@@ -123,17 +136,28 @@ class Source:
         yield from map_ordered(lambda job: work(decode(job)), self._jobs, workers)
 
 
-def open_source(path: str | os.PathLike[str], endings: Endings | None = None) -> Source:
+def open_source(
+    path: str | os.PathLike[str],
+    replayer: Replayer | None = None,
+    *,
+    lossy: bool = False,
+    final_boards: bool = True,
+) -> Source:
     """Detect the kind of a path and open it.
 
     Args:
         path: a run file, a directory with run files below it, a pack, a pack.dat, a data set, a session,
             a directory of sessions, or JSONL or Parquet with one run a row.
-        endings: function from a session to its runs' final boards, ``u64[R]`` (by replay), or to None where
-            it cannot; None: final boards follow from the rules alone.
+        replayer: makes the player of a session, whose games are then played again for what the session does
+            not hold and the rules do not tell; None, or where it raises ReplayError: nothing is played.
+        lossy: whether games without recorded moves that cannot be played again end at their last board.
+        final_boards: whether a session's games are played again for their final boards alone.
 
     Raises:
-        MagicError: the path does not exist, or is of no known kind.
+        LossError: a session without moves that cannot be played again, without ``lossy``. No row was read.
+        RecoveryError: a session that cannot be played again keeps every Nth step only. No row was read.
+        MissingPathError: nothing stands at the path.
+        MagicError: it is of no known kind.
         NoRunsError: a directory without any run file.
         FormatError: the source is damaged as a whole.
         StorageError: it cannot be read.
@@ -146,7 +170,7 @@ def open_source(path: str | os.PathLike[str], endings: Endings | None = None) ->
     where = Path(path)
     kind = kind_of(where)
     if kind in {"session", "sessions"}:
-        return _sessions(where, kind, endings)
+        return _sessions(where, kind, replayer, lossy=lossy, final_boards=final_boards)
     openers = {"pack": _pack, "packdat": _packdat, "dataset": _dataset, "jsonl": _jsonl, "parquet": _parquet}
     return openers.get(kind, _run_files)(where, kind)
 
@@ -156,7 +180,7 @@ def kind_of(path: Path) -> str:
     with reading(path):
         is_directory = path.is_dir()
         if not is_directory and not path.exists():
-            raise MagicError("nothing stands at this path", path=path)
+            raise MissingPathError("nothing stands at this path", path=path)
     if is_directory:
         return _directory_kind(path)
     head = first_bytes(path, 8)
@@ -168,20 +192,20 @@ def kind_of(path: Path) -> str:
     if path.suffix in {".jsonl", ".ndjson"}:
         return "jsonl"
     raise MagicError(
-        f"begins with {head!r} and has {path.suffix or 'no'} extension; not a known kind of file with runs",
+        f"has no known magic and {path.suffix or 'no'} extension; not a known kind of file with runs",
         path=path,
         hint="a2run2 files have no magic: name them *.a2run2, and JSON lines *.jsonl",
     )
 
 
 def _directory_kind(path: Path) -> str:
-    from tape2048.session.directory import is_dataset, list_names
+    from tape2048.session.directory import is_dataset, is_session, list_names
     from tape2048.session.session import sessions
 
     names = list_names(path)
     if is_dataset(path, names):
         return "dataset"
-    if any(name in {STEPS_NPY, METADATA_DB} or name.startswith("steps-") for name in names):
+    if is_session(names):
         return "session"
     return "sessions" if sessions(path) else "runs"
 
@@ -196,7 +220,7 @@ def _attempts(
             run, *facts = read(item)
             found.append(SourceRun(name, run, None, *facts))
         except TapeError as error:
-            found.append(SourceRun(name, None, error))
+            found.append(SourceRun(name, None, error.detach()))
     return found
 
 
@@ -232,57 +256,84 @@ def _pack(path: Path, kind: str) -> Source:
 
 
 def _packdat(path: Path, kind: str) -> Source:
-    from tape2048.game.moves import last_boards
-
-    pack = DataPack.load(path)
-    runs = pack.runs
-
-    def read(i: int) -> tuple[Run, bool]:
-        final, certain = 0, not runs["steps"][i]
-        if runs["steps"][i]:
-            last = pack.records(np.array([pack.rows_of(i).stop - 1]))
-            finals, sure = last_boards(last["board"], last["move_dir"])
-            final, certain = int(finals[0]), bool(sure[0])
-        return pack.run(i, final), certain
-
-    return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)
+    return _table(path, kind, DataPack.load(path))
 
 
 def _dataset(path: Path, kind: str) -> Source:
     from tape2048.datasets.dataset import Dataset
 
-    dataset = Dataset.open(path, load="mmap")
-    runs = dataset.runs
+    return _table(path, kind, Dataset.open(path, load="mmap"))
+
+
+def _table(path: Path, kind: str, opened: DataPack | Dataset) -> Source:
+    runs = opened.runs
 
     def read(i: int) -> tuple[Run, bool, int]:
-        run, (certain, lost) = dataset.run_and_losses(i)
+        run, (certain, lost) = opened.run_and_losses(i)
         return run, certain, lost
 
     return _numbered(path, kind, len(runs), lambda i: f"{path}: run {runs['id'][i]}", read)
 
 
-def _sessions(path: Path, kind: str, endings: Endings | None) -> Source:
+def _sessions(path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, final_boards: bool) -> Source:
     from tape2048.conversion.session_runs import session_run
     from tape2048.session.session import Session, sessions
 
-    opened = [Session.open(one) for one in ([path] if kind == "session" else sessions(path))]
-    if not opened:
+    paths = [path] if kind == "session" else sessions(path)
+    if not paths:
         raise NoRunsError("no sessions", path=path)
+    plays = [_play_of(one, replayer, lossy=lossy) for one in paths]  # before any row is read
+    opened = [Session.open(one) for one in paths]
     jobs = [(number, part) for number, one in enumerate(opened) for part in _slices(len(one.runs))]
-    finals: dict[int, Any] = {}
-    lock = threading.Lock()
 
     def decode(job: tuple[int, range]) -> list[SourceRun]:
         number, numbers = job
-        session = opened[number]
-        with lock:
-            if endings is not None and number not in finals:
-                finals[number] = endings(session)
-        known = finals.get(number)
-        items = ((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers)
-        return _attempts(items, lambda i: session_run(session, i, None if known is None else int(known[i])))
+        session, play = opened[number], plays[number]
+
+        def read(i: int) -> tuple[Run, bool, int, tuple[str, ...], int]:
+            run, certain, lost = session_run(session, i, play, lossy=lossy, final_board=final_boards)
+            return run, certain, 0, lost, int(session.runs["id"][i])
+
+        return _attempts(((f"{session.path}: run {session.runs['id'][i]}", i) for i in numbers), read)
 
     return Source(path, kind, sum(len(one.runs) for one in opened), jobs, decode)
+
+
+def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:
+    """Return the function that plays a session's games again; None without a replayable player.
+
+    Raises:
+        LossError: the player is needed for moves, and ``lossy`` is not set.
+        RecoveryError: the player is needed for boards.
+    """
+    from tape2048.session.directory import check_directory, find_steps
+
+    directory = check_directory(path)
+    steps = find_steps(directory)[0]
+    facts = read_facts(directory / METADATA_DB)
+    why = "no player was given"
+    if replayer is not None:
+        try:
+            return replayer(directory, facts)
+        except ReplayError as error:
+            why = error.message
+    rate = facts.get("sample_rate", 1)
+    if isinstance(rate, int) and rate > 1:
+        raise RecoveryError(
+            f"only every {rate}th step was recorded (sample_rate), and its games cannot be replayed: {why}",
+            path=directory,
+            hint="export and Session read its rows; for whole games, record with sample_rate = 1",
+        )
+    with open_regular(steps) as fd:
+        has_moves = "action" in (read_header(fd, steps, STEP_DTYPES).dtype.names or ())
+    if not has_moves and not lossy:
+        raise LossError(
+            f"its moves were not recorded, and its games cannot be replayed: {why}",
+            path=directory,
+            hint="--lossy ends each game at its last recorded board, without its last move; "
+            "recordings with --record-action know every move",
+        )
+    return None
 
 
 def _jsonl(path: Path, kind: str) -> Source:
@@ -300,7 +351,7 @@ def _parquet(path: Path, kind: str) -> Source:
         try:
             rows = parquet.read_group(path, group)
         except TapeError as error:
-            return [SourceRun(name, None, error)]
+            return [SourceRun(name, None, error.detach())]
         items = ((f"{name}, row {number}", row) for number, row in enumerate(rows))
         return _attempts(items, lambda row: (parquet.parse_row(row, path),))
 

@@ -9,9 +9,9 @@ target        does not hold
 ``a2run``     branch values
 ``a2run2``    nothing
 ``pack``      nothing (a2run2 entries, A2T1 ones for runs without branch values)
-``packdat``   the final board; branch values beyond 16 bits
-``dataset``   branch values that are not normalised, and that of a chosen move that was neither best nor
-              worst (the chosen one is 1.0 there)
+``packdat``   as ``dataset``, and the final board; branch values beyond 16 bits
+``dataset``   branch values outside [0, 1], which are normalised, and that of a chosen move that was not best
+              (the chosen one is 1.0 there) unless the other values tell it
 ``session``   branch values, start, elapsed time, and the engine but for the identity of a recorded game;
               the final board
 ``jsonl``     branch values
@@ -20,7 +20,12 @@ target        does not hold
 
 For a source without final boards (sessions, pack.dat, data sets of other writers), a run gets the one that
 the rules leave. Where both a 2 and a 4 would have ended the game, it is uncertain: a loss too, unless the
-target holds no final board.
+target holds no final board. Games of sessions are played again for it if their player is given; otherwise a
+permitted loss ends such a game at the board before.
+
+The target's shape follows from its name and format, never from the number of runs. A name that ends in
+``.a2run`` or ``.a2run2`` is the file of a single run; under any other name, these two formats are a
+directory with a file for each run.
 """
 
 from __future__ import annotations
@@ -44,9 +49,10 @@ from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tape2048.conversion.sources import Endings, SourceRun
+    from tape2048.conversion.sources import Replayer, SourceRun
+    from tape2048.runs.jsonl import U64
     from tape2048.runs.run import Run
 
 #: Formats to write, each with its extension.
@@ -62,6 +68,9 @@ TARGETS = {
 }
 
 _NO_FINAL = ("packdat", "session")
+_SESSIONS = ("session", "sessions")
+_RUN_FILES = ("a2run", "a2run2")
+_NO_ENDING = "a final board that is uncertain"
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -110,27 +119,35 @@ def convert(
     to: str | None = None,
     *,
     lossy: bool = False,
+    u64: U64 = "number",
     workers: int | None = None,
-    endings: Endings | None = None,
+    replayer: Replayer | None = None,
+    change: Callable[[Run], Run] | None = None,
+    packing: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
     """Write the runs of a source in another format; the target appears whole or not at all.
 
     Args:
         source: a path for :func:`~tape2048.conversion.open_source`, or its result.
-        target: a path that does not exist. For ``a2run`` and ``a2run2`` a file where the source is one run's
-            file, else a directory with a file for each run.
+        target: a path that does not exist: a directory for ``dataset`` and ``session``, and for ``a2run`` and
+            ``a2run2`` unless its name ends in ``.a2run`` or ``.a2run2``; else a file.
         to: one of :data:`TARGETS`; None: by the target's extension.
         lossy: whether data that the target cannot hold may be left out.
+        u64: in JSON lines, packed boards as ``"number"`` or ``"text"``; see :mod:`tape2048.runs.jsonl`.
         workers: threads that decode; None: one for each core.
-        endings: see :func:`~tape2048.conversion.open_source`.
+        replayer: see :func:`~tape2048.conversion.open_source`.
+        change: changes every run, on the threads that decode.
+        packing: arguments of :class:`~tape2048.packs.PackWriter` for the target ``pack``.
         progress: called with the runs read and all runs.
 
     Raises:
         LossError: a loss, without ``lossy``; nothing was written.
         EmptyCorpusError: no run of the source can be read; nothing was written.
         NameTakenError: ``target`` exists.
-        FormatError: the source is damaged as a whole, or the target's kind is unknown.
+        FormatError: the source is damaged as a whole, the target's kind is unknown, or the target is a single
+            run's file and the source does not hold one run.
+        RecoveryError: see :func:`~tape2048.conversion.open_source`.
         FieldError: the target's fields cannot hold a value of a run, which the message names.
         MissingPackageError: a package for the target's format is not installed.
         StorageError: the operating system could not read or write.
@@ -147,8 +164,14 @@ def convert(
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
         raise NameTakenError("the path exists; nothing was replaced", path=where)
-    opened = source if isinstance(source, Source) else open_source(source, endings)
-    flow = _GoodRuns(opened, where, kind, lossy, workers, progress)
+    if isinstance(source, Source):
+        opened = source
+    else:
+        opened = open_source(source, replayer, lossy=lossy, final_boards=kind not in _NO_FINAL)
+    if _is_run_file(where, kind):
+        _refuse_several(opened, where, kind)
+    opened = opened if change is None else opened.changed(change)
+    flow = _GoodRuns(opened, where, kind, lossy, workers, progress, packing or {}, u64)
     try:
         count = _WRITERS[kind](where, flow)
     except FieldError as error:
@@ -168,6 +191,8 @@ class _GoodRuns:
     lossy: bool
     workers: int | None
     progress: Callable[[int, int], object] | None
+    packing: Mapping[str, Any]
+    u64: U64
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
     current: str | None = None  # the run that is being written
@@ -184,14 +209,16 @@ class _GoodRuns:
                 self.progress(done, max(done, self.source.count))
             yield [found for found, _ in checked]
 
-    def named(self) -> Iterator[tuple[str, Run]]:
-        """Iterate over the readable runs and their names."""
+    def named(self) -> Iterator[tuple[str, int, Run]]:
+        """Iterate over the readable runs, their names, and their numbers: a session's ids, else from 0."""
         has_any = False
+        numbers = itertools.count()
         for found in itertools.chain.from_iterable(self.chunks()):
             if found.run is not None:
                 has_any = True
                 self.current = found.name
-                yield found.name, found.run
+                position = next(numbers)
+                yield found.name, position if found.id is None else found.id, found.run
                 self.current = None
             else:
                 error = found.failure
@@ -201,17 +228,27 @@ class _GoodRuns:
 
     def runs(self) -> Iterator[Run]:
         """Iterate over the readable runs."""
-        return (run for _, run in self.named())
+        return (run for _, _, run in self.named())
 
     def _check(self, runs: list[SourceRun]) -> list[tuple[SourceRun, list[str]]]:
-        return [(found, _losses(found, self.source.kind, self.kind)) for found in runs]
+        checked = []
+        for found in runs:
+            losses = _losses(found, self.source.kind, self.kind)
+            if _NO_ENDING in losses and self.source.kind in _SESSIONS and found.run is not None:
+                checked.append((found._replace(run=_without_last_move(found.run)), losses))
+            else:
+                checked.append((found, losses))
+        return checked
 
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
+            hint = "--lossy leaves it out"
+            if loss == _NO_ENDING and self.source.kind in _SESSIONS:
+                hint = "--lossy ends such a game at the board before; a data set or pack.dat can do without"
             raise LossError(
                 f"{self.kind} cannot hold {loss} ({name}); nothing was written",
                 path=self.source.path,
-                hint="--lossy leaves it out",
+                hint=hint,
             )
         self.lost[loss] += 1
 
@@ -221,23 +258,33 @@ def _losses(found: SourceRun, source: str, target: str) -> list[str]:
     run = found.run
     if run is None:
         return []
-    losses = []
+    losses = list(found.lost)
     has_values = run.has_branches is not None and bool(run.has_branches.any())
     if not found.ending_known and target not in {*_NO_FINAL, "dataset"}:
-        losses.append("a final board that is uncertain")
-    if target in _NO_FINAL and source not in {*_NO_FINAL, "sessions"} and found.ending_known:
+        losses.append(_NO_ENDING)
+    if target in _NO_FINAL and source not in {*_NO_FINAL, *_SESSIONS} and found.ending_known:
         losses.append("the final board")
     if has_values and target in {"a2run", "session", "jsonl"}:
         losses.append("branch values")
     if has_values and target == "packdat" and not _fits_16_bits(run):
-        losses.append("branch values beyond 16 bits")
+        losses.append("branch values beyond 16 bits, or of a chosen move that was not best")
     if has_values and target == "dataset" and not _fits_dataset(run):
-        losses.append("branch values that are not normalised, or of a chosen move in the middle")
+        losses.append("branch values outside 0 to 1 (normalised), or of a chosen move that was not best")
     if has_values and found.values_lost and target != "dataset":
         losses.append("chosen values that the source has lost")
-    if target == "session" and source not in {"session", "sessions"} and _has_facts(run):
+    if target == "session" and source not in _SESSIONS and _has_facts(run):
         losses.append("start, elapsed time and engine")
     return losses
+
+
+def _without_last_move(run: Run) -> Run:
+    """Return the run up to the board before its last move."""
+    parts = {
+        name: None if (array := getattr(run, name)) is None else array[:-1]
+        for name in ("states", "moves", "branch_values", "branch_legal", "has_branches")
+    }
+    meta = msgspec.structs.replace(run.meta, steps=len(run) - 1)
+    return dataclasses.replace(run, meta=meta, **parts)  # type: ignore[arg-type]
 
 
 def _has_facts(run: Run) -> bool:
@@ -246,16 +293,18 @@ def _has_facts(run: Run) -> bool:
 
 
 def _fits_16_bits(run: Run) -> bool:
-    """Check that all branch values survive 16 bits."""
+    """Check that all branch values survive a pack.dat's rows."""
+    from tape2048.datasets.packdat import DataPack
+
     assert run.branch_values is not None
-    assert run.branch_legal is not None
-    mask = (run.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
-    inside = run.branch_values[mask]
-    if not np.isfinite(inside).all() or (inside.size and not 0 <= inside.min() <= inside.max() <= 1):
+    try:
+        back = DataPack.build([run]).run(0, run.final_board)
+    except FormatError:
+        return True  # the writer refuses the run
+    if back.branch_values is None or back.branch_legal is None:
         return False
-    levels = np.rint(inside.astype(np.float64) * 65535).astype(np.float32) / np.float32(65535)
-    back: Any = np.minimum(levels, np.float32(1 - 2**-23))
-    return bool((back == inside).all())
+    mask = (back.branch_legal[:, None] >> np.arange(4, dtype=np.uint8) & 1).astype(np.bool_)
+    return bool((back.branch_values == run.branch_values)[mask].all())
 
 
 def _fits_dataset(run: Run) -> bool:
@@ -278,8 +327,26 @@ def _fits_dataset(run: Run) -> bool:
     )
 
 
+def _is_run_file(where: Path, kind: str) -> bool:
+    return kind in _RUN_FILES and where.suffix in {TARGETS[name] for name in _RUN_FILES}
+
+
+def _refuse_several(source: Source, where: Path, kind: str) -> None:
+    """Raise unless the source has a single run, as its file does."""
+    count = source.count
+    if source.kind in {"jsonl", "parquet"}:  # whose count is one of pieces
+        count = len(list(itertools.islice(source.runs(workers=1), 2)))
+    if count != 1:
+        found = "several runs" if count else "no run"
+        raise FormatError(
+            f"found {found} in {source.path}, expected one: {where.suffix} names the file of a single run",
+            path=where,
+            hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
+        )
+
+
 def _run_files(where: Path, flow: _GoodRuns) -> int:
-    if flow.source.kind == "run":
+    if _is_run_file(where, flow.kind):
         for run in flow.runs():
             _write_run(flow.kind, where, run)
         return 1
@@ -287,8 +354,8 @@ def _run_files(where: Path, flow: _GoodRuns) -> int:
     suffix = TARGETS[flow.kind]
     taken: set[str] = set()
     with storage_errors(where, "writing it"), Staging(where) as staging:
-        for count, (name, run) in enumerate(flow.named(), start=1):
-            stem = Path(name).stem if flow.source.kind == "runs" else f"{count - 1:06d}"
+        for count, (name, number, run) in enumerate(flow.named(), start=1):
+            stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
             while stem in taken:
                 stem = f"{stem}-{count - 1:06d}"
             taken.add(stem)
@@ -310,7 +377,7 @@ def _write_run(kind: str, path: Path, run: Run) -> None:
 def _pack(where: Path, flow: _GoodRuns) -> int:
     from tape2048.packs.writer import PackWriter
 
-    with PackWriter(where, count_hint=flow.source.count) as writer:
+    with PackWriter(where, count_hint=flow.source.count, **flow.packing) as writer:
         for run in flow.runs():
             writer.add_run(run)
         return len(writer)
@@ -345,8 +412,9 @@ def _jsonl(where: Path, flow: _GoodRuns) -> int:
 
     count = 0
     with new_file(where) as fd:
-        for count, run in enumerate(flow.runs(), start=1):
-            write_all(fd, run_line(run, count - 1))
+        for _, number, run in flow.named():
+            write_all(fd, run_line(run, number, flow.u64))
+            count += 1
     return count
 
 

@@ -1,11 +1,10 @@
-"""Critics without PyTorch: n-tuple critics, settings, evaluation, metrics, baselines, score files.
+"""Critics without PyTorch: n-tuple critics, settings, evaluation, metrics, baselines, rollouts, score files.
 
 - `Critic`: an n-tuple critic, from its file or by the name under which it ships.
 - `CriticConfig`: the settings of a training.
 - `evaluate`: evaluates a critic on held-out games.
 - `Evaluation`: the result of an evaluation.
 - `Oracle`: true probabilities of positions by rollouts, kept on disk.
-- `OracleScores`: the metrics of predictions against rollouts.
 - `oracle_scores`: measures predictions against rollouts.
 - `Estimate`: a number with its 95% interval.
 - `RunBootstrap`: the bootstrap by run.
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from tape2048.critic.scores import CriticScores as CriticScores
     from tape2048.critic.scores import open_scores as open_scores
     from tape2048.critic.scores import write_scores as write_scores
-    from tape2048.critic.truth import OracleScores as OracleScores
     from tape2048.critic.truth import oracle_scores as oracle_scores
 else:
     __getattr__, __dir__, __all__ = lazy(
@@ -49,6 +47,6 @@ else:
         metrics="Estimate RunBootstrap brier_score calibration_error ranking reliability",
         oracle="Oracle",
         scores="CriticScores open_scores write_scores",
-        truth="OracleScores oracle_scores",
+        truth="oracle_scores",
         **{"ntuple.critic": "Critic"},
     )

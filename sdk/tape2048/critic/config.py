@@ -30,7 +30,11 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
 
     data: Annotated[
         str,
-        about("the directory of sessions (or one session) to learn from", why="where `record` leaves them"),
+        about(
+            "the directory of sessions (or one session) to learn from",
+            why="where `record` leaves them",
+            group="Data and output",
+        ),
     ] = "selfplay"
     where: Annotated[
         str,
@@ -148,6 +152,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             "empty: a new one of the sizes below; a directory: start from its parameters; or module:factory; "
             "with use_embeddings, the tower that must have made them",
             why="no tower ships",
+            group="Model",
         ),
     ] = ""
     tower_dim: Annotated[Count, about("width of the tower's vectors", why="small enough for a CPU")] = 128
@@ -179,6 +184,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for "
             "each threshold; written critics have its shift of the logits removed",
             why="it does not help ranking, and calibration needs none",
+            group="Training",
             form="none, dataset, or a number for each threshold, separated by a space",
             pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
         ),
@@ -251,6 +257,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         about(
             "auto (CUDA if available), cpu, cuda or cuda:N",
             why="uses a GPU if there is one",
+            group="Machine and tracking",
             form="auto, cpu, cuda or cuda:N",
             pattern=r"^[a-z]+(:[0-9]+)?$",
         ),

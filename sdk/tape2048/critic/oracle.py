@@ -92,11 +92,12 @@ class Oracle(NamedTuple):
         directory: of the files; None: see the module.
 
     Example:
+        >>> from pathlib import Path
         >>> import numpy as np
         >>> from tape2048.critic import Oracle
         >>> def play(boards, *, first, progress):
         ...     return np.full((len(boards), 16), 24, np.uint16)
-        >>> oracle = Oracle(play, player_sha256="0" * 64, rollouts=48)
+        >>> oracle = Oracle(play, player_sha256="0" * 64, rollouts=48, directory=Path("rollouts"))
         >>> oracle.ask(np.array([0x1100], np.uint64)).shares(2048)
         array([0.5])
     """

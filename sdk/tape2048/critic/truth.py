@@ -101,10 +101,10 @@ def oracle_scores(
     Example:
         >>> import numpy as np
         >>> from tape2048.critic import RunBootstrap, oracle_scores
-        >>> shares = np.array([0.25, 0.5, 1.0])
-        >>> found = oracle_scores(shares, shares, 48, np.arange(3), RunBootstrap(3, replicates=0).weights)
-        >>> round(found.r2.value, 3), found.bias.value
-        (1.027, 0.0)
+        >>> rows = np.array([0.2, 0.5, 0.9]), np.array([0.25, 0.5, 1.0]), 48, np.arange(3)
+        >>> found = oracle_scores(*rows, RunBootstrap(3, replicates=0).weights)
+        >>> round(found.r2.value, 2), round(found.bias.value, 2)
+        (0.99, -0.05)
     """
     if rollouts < ROLLOUTS_MIN or len(probabilities) == 0:
         raise ValueError(

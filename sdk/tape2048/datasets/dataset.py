@@ -17,7 +17,7 @@ field       type     meaning
 board       ``<u8``  the board before the move, packed
 move        ``u1``   0 up, 1 down, 2 left, 3 right
 ev_legal    ``u1``   the moves that are legal, by the rules
-ev_values   ``<f4``  [4] normalised branch values: the chosen move exactly 1.0, illegal ones 0.0;
+ev_values   ``<f4``  [4] branch values in [0, 1]: the chosen move exactly 1.0, illegal ones 0.0;
                      all 0 where the source had none
 run_id      ``<u4``  ``runs.id``
 step_index  ``<u2``  0-based move number within the run: a run has at most 65,536 steps
@@ -47,12 +47,13 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.datasets.directory import begin_rows, check_run_ends, open_directory
+from tape2048.datasets.directory import begin_rows, check_run_ends, open_directory, open_packdat
 from tape2048.datasets.metadata import Extras
 from tape2048.datasets.run_table import RunTable
-from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows
+from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, METADATA_DB, RUN_ID_MAX
 from tape2048.formats.npy import check_load
+from tape2048.formats.phase import ALL
 from tape2048.io.reading import map_file, reading
 from tape2048.runs.engine_text import join_seed
 from tape2048.runs.run import Run
@@ -62,8 +63,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.datasets.directory import Opened, PendingRows
+    from tape2048.datasets.directory import Opened
     from tape2048.formats.npy import Load
+    from tape2048.formats.phase import Phase
 
 # Runs of a mapped data set whose first and last row are checked when it is opened.
 _PROBED_RUNS = 8
@@ -73,10 +75,11 @@ class Dataset(TableRows):
     """One data set, or several as one, or a view made by a filter; a source of rows.
 
     Rows have ``DATASET_ROW_DTYPE``. Nothing has to be closed. Pickling sends the paths (of a view also its
-    choice of runs) and opens them again.
+    choice of runs and its phase) and opens them again.
 
     Args:
-        path: a data set's directory, or several. Run ids of the second and later ones continue after the
+        path: a data set's directory or a pack.dat, or several. The rows of a pack.dat are converted in
+            memory, whatever ``load`` says. Run ids of the second and later ones continue after the
             highest one before, in :attr:`runs` and in every row.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
@@ -90,7 +93,8 @@ class Dataset(TableRows):
 
     Raises:
         NotADatasetError: a path is not a data set.
-        FormatError: one of the classes below it, for the first defect found.
+        FormatError: one of the classes below it, for the first defect found; FieldError: a pack.dat has a run
+            of more than 65,536 steps.
         StorageError: the operating system could not read a file.
         ValueError: no path, or an unknown ``load``.
 
@@ -116,19 +120,20 @@ class Dataset(TableRows):
         with contextlib.ExitStack() as stack:
             # Rows of several go into one array, whose size is known when all are open.
             at_once = load == "ram" and len(paths) == 1
-            opened = [open_directory(Path(os.path.abspath(one)), stack, read_rows=at_once) for one in paths]
+            places = [Path(os.path.abspath(one)) for one in paths]
+            opened = [
+                open_packdat(place) or open_directory(place, stack, read_rows=at_once) for place in places
+            ]
             table, shifts = _joined_table(opened)
             if load == "ram":
-                files = [file for one in opened for file in one.files]
-                pending = opened[0].rows or begin_rows(files, stack)
-                parts = [_in_memory(pending, opened, shifts, progress)]
+                parts = [_in_memory(opened, shifts, stack, progress)]
             else:
                 parts = _mapped(opened, shifts)
         runs = table.rows[table.rows["steps"] > 0]
         if load == "mmap" and len(runs) > _PROBED_RUNS:  # a run costs two reads on a cold disk
             runs = runs[np.linspace(0, len(runs) - 1, _PROBED_RUNS).astype(np.int64)]
         for part in parts:
-            check_run_ends(part, runs, opened[0].path / METADATA_DB)
+            check_run_ends(part, runs, opened[0].path if opened[0].pack else opened[0].path / METADATA_DB)
         self.paths = [one.path for one in opened]
         self.load: Load = load
         self.manifests = [one.manifest for one in opened]
@@ -149,11 +154,12 @@ class Dataset(TableRows):
     def __repr__(self) -> str:
         names = ", ".join(path.name for path in self.paths)
         kind = f"{self.load}, a view" if self.is_view else self.load
+        kind += "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<Dataset {names}: {counted(len(self), 'row')}, {counted(len(self.runs), 'run')}, {kind}>"
 
     def __reduce__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
         chosen = self.runs["id"] if self.is_view else None
-        return _reopen, ([str(path) for path in self.paths], self.load, chosen)
+        return _reopen, ([str(path) for path in self.paths], self.load, chosen, self.game_phase)
 
     @property
     def steps(self) -> NDArray[np.void]:
@@ -220,7 +226,7 @@ class Dataset(TableRows):
         from tape2048.datasets.records import restore_values
         from tape2048.game.moves import last_boards
 
-        rows = self.get_batch(np.arange(len(self))[self.rows_of(ordinal)])
+        rows = self._whole_run(ordinal).view(DATASET_ROW_DTYPE)
         moves = np.ascontiguousarray(rows["move"])
         values = np.ascontiguousarray(rows["ev_values"])
         legal = np.ascontiguousarray(rows["ev_legal"])
@@ -244,9 +250,11 @@ class Dataset(TableRows):
         self.extras = self.extras.choose(mask)
 
 
-def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None) -> Dataset:
-    whole = Dataset(paths, load)
-    return whole if chosen is None else whole.filter_runs(np.isin(whole.runs["id"], chosen))
+def _reopen(paths: list[str], load: Load, chosen: NDArray[np.uint64] | None, phase: Phase) -> Dataset:
+    opened = Dataset(paths, load)
+    if chosen is not None:
+        opened = opened.filter_runs(np.isin(opened.runs["id"], chosen))
+    return opened if phase == ALL else opened.phase(**phase._asdict())
 
 
 def _joined_table(opened: list[Opened]) -> tuple[RunTable, list[int]]:
@@ -260,7 +268,7 @@ def _joined_table(opened: list[Opened]) -> tuple[RunTable, list[int]]:
         rows["first_row"] += np.uint64(first_row)
         tables.append(RunTable(rows, one.table.engines))
         shifts.append(shift)
-        first_row += sum(file.header.rows for file in one.files)
+        first_row += one.row_count
         if len(rows):
             shift = int(rows["id"].max()) + 1
     table = RunTable.joined(tables)
@@ -272,6 +280,12 @@ def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
     parts = []
     first_row = 0
     for one, shift in zip(opened, shifts, strict=True):
+        if one.pack is not None:
+            records = aligned_records(one.row_count)
+            one.pack.fill_dataset(records)
+            records.flags.writeable = False
+            parts.append(Part(records, first_row, one.row_count, shift))
+            first_row += one.row_count
         for file in one.files:
             with reading(file.path):
                 records = map_file(file.fd, file.header.end_offset)[file.header.data_offset :]
@@ -281,13 +295,23 @@ def _mapped(opened: list[Opened], shifts: list[int]) -> list[Part]:
 
 
 def _in_memory(
-    pending: PendingRows,
     opened: list[Opened],
     shifts: list[int],
+    stack: contextlib.ExitStack,
     progress: Callable[[int, int], object] | None,
 ) -> Part:
-    """Wait for all rows in one piece of memory; make their run ids those among all data sets."""
-    records = pending.records
+    """Read all rows into one piece of memory; make their run ids those among all data sets."""
+    ends = np.cumsum([ROW_BYTES * one.row_count for one in opened]).tolist()
+    pending = [opened[0].rows]
+    if opened[0].rows is not None:  # the only one, begun already
+        records = opened[0].rows.records
+    else:
+        records = aligned_records(ends[-1] // ROW_BYTES)
+        pieces = [records[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+        pending = [
+            None if one.pack is not None else begin_rows(one.files, stack, piece)
+            for one, piece in zip(opened, pieces, strict=True)
+        ]
     done = 0
 
     def advance(count: int) -> None:
@@ -296,14 +320,15 @@ def _in_memory(
         if progress is not None:
             progress(done, len(records))
 
-    pending.reading.finish(advance)
-    begin = 0
-    for one, shift in zip(opened, shifts, strict=True):
-        end = begin + sum(file.header.rows for file in one.files) * ROW_BYTES
+    for one, rows, shift, begin, end in zip(opened, pending, shifts, [0, *ends], ends, strict=False):
+        if rows is not None:
+            rows.reading.finish(advance)
+        elif one.pack is not None:
+            one.pack.fill_dataset(records[begin:end])
+            advance(end - begin)
         if shift:
             from tape2048.datasets.records import shift_ids
 
             shift_ids(records[begin:end], shift)
-        begin = end
     records.flags.writeable = False
     return Part(records, 0, len(records) // ROW_BYTES)

@@ -14,11 +14,14 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.datasets.metadata import Extras, read_runs_db
+from tape2048.datasets.packdat import DataPack
+from tape2048.datasets.packdat_layout import MAGIC
 from tape2048.datasets.table_rows import ROW_BYTES, aligned_records
 from tape2048.errors import (
     BookkeepingError,
     EmptyCorpusError,
     ManifestError,
+    MissingPathError,
     NotADatasetError,
     StorageError,
     TapeError,
@@ -41,6 +44,7 @@ from tape2048.formats.session import SESSION_NAME, STEP_DTYPES
 from tape2048.formats.session import SHARD_NAME as SESSION_SHARD_NAME
 from tape2048.io.bulk_read import Reading, Stretch
 from tape2048.io.reading import open_regular, reading
+from tape2048.runs.files import first_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +92,7 @@ class PendingRows(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A data set with open files; ``rows`` if they are being read into memory."""
+    """A data set with open files, or a pack.dat; ``rows`` if they are being read into memory."""
 
     path: Path
     files: list[RowsFile]
@@ -96,6 +100,12 @@ class Opened(NamedTuple):
     extras: Extras
     manifest: Manifest | None
     rows: PendingRows | None = None
+    pack: DataPack | None = None
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self.pack) if self.pack is not None else sum(file.header.rows for file in self.files)
 
 
 def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: bool = False) -> Opened:
@@ -107,6 +117,7 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
         read_rows: start threads that read the rows while this function reads the run table.
 
     Raises:
+        MissingPathError: nothing stands at the path.
         NotADatasetError: not a data set.
         FormatError: one of the classes below it, for the first defect found.
         StorageError: the operating system could not read a file.
@@ -132,12 +143,30 @@ def open_directory(directory: Path, stack: contextlib.ExitStack, *, read_rows: b
     )
 
 
+def is_packdat(path: Path) -> bool:
+    """Check for a file that begins like a pack.dat; False where the path cannot be read."""
+    try:
+        with reading(path):
+            return path.is_file() and first_bytes(path, len(MAGIC)) == MAGIC
+    except StorageError:
+        return False
+
+
+def open_packdat(path: Path) -> Opened | None:
+    """Open a pack.dat, mapped, with the checks of :meth:`DataPack.load`; None if none is at the path."""
+    if not is_packdat(path):
+        return None
+    pack = DataPack.load(path, "mmap")
+    return Opened(path, [], pack.run_table, Extras.unknown(len(pack.runs)), None, pack=pack)
+
+
 def _open_pin(directory: Path) -> int:
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        found = "nothing stands at this path" if isinstance(error, FileNotFoundError) else "not a directory"
-        raise NotADatasetError(found, path=directory) from None
+    except FileNotFoundError:
+        raise MissingPathError("nothing stands at this path", path=directory) from None
+    except NotADirectoryError:
+        raise NotADatasetError("neither a directory nor a pack.dat", path=directory) from None
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror or error}", path=directory) from error
 
@@ -243,9 +272,18 @@ def check_files(manifest: Manifest, directory: Path) -> None:
         raise defect
 
 
-def begin_rows(files: Sequence[RowsFile], stack: contextlib.ExitStack) -> PendingRows:
-    """Start to read the rows of open files, one after the other, into one new array; ``stack`` ends it."""
-    records = aligned_records(sum(file.header.rows for file in files))
+def begin_rows(
+    files: Sequence[RowsFile], stack: contextlib.ExitStack, records: NDArray[np.uint8] | None = None
+) -> PendingRows:
+    """Start to read the rows of open files, one after the other; ``stack`` ends it.
+
+    Args:
+        files: to read.
+        stack: ends the reading.
+        records: ``u8[32 * rows]`` to read into; None: a new array.
+    """
+    if records is None:
+        records = aligned_records(sum(file.header.rows for file in files))
     parts = [
         Stretch(file.path, file.header.data_offset, file.header.rows * ROW_BYTES, file.fd) for file in files
     ]

@@ -24,7 +24,10 @@ from tape2048.datasets.packdat_layout import (
 )
 from tape2048.datasets.run_table import RunTable
 from tape2048.datasets.table_rows import ROW_BYTES, Part, TableRows, aligned_records
+from tape2048.errors import FieldError
+from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, RUN_STEPS_MAX
 from tape2048.formats.npy import check_load
+from tape2048.formats.phase import ALL
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.bulk_read import Stretch, read_into
 from tape2048.io.durable import new_file, write_all
@@ -33,7 +36,7 @@ from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -41,13 +44,20 @@ if TYPE_CHECKING:
     from tape2048.formats.npy import Load
 
 _LEVELS = np.float32(65535)
+_HALF_LEVEL = np.float32(32768) / _LEVELS
+# Rows that are converted together: 8 MB.
+_FILL_ROWS = 1 << 18
 
 
 class DataPack(TableRows):
     """A pack.dat in memory, or a view of some of its runs; a source of rows.
 
     :meth:`load` and :meth:`build` make one. Rows have ``ROW_DTYPE``, with branch values as float32;
-    :meth:`records` returns them as in the file.
+    :meth:`records` returns them as in the file. ``Dataset("pack.dat")`` has them as rows of a data set.
+
+    Attributes:
+        normalised: runs that were added here with branch values outside [0, 1], which were normalised.
+        padded: steps of the loaded file whose padding is not zero, as some writers leave it.
 
     Example:
         >>> from tape2048.datasets import DataPack
@@ -57,6 +67,9 @@ class DataPack(TableRows):
         >>> len(DataPack.load("rows.dat")) == len(pack), len(pack.runs)
         (True, 2)
     """
+
+    normalised = 0
+    padded = 0
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], load: Load = "ram") -> Self:
@@ -116,8 +129,10 @@ class DataPack(TableRows):
         table = parse_runs(tail[:-CRC_BYTES].tobytes(), header, path)
         table.check_tiles(header.steps, path)
         table.check_ids(U32_MAX, path)
-        check_steps(records, table, path)
-        return cls([Part(records, 0, header.steps)], table)
+        padded = check_steps(records, table, path)
+        pack = cls([Part(records, 0, header.steps)], table)
+        pack.padded = padded
+        return pack
 
     @classmethod
     def build(cls, runs: Iterable[Run]) -> Self:
@@ -141,6 +156,7 @@ class DataPack(TableRows):
         begin = rows = sum(len(part) // ROW_BYTES for part in parts)
         first_id = next_id = 1 + int(table.rows["id"].max()) if len(table) else 0
         metas = []
+        normalised = 0
         for run in runs:
             if not isinstance(run, Run):
                 raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
@@ -148,7 +164,7 @@ class DataPack(TableRows):
             check_fits("id", next_id)
             check_fits("first_step_idx", rows)
             records = np.empty(ROW_BYTES * len(run), np.uint8)
-            packdat_records(run, next_id, records)
+            normalised += packdat_records(run, next_id, records) > 0
             parts.append(records)
             metas.append(run.meta)
             rows += len(run)
@@ -157,7 +173,42 @@ class DataPack(TableRows):
         np.concatenate([joined[:0], *parts], out=joined)
         joined.flags.writeable = False
         more = RunTable.of_metas(metas, first_id=first_id, first_row=begin)
-        return cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
+        pack = cls([Part(joined, 0, rows)], RunTable.joined([table, more]))
+        pack.normalised = normalised
+        return pack
+
+    @classmethod
+    def merge(cls, packs: Sequence[DataPack]) -> Self:
+        """Join packs and views of whole runs, one after the other; the ids count from 0.
+
+        Rows do not change, except for their run ids.
+
+        Args:
+            packs: in the order of their rows.
+
+        Raises:
+            ValueError: a view of parts of games, see :meth:`phase`.
+
+        Example:
+            >>> from tape2048.datasets import DataPack
+            >>> from tape2048.runs import read_run
+            >>> pack = DataPack.build([read_run("runs/golden.a2run")])
+            >>> DataPack.merge([pack, pack]).runs["id"].tolist()
+            [0, 1]
+        """
+        table = RunTable.joined([RunTable.of_metas([]), *(pack.run_table for pack in packs)]).renumbered()
+        records = aligned_records(sum(map(len, packs)))
+        begin = 0
+        for pack in packs:
+            pack.refuse_phase()
+            end = begin + ROW_BYTES * len(pack)
+            pack._gather(np.arange(len(pack)), records[begin:end])  # noqa: SLF001 - of the same class
+            begin = end
+        records.view(STEP_DTYPE)["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
+        records.flags.writeable = False
+        merged = cls([Part(records, 0, len(records) // ROW_BYTES)], table)
+        merged.padded = sum(pack.padded for pack in packs)
+        return merged
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add runs at the end; their ids continue after the highest one.
@@ -172,6 +223,8 @@ class DataPack(TableRows):
         if self.is_view:
             raise ValueError("cannot append to a view; append to its source")
         grown = self._of_parts([part.records for part in self._parts], self._table, runs)
+        grown.normalised += self.normalised
+        grown.padded = self.padded
         vars(self).update(vars(grown))
 
     def append_from_directory(
@@ -216,6 +269,7 @@ class DataPack(TableRows):
 
         Raises:
             NameTakenError: ``path`` exists.
+            ValueError: this is a view of parts of games, see :meth:`phase`.
             FieldError: a value that its field cannot hold, such as an engine's name of 64 KiB.
             StorageError: the operating system could not write it.
         """
@@ -237,6 +291,7 @@ class DataPack(TableRows):
 
     def _file_parts(self) -> list[memoryview]:
         """Encode the file in pieces; a view's runs are renumbered."""
+        self.refuse_phase()
         table, records = self._table, self._parts[0].records
         if self.is_view:
             table = table.renumbered()
@@ -251,7 +306,8 @@ class DataPack(TableRows):
         return [*pieces, memoryview(checksum_of(pieces).to_bytes(CRC_BYTES, "little"))]
 
     def __repr__(self) -> str:
-        return f"<DataPack: {len(self):,} rows, {len(self.runs):,} runs{', a view' if self.is_view else ''}>"
+        named = f"{len(self):,} rows, {len(self.runs):,} runs{', a view' if self.is_view else ''}"
+        return f"<DataPack: {named}{'' if self.game_phase == ALL else f'; {self.game_phase}'}>"
 
     def records(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return rows as in the file, ``STEP_DTYPE[n]``; arguments and errors as :meth:`get_batch`."""
@@ -285,24 +341,67 @@ class DataPack(TableRows):
         out["step_index"] = records["index_in_run"]
         return out
 
-    def run(self, ordinal: int, final_board: int) -> Run:
+    def run(self, ordinal: int, final_board: int | None = None) -> Run:
         """Return one run of :attr:`runs` as a :class:`Run`.
 
         Args:
             ordinal: of the run.
-            final_board: the board after its last move, which this format does not hold;
-                :func:`tape2048.game.moves.last_boards` finds the candidates.
+            final_board: the board after its last move, which this format does not hold; None: the candidate
+                of :func:`tape2048.game.moves.last_boards`.
 
         Raises:
             IndexError: no such run.
         """
-        records = self.records(np.arange(len(self))[self.rows_of(ordinal)])
+        return self.run_and_losses(ordinal, final_board)[0]
+
+    def run_and_losses(self, ordinal: int, final_board: int | None = None) -> tuple[Run, tuple[bool, int]]:
+        """Return a run and its uncertain parts, as :meth:`tape2048.datasets.Dataset.run_and_losses`."""
+        from tape2048.datasets.records import restore_values
+        from tape2048.game.moves import last_boards
+
+        records = self._whole_run(ordinal).view(STEP_DTYPE)
         moves = np.ascontiguousarray(records["move_dir"])
+        certain, lost = final_board is not None or not len(records), 0
+        if final_board is None and len(records):
+            finals, sure = last_boards(np.ascontiguousarray(records["board"][-1:]), moves[-1:])
+            final_board, certain = int(finals[0]), bool(sure[0])
         mask = np.ascontiguousarray(records["ev_mask"])
         branches: dict[str, Any] = {}
         if mask.any():
-            branches = {"branch_values": _values(records), "branch_legal": mask, "has_branches": mask != 0}
-        return Run.from_boards(records["board"], moves, final_board, self._table.meta(ordinal), **branches)
+            values, has = _values(records), mask != 0
+            _, lost = restore_values(values, mask, moves, has, _HALF_LEVEL)
+            branches = {"branch_values": values, "branch_legal": mask, "has_branches": has}
+        meta = self._table.meta(ordinal)
+        run = Run.from_boards(records["board"], moves, final_board or 0, meta, **branches)
+        return run, (certain, lost)
+
+    def fill_dataset(self, out: NDArray[np.uint8]) -> None:
+        """Write all rows as those of a data set, ``u8[32 * N]``.
+
+        Raises:
+            FieldError: a run has more than 65,536 steps.
+        """
+        from tape2048.game.rules import legal_masks
+
+        longest = int(self.runs["steps"].max(initial=0))
+        if longest > RUN_STEPS_MAX:
+            raise FieldError(
+                f"a run has {longest} steps; rows of a data set hold at most {RUN_STEPS_MAX} of one",
+                hint="DataPack.load reads it",
+            )
+        rows = out.view(DATASET_ROW_DTYPE)
+        for begin in range(0, len(self), _FILL_ROWS):
+            part = rows[begin : begin + _FILL_ROWS]
+            records = self._gather(np.arange(begin, begin + len(part))).view(STEP_DTYPE)
+            part["board"] = records["board"]
+            part["move"] = records["move_dir"]
+            part["ev_legal"] = legal_masks(records["board"])
+            values = _values(records)
+            with_chosen = np.flatnonzero(records["ev_mask"] >> records["move_dir"] & 1)
+            values[with_chosen, records["move_dir"][with_chosen]] = 1
+            part["ev_values"] = values
+            part["run_id"] = records["run_id"]
+            part["step_index"] = records["index_in_run"]
 
 
 def _values(records: NDArray[np.void]) -> NDArray[np.float32]:

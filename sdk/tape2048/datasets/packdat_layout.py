@@ -13,8 +13,9 @@ each step       ``u64``      board before the move
                 ``u32``      index_in_run
                 ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
                 ``u8``       ev_mask: the moves that have a value; 0: no values
-                ``u16[4]``   ev_q: values in [0, 1] x 65535, rounded
-                ``u8[6]``    zero
+                ``u16[4]``   ev_q: values in [0, 1] x 65535, plus 0.5, cut to whole numbers, all in float32;
+                             the chosen move's is 65535
+                ``u8[6]``    padding, written as zeros; other writers leave anything there
 each run        ``u32``      id
                 ``u32``      first_step_idx
                 ``u32``      num_steps
@@ -69,7 +70,7 @@ STEP_DTYPE = np.dtype(
         ("move_dir", "u1"),
         ("ev_mask", "u1"),
         ("ev_q", "<u2", (4,)),
-        ("zero", "u1", (6,)),
+        ("padding", "u1", (6,)),
     ]
 )
 assert STEP_DTYPE.itemsize == ROW_BYTES
@@ -101,9 +102,7 @@ class Header(NamedTuple):
 def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
     """Parse a header and compare its counts with the file's size."""
     if head[:4] != MAGIC[: len(head)] or not head:
-        raise MagicError(
-            f"begins with {head[:4]!r}; expected {MAGIC!r}", path=path, offset=0, hint="not a pack.dat"
-        )
+        raise MagicError(f"not a pack.dat: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(head) < HEADER_BYTES:
         raise TruncatedError(
             f"the file ends after {size} bytes, within the header of {HEADER_BYTES}", path=path, offset=size
@@ -197,9 +196,14 @@ def _runs_end(path: str | os.PathLike[str], header: Header, at: int) -> FieldErr
     )
 
 
-def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> None:
-    """Raise for the first step that is invalid or belongs to another run."""
+def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> int:
+    """Raise for the first step that is invalid or belongs to another run.
+
+    Returns:
+        The number of steps whose padding is not zero.
+    """
     steps = records.view(STEP_DTYPE)
+    padded = 0
     lengths = table.rows["steps"].astype(np.int64)
     for begin in range(0, len(table), _RUNS_AT_ONCE):
         runs = table.rows[begin : begin + _RUNS_AT_ONCE]
@@ -214,8 +218,8 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
             ("index_in_run", rows["index_in_run"] != numbers, BookkeepingError, 12),
             ("move_dir", rows["move_dir"] > 3, FieldError, 16),
             ("ev_mask", rows["ev_mask"] > 15, FieldError, 17),
-            ("zero", rows["zero"].any(axis=1), FieldError, 26),
         )
+        padded += int(rows["padding"].any(axis=1).sum())
         for name, bad, kind, offset in checks:
             if bad.any():
                 at = int(bad.argmax())
@@ -226,6 +230,7 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
                     path=path,
                     offset=HEADER_BYTES + ROW_BYTES * (first + at) + offset,
                 )
+    return padded
 
 
 def encode_header(runs: int, steps: int) -> bytes:

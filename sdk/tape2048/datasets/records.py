@@ -1,7 +1,7 @@
 """Compiled kernels over records of 32 bytes, the rows of pack.dat and of the data set directory.
 
-Runs become records and back, records are gathered by number. Branch values are normalised on the way in (by
-``normalised`` below); values that are normalised already keep all their bits.
+Runs become records and back, records are gathered by number. Branch values are within [0, 1] in records:
+``within_one`` below keeps a step's values that are, and normalises others. The chosen move's value becomes 1.
 """
 
 from __future__ import annotations
@@ -43,27 +43,33 @@ ALMOST_ONE = np.float32(1 - 2**-23)
 _HALF = np.float32(0.5)
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
+_LEVELS = np.float32(65535)
 
 # Offsets within a record of 32 bytes: data set directory, pack.dat.
 _SET_MOVE, _SET_LEGAL, _SET_VALUES, _SET_RUN, _SET_STEP = U64(8), U64(9), U64(10), U64(26), U64(30)
 _DAT_RUN, _DAT_STEP, _DAT_MOVE, _DAT_MASK, _DAT_VALUES = U64(8), U64(12), U64(16), U64(17), U64(18)
 _RECORD = U64(32)
 
-# Defects of a run; the step's number is added.
+# Defects of a run, above every count of its steps; the step's number is added.
 _ILLEGAL_MOVE = 1 << 40
 _NOT_FINITE = 2 << 40
 _STEP_BITS = (1 << 40) - 1
 
 
-@register_jitable
-def normalised(values: Any, mask: Any, out: Any) -> bool:
-    """Normalise the expected values of one step over the moves of ``mask``.
+# Results of within_one.
+_NO_NUMBERS, _KEPT, _NORMALISED = -1, 0, 1
 
-    One move: ``1 - 2**-23``. All equal: 0.5 each. Otherwise ``(ev - min) / (max - min)`` in float32, at most
-    ``1 - 2**-23``. Moves outside the mask become 0.
+
+@register_jitable
+def within_one(values: Any, mask: Any, out: Any) -> int:
+    """Copy one step's values of the moves of ``mask`` if all are in [0, 1]; else normalise them.
+
+    Normalised values: of one move ``1 - 2**-23``; all equal, 0.5 each; otherwise ``(ev - min) / (max - min)``
+    in float32, at most ``1 - 2**-23``. Moves outside the mask become 0.
 
     Returns:
-        False where a value is not finite, or no float32 holds the difference of two.
+        ``_KEPT`` or ``_NORMALISED``; ``_NO_NUMBERS`` where a value is not finite, or no float32 holds the
+        difference of two.
     """
     count = 0
     low = np.float32(np.inf)
@@ -72,24 +78,24 @@ def normalised(values: Any, mask: Any, out: Any) -> bool:
         out[m] = _ZERO
         if mask >> U64(m) & U64(1):
             if not np.isfinite(values[m]):
-                return False
+                return _NO_NUMBERS
             count += 1
             low = min(low, values[m])
             high = max(high, values[m])
+    keeps = low >= _ZERO and high <= _ONE
     if count and not np.isfinite(high - low):
-        return False
-    already = low == _ZERO and high == ALMOST_ONE  # dividing again would move the values in between
+        return _NO_NUMBERS
     for m in range(4):
         if mask >> U64(m) & U64(1):
-            if count == 1:
+            if keeps:
+                out[m] = values[m]
+            elif count == 1:
                 out[m] = ALMOST_ONE
             elif low == high:
                 out[m] = _HALF
-            elif already:
-                out[m] = values[m]
             else:
                 out[m] = min((values[m] - low) / (high - low), ALMOST_ONE)
-    return True
+    return _KEPT if keeps or not count else _NORMALISED
 
 
 @kernel
@@ -97,6 +103,7 @@ def _fill_dataset(run: Any, run_id: Any, out: Any) -> int:
     states, moves, values, legal, has = run
     scratch = np.empty(4, np.float32)
     bits = scratch.view(np.uint32)
+    changed = 0
     for i in range(len(moves)):
         at = U64(i) * _RECORD
         board = states[i]
@@ -108,9 +115,11 @@ def _fill_dataset(run: Any, run_id: Any, out: Any) -> int:
         store8(out, at + _SET_MOVE, U64(move))
         store8(out, at + _SET_LEGAL, mask)
         filled = i < len(has) and has[i]
-        if filled and not normalised(values[i], mask & U64(legal[i]), scratch):
-            return _NOT_FINITE + i
         if filled:
+            result = within_one(values[i], mask & U64(legal[i]), scratch)
+            if result == _NO_NUMBERS:
+                return _NOT_FINITE + i
+            changed += result
             scratch[move] = _ONE
         else:
             scratch[:] = _ZERO
@@ -118,13 +127,14 @@ def _fill_dataset(run: Any, run_id: Any, out: Any) -> int:
             store32(out, at + _SET_VALUES + U64(4 * m), U64(bits[m]))
         store32(out, at + _SET_RUN, U64(run_id))
         store16(out, at + _SET_STEP, U64(i))
-    return -1
+    return changed
 
 
 @kernel
 def _fill_packdat(run: Any, run_id: Any, out: Any) -> int:
     states, moves, values, legal, has = run
     scratch = np.empty(4, np.float32)
+    changed = 0
     for i in range(len(moves)):
         at = U64(i) * _RECORD
         board = states[i]
@@ -135,8 +145,12 @@ def _fill_packdat(run: Any, run_id: Any, out: Any) -> int:
         filled = i < len(has) and has[i] and mask & U64(legal[i]) != U64(0)
         if filled:
             mask &= U64(legal[i])
-            if not normalised(values[i], mask, scratch):
+            result = within_one(values[i], mask, scratch)
+            if result == _NO_NUMBERS:
                 return _NOT_FINITE + i
+            changed += result
+            if mask >> U64(move) & U64(1):
+                scratch[move] = _ONE
         store64(out, at, board)
         store32(out, at + _DAT_RUN, U64(run_id))
         store32(out, at + _DAT_STEP, U64(i))
@@ -145,11 +159,11 @@ def _fill_packdat(run: Any, run_id: Any, out: Any) -> int:
         for m in range(4):
             level = U64(0)
             if filled:
-                level = U64(np.rint(np.float64(scratch[m]) * 65535.0))
+                level = U64(scratch[m] * _LEVELS + _HALF)  # in float32, as the format's first writer rounds
             store16(out, at + _DAT_VALUES + U64(2 * m), level)
         store16(out, at + U64(26), U64(0))
         store32(out, at + U64(28), U64(0))
-    return -1
+    return changed
 
 
 _NO_VALUES = (np.empty((0, 4), np.float32), np.empty(0, np.uint8), np.empty(0, np.bool_))
@@ -163,14 +177,14 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     return plain
 
 
-def _records(fill: Any, run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
+def _records(fill: Any, run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
     values: tuple[Any, ...] = _NO_VALUES
     if run.has_branches is not None and run.has_branches.any():
         values = (run.branch_values, run.branch_legal, run.has_branches)
     defect = int(fill(tuple(map(_plain, (run.states, run.moves, *values))), run_id, out))
-    if defect < 0:
-        return
     step = defect & _STEP_BITS
+    if step == defect:
+        return step
     if defect - step == _ILLEGAL_MOVE:
         raise FieldError(
             f"step {step}: move {run.moves[step]} is not legal on board {int(run.states[step]):#018x}",
@@ -182,18 +196,21 @@ def _records(fill: Any, run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
     )
 
 
-def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
+def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
     """Write the rows of a run, of at most 65,536 steps, to ``out``, ``u8[32 * steps]``, as in a data set.
+
+    Returns:
+        The number of steps whose branch values were normalised, since some lay outside [0, 1].
 
     Raises:
         FieldError: a move that is not legal on its board, or a branch value that is not finite.
     """
-    _records(_fill_dataset, run, run_id, out)
+    return _records(_fill_dataset, run, run_id, out)
 
 
-def packdat_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> None:
-    """Write the rows of a run as in a pack.dat; arguments and errors as :func:`dataset_records`."""
-    _records(_fill_packdat, run, run_id, out)
+def packdat_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
+    """Write the rows of a run as in a pack.dat; see :func:`dataset_records`."""
+    return _records(_fill_packdat, run, run_id, out)
 
 
 @kernel
@@ -208,14 +225,15 @@ def shift_ids(records: Any, shift: Any) -> None:
 
 
 @kernel
-def _restore(values: Any, legal: Any, moves: Any, has: Any) -> int:
+def _restore(values: Any, legal: Any, moves: Any, has: Any, half: Any) -> int:
+    replaced = 0
     lost = 0
+    normal = True
     for i in range(len(moves)):
         chosen = moves[i]
-        has[i] = values[i, chosen] != _ZERO
-        if not has[i]:
-            legal[i] = 0
+        if not has[i] or values[i, chosen] < ALMOST_ONE:
             continue
+        replaced += 1
         lowest = False
         highest = False
         others = 0
@@ -223,39 +241,50 @@ def _restore(values: Any, legal: Any, moves: Any, has: Any) -> int:
         for m in range(4):
             if m != chosen and legal[i] >> m & 1:
                 others += 1
-                halves += values[i, m] == _HALF
+                halves += values[i, m] == half
                 lowest |= values[i, m] == _ZERO
                 highest |= values[i, m] == ALMOST_ONE
+                normal &= values[i, m] <= ALMOST_ONE
+        normal &= lowest or highest or halves == others
         if others and halves == others:
-            values[i, chosen] = _HALF
+            values[i, chosen] = half
         elif others and highest and not lowest:
             values[i, chosen] = _ZERO
         else:
             values[i, chosen] = ALMOST_ONE
             # With both ends among the others, the chosen value may have been anything.
             lost += highest and lowest
-    return lost
+    return lost if normal else replaced
 
 
 def restore_values(
-    values: NDArray[np.float32], legal: NDArray[np.uint8], moves: NDArray[np.uint8]
+    values: NDArray[np.float32],
+    legal: NDArray[np.uint8],
+    moves: NDArray[np.uint8],
+    has: NDArray[np.bool_] | None = None,
+    half: np.float32 = _HALF,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Restore, in place, the chosen moves' values, which a data set replaces by 1.0.
+    """Restore, in place, the chosen moves' values, which records replace by 1.0.
 
-    The other values determine it: normalised values contain a 0 and a ``1 - 2**-23``, or are all 0.5. It is
-    lost only where both ends are among the moves that were not chosen (the player did not take a best move);
-    it becomes ``1 - 2**-23`` then.
+    The others determine the value in a run whose values are normalised: they contain a 0 and a
+    ``1 - 2**-23``, or are all 0.5. It is lost where both ends are among the moves that were not chosen (the
+    player did not take a best move), and in every step of a run with values in another form. A lost one
+    becomes ``1 - 2**-23``.
 
     Args:
         values: ``f32[n, 4]``, contiguous.
-        legal: ``u8[n]``; becomes 0 at steps without values.
+        legal: ``u8[n]``, the moves with values; without ``has``, becomes 0 at steps without values.
         moves: ``u8[n]``.
+        has: ``bool[n]``, whether each step has values; None: where the chosen one is not 0.
+        half: the value 0.5 as the records hold it.
 
     Returns:
-        Whether each step has values, ``bool[n]``, and the number of steps whose chosen value is lost.
+        Whether each step has values, and the number of steps whose chosen value is lost.
     """
-    has = np.zeros(len(moves), np.bool_)
-    return has, int(_restore(values, legal, moves, has))
+    if has is None:
+        has = values[np.arange(len(moves)), moves] != 0
+        legal[~has] = 0
+    return has, int(_restore(values, legal, moves, has, half))
 
 
 @kernel

@@ -17,10 +17,11 @@ from numba.extending import register_jitable
 from tape2048.base.findings import Finding, Report
 from tape2048.base.threads import map_ordered
 from tape2048.datasets.dataset import Dataset
-from tape2048.datasets.directory import open_directory
+from tape2048.datasets.directory import is_packdat, open_directory
+from tape2048.datasets.packdat import DataPack
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
 from tape2048.formats.dataset_layout import METADATA_DB
-from tape2048.game.rules import empty_mask, legal_mask, slide
+from tape2048.game.rules import empty_mask, legal_mask, legal_masks, slide
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
 from tape2048.jit.compiler import kernel
@@ -44,7 +45,7 @@ _DEFECTS = {
     _STEP_INDEX: (BookkeepingError, "has another step_index than its place in the run"),
     _MOVE: (FieldError, "has a move that is not legal on its board"),
     _LEGAL: (FieldError, "has an ev_legal that is not the board's"),
-    _VALUES: (FieldError, "has ev_values that are neither all 0 nor normalised, the chosen one 1"),
+    _VALUES: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with the chosen one 1"),
     _NEXT: (FieldError, "does not lead to the next row's board by one spawn"),
 }
 
@@ -120,15 +121,15 @@ def _check_rows(rows: Any, places: Any, runs: Any, found: Any) -> int:
 def verify_dataset(
     path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
 ) -> Report:
-    """Check a data set completely.
+    """Check a data set or a pack.dat completely.
 
     The checks: the manifest's counts, sizes and checksums; the runs cover the rows; each row's ``run_id`` and
     ``step_index``; its move is legal, its ``ev_legal`` the board's, its ``ev_values`` normalised; move and
     one spawn lead to the next row's board; each run's ``highest_tile`` is not below the tiles of its rows.
 
     Args:
-        path: the directory.
-        progress: called with the bytes read and all bytes.
+        path: the directory, or the pack.dat.
+        progress: called with the bytes read and all bytes; of a pack.dat, with the rows.
 
     Returns:
         All findings; a defect does not raise.
@@ -144,6 +145,10 @@ def verify_dataset(
     findings: list[Finding] = []
     checksums = 0
     try:
+        if is_packdat(directory):
+            pack = DataPack.load(directory, "mmap")
+            found_rows = tuple(row_findings(pack, directory, directory, progress))
+            return Report(str(directory), len(pack), len(pack.runs), 1, found_rows)
         dataset = Dataset.open(directory, load="mmap")
     except TapeError as error:
         return Report(str(directory), 0, 0, 0, (Finding.of(error),))
@@ -172,24 +177,39 @@ def verify_dataset(
                     findings.append(Finding.of(ChecksumError(message, path=directory / name)))
     except TapeError as error:
         findings.append(Finding.of(error))
-    findings += _row_findings(dataset)
+    findings += row_findings(dataset, directory, directory / METADATA_DB)
     return Report(str(directory), len(dataset), len(dataset.runs), checksums, tuple(findings))
 
 
-def _row_findings(dataset: Dataset) -> Iterator[Finding]:
-    runs = dataset.runs
-    table = dataset.paths[0] / METADATA_DB
+def row_findings(
+    source: Dataset | DataPack, path: Path, table: Path, progress: Callable[[int, int], object] | None = None
+) -> Iterator[Finding]:
+    """Check every row against the run table and the rules.
+
+    Args:
+        source: whole, not a view.
+        path: of the source, named in findings.
+        table: file of the run table, named in findings.
+        progress: called with the rows checked and all rows.
+    """
+    runs = source.runs
+    done = 0
     counts = dict.fromkeys(_DEFECTS, 0)
     jobs = [range(first, min(first + _JOB_RUNS, len(runs))) for first in range(0, len(runs), _JOB_RUNS)]
-    for bad, total, tiles in map_ordered(lambda job: _check_job(dataset, job), jobs):
+    for job, (bad, total, tiles) in zip(
+        jobs, map_ordered(lambda job: _check_job(source, job), jobs), strict=True
+    ):
+        done += int(runs["steps"][job.start : job.stop].sum())
+        if progress is not None:
+            progress(done, len(source))
         for kind, row, run in bad:
             counts[kind] += 1
             if counts[kind] <= _NAMED_MAX:
                 error, text = _DEFECTS[kind]
                 where = f"run {runs['id'][run]}, from row {runs['first_row'][run]}"
-                yield Finding.of(error(f"row {row} {text} ({where})", path=dataset.paths[0]))
+                yield Finding.of(error(f"row {row} {text} ({where})", path=path))
         if total > len(bad):
-            yield Finding.of(FieldError(f"{total - len(bad)} more bad rows", path=dataset.paths[0]))
+            yield Finding.of(FieldError(f"{total - len(bad)} more bad rows", path=path))
         for run, tile in tiles:
             claimed = runs["highest_tile"][run]
             text = f"run {runs['id'][run]} has highest_tile {claimed}, but its rows show a {tile}"
@@ -197,20 +217,24 @@ def _row_findings(dataset: Dataset) -> Iterator[Finding]:
     for kind, count in counts.items():
         if count > _NAMED_MAX:
             error, text = _DEFECTS[kind]
-            yield Finding.of(error(f"{count} rows, each of which {text}", path=dataset.paths[0]))
+            yield Finding.of(error(f"{count} rows, each of which {text}", path=path))
 
 
-def _check_job(dataset: Dataset, job: range) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int]]]:
+def _check_job(
+    source: Dataset | DataPack, job: range
+) -> tuple[list[tuple[int, int, int]], int, list[tuple[int, int]]]:
     """Check some runs: bad rows, their number, and the runs with a higher tile than they claim."""
-    runs = dataset.runs[job.start : job.stop]
-    first, last = dataset.rows_of(job.start).start, dataset.rows_of(job.stop - 1).stop
-    rows = dataset.get_batch(np.arange(first, last))
+    runs = source.runs[job.start : job.stop]
+    first, last = source.rows_of(job.start).start, source.rows_of(job.stop - 1).stop
+    rows = source.get_batch(np.arange(first, last))
+    if isinstance(source, DataPack):  # has no mask of all legal moves, and values of 16 bits
+        rows["ev_legal"], rows["ev_values"] = legal_masks(rows["board"]), 0
     lengths = runs["steps"].astype(np.int64)
     columns: tuple[NDArray[Any], ...] = tuple(
         np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_legal", "ev_values")
     )
     found = np.zeros((1000, 3), np.int64)
-    ids, steps = (np.ascontiguousarray(rows[name]) for name in ("run_id", "step_index"))
+    ids, steps = (rows[name].astype(np.uint32) for name in ("run_id", "step_index"))
     count = int(_check_rows(columns, (ids, steps), (runs["id"].astype(np.uint32), lengths), found))
     bad = [(int(kind), first + int(row), job.start + int(run)) for kind, row, run in found[:count].tolist()]
     tiles = []

@@ -1,4 +1,4 @@
-"""The rows and runs of a corpus as columns, which every export format writes."""
+"""The rows and runs of a corpus, and run files, as columns, which every export format writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048.base.text import valid_text
+from tape2048.formats.dataset_layout import SkippedRun
 from tape2048.session.labels import check_thresholds
 from tape2048.store.view import check_corpus
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.conversion.sources import Source
     from tape2048.corpus import Corpus
 
 #: Exportable tables: one record for each position, or one for each game.
@@ -50,7 +52,7 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     """Make a table of a corpus.
 
     ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), and ``action``
-    where recorded. ``runs`` has ``session``, ``run_id``, ``seed``, ``steps``, ``max_score``,
+    where every session has it. ``runs`` has ``session``, ``run_id``, ``seed``, ``steps``, ``max_score``,
     ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have ``reached_<tile>``
     for each threshold.
 
@@ -69,11 +71,8 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
     reached = corpus.run_labels(tiles) if tiles else np.empty((len(corpus.runs), 0), np.bool_)
     labels = tuple(Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles)
-    # Sessions in two directories may share a name, and a dictionary has each word once.
-    names = [valid_text(session.name) for session in corpus.sessions]
-    codes = {word: code for code, word in enumerate(dict.fromkeys(names))}
-    session = Column("session", np.dtype("<i4"), words=tuple(codes))
-    owners = np.array([codes[word] for word in names], np.int32)[corpus.runs["session"]]
+    session, codes = _text_column("session", [session.name for session in corpus.sessions])
+    owners = codes[corpus.runs["session"]]
 
     def row_values(first: int, last: int) -> list[NDArray[Any]]:
         corpus.store.check_files()
@@ -94,6 +93,72 @@ def make_table(corpus: Corpus, name: TableName, thresholds: Sequence[int] = ()) 
     return Table(name, (session, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
 
 
+def run_file_table(
+    sources: Sequence[Source],
+    thresholds: Sequence[int] = (),
+    progress: Callable[[int, int], object] | None = None,
+) -> tuple[Table, list[SkippedRun]]:
+    """Sum up run files: read every run, and make a table of their metadata.
+
+    The columns are ``source`` (the file's path; of a pack or a data set, also the run's number), ``steps``,
+    ``start_unix_s``, ``elapsed_s``, ``max_score``, ``highest_tile``, ``engine`` (empty for none), and
+    ``reached_<tile>`` for each threshold.
+
+    Args:
+        sources: from :func:`tape2048.conversion.open_source`.
+        thresholds: tiles for which labels are added.
+        progress: called with the runs read and all runs.
+
+    Returns:
+        The table, and the runs that could not be read.
+
+    Raises:
+        StorageError: a file cannot be read.
+        ValueError: invalid thresholds.
+
+    Example:
+        >>> from tape2048.conversion import open_source
+        >>> from tape2048.export import run_file_table
+        >>> table, skipped = run_file_table([open_source("runs")])
+        >>> table.records, [column.name for column in table.columns][:2], skipped
+        (2, ['source', 'steps'], [])
+    """
+    tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
+    names, metas, skipped = [], [], []
+    count = sum(source.count for source in sources)
+    for done, found in enumerate((found for source in sources for found in source.runs()), start=1):
+        if found.run is None:
+            error = found.failure
+            skipped.append(SkippedRun(found.name, type(error).__name__, error.message))
+        else:
+            names.append(found.name)
+            metas.append(found.run.meta)
+        if progress is not None:
+            progress(done, max(done, count))
+    origin, origins = _text_column("source", names)
+    engine, engines = _text_column("engine", [meta.engine or "" for meta in metas])
+    facts = [np.array([getattr(meta, name) for meta in metas], dtype) for name, dtype, *_ in _META_COLUMNS]
+    labels = [Column(f"reached_{tile}", np.dtype(np.bool_)) for tile in tiles]
+    values = [origins, *facts, engines, *(facts[-1] >= tile for tile in tiles)]
+    columns = (origin, *_META_COLUMNS, engine, *labels)
+    return Table("runs", columns, len(metas), lambda first, last: [v[first:last] for v in values]), skipped
+
+
+def _text_column(name: str, texts: Sequence[str]) -> tuple[Column, NDArray[np.int32]]:
+    """Return a column of texts, and their codes; a dictionary has each word once."""
+    words = [valid_text(text) for text in texts]
+    codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    column = Column(name, np.dtype("<i4"), words=tuple(codes))
+    return column, np.array([codes[word] for word in words], np.int32)
+
+
+_META_COLUMNS = (
+    Column("steps", np.dtype("<u4")),
+    Column("start_unix_s", np.dtype("<u8")),
+    Column("elapsed_s", np.dtype("<f4")),
+    Column("max_score", np.dtype("<u8")),
+    Column("highest_tile", np.dtype("<u4")),
+)
 _RUN_COLUMNS = (
     *(Column(name, np.dtype("<u8")) for name in ("run_id", "seed")),
     *(Column(name, np.dtype("<u4")) for name in ("steps", "max_score", "highest_tile", "rows")),

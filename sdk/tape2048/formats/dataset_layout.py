@@ -30,16 +30,21 @@ DATASET_ROW_DTYPE = np.dtype(
 assert DATASET_ROW_DTYPE.itemsize == 32
 
 RUN_ID_MAX = 2**32 - 1
+RUN_STEPS_MAX = 2**16
 
 
-class SourceCount(msgspec.Struct, frozen=True):
-    """The contribution of one source: its path and kind, runs and steps taken, runs skipped."""
+class SourceCount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The contribution of one source: its path and kind, runs and steps taken, runs skipped and normalised.
+
+    ``normalised`` counts runs with branch values outside [0, 1].
+    """
 
     path: str
     kind: str
     runs: int
     steps: int
     skipped: int
+    normalised: int = 0
 
 
 class SkippedRun(msgspec.Struct, frozen=True):

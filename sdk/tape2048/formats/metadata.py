@@ -163,6 +163,24 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     return Metadata(runs, blocks, session, has_rows)
 
 
+def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the table ``session`` of a ``metadata.db`` alone; values that are not JSON stay text.
+
+    Errors are those of :func:`read_metadata`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> read_facts(next(Path("selfplay").glob("2*/metadata.db")))["player"]
+        'greedy'
+    """
+    limit = WorkLimit(READ_OPERATIONS_BASE, READ_OPERATIONS_PER_BYTE)
+    with open_untrusted(path, _TABLES, limit) as (database, tables):
+        if "session" not in tables:
+            return {}
+        _columns(database, tables, "session", path)
+        return _read_facts(database, path, lenient=True)
+
+
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
     """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
 

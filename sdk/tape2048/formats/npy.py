@@ -113,9 +113,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         TruncatedError: the file ends within the header.
     """
     if not (head.startswith(_MAGIC) or _MAGIC.startswith(head)):
-        raise NpyHeaderError(
-            f"not a .npy file: begins with {head[:6]!r}, expected {_MAGIC!r}", path=path, offset=0
-        )
+        raise NpyHeaderError(f"not a .npy file: the magic {_MAGIC!r} is missing", path=path, offset=0)
     if len(head) < 8:
         raise _short_header(head, 10, path)
     version = (head[6], head[7])
@@ -142,7 +140,8 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             shape, fortran_order, dtype = _read_text(text)
     except Exception as error:  # NumPy documents no classes
         raise NpyHeaderError(
-            f"header text {text[:200]!r} is not one of a .npy file: {type(error).__name__}",
+            f"the header text of {len(text)} bytes is not one of a .npy file, a literal of descr, "
+            f"fortran_order and shape: {type(error).__name__}",
             path=path,
             offset=begin,
         ) from error

@@ -4,8 +4,8 @@
 a thousand sessions would exhaust the usual limit of 1,024 open files. The kernel needs no descriptor for a
 mapping, so this module calls the C library directly. (Python 3.13 has ``mmap(trackfd=False)``.)
 
-Functions raise StorageError for a path that is not a regular file or cannot be opened, read or mapped, and
-TruncatedError for a file that shrank while it was read.
+Functions raise MissingPathError where nothing stands at a path, StorageError for one that is not a regular
+file or cannot be opened, read or mapped, and TruncatedError for a file that shrank while it was read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import StorageError, TruncatedError
+from tape2048.errors import MissingPathError, StorageError, TruncatedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,4 +182,5 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _refused(error: OSError, path: str | os.PathLike[str]) -> StorageError:
     hint = "raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else None
-    return StorageError(f"cannot be read: {error.strerror or error}", path=path, hint=hint)
+    kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
+    return kind(f"cannot be read: {error.strerror or error}", path=path, hint=hint)

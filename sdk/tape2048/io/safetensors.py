@@ -99,7 +99,8 @@ def decode(data: memoryview | bytes, path: str) -> tuple[dict[str, Array], dict[
     (length,) = _LENGTH.unpack_from(data)
     if length > min(len(data) - _LENGTH.size, _HEADER_BYTES_MAX):
         raise TruncatedError(
-            f"the header claims {length:,} bytes, and {len(data) - _LENGTH.size:,} follow",
+            f"the header claims more bytes than the {len(data) - _LENGTH.size:,} that follow, or than a "
+            f"header has",
             path=path,
             offset=0,
             hint="not a safetensors file, or one that was cut off",

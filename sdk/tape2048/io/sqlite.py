@@ -156,9 +156,7 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
         size = os.fstat(fd).st_size
         head = os.pread(fd, _HEADER_BYTES, 0)
     if not head.startswith(_MAGIC) or len(head) < 20:
-        raise NotSqliteError(
-            f"not a SQLite file: begins with {head[:16]!r}, expected {_MAGIC!r}", path=path, offset=0
-        )
+        raise NotSqliteError(f"not a SQLite file: the magic {_MAGIC!r} is missing", path=path, offset=0)
     wal = _WAL_VERSION in {head[18], head[19]}
     beside = Path(f"{os.fspath(path)}-wal")
     if wal and beside.exists() and beside.stat().st_size:

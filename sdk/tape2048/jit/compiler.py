@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.event import Event, Listener, install_listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,6 +114,26 @@ def kernel(function: F) -> F:
         name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
         dispatcher.compile = _one_at_a_time(dispatcher.compile, directory, name)
     return dispatcher  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def announced(announce: Callable[[], None]) -> Iterator[None]:
+    """Call ``announce`` once, before the first function in this context that the cache does not hold."""
+    with install_listener("numba:compile", _Announcer(announce)):
+        yield
+
+
+class _Announcer(Listener):
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce: Callable[[], None] | None = announce
+
+    def on_start(self, event: Event) -> None:  # noqa: ARG002 - numba's interface; the cache was asked before
+        announce, self._announce = self._announce, None
+        if announce is not None:
+            announce()
+
+    def on_end(self, event: Event) -> None:
+        pass
 
 
 def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -> Callable[[Any], Any]:

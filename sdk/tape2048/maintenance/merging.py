@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.text import counted, json_bytes
-from tape2048.errors import ChecksumError, MergeError, MixedRowsError
+from tape2048.errors import ChecksumError, MergeError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     BLOCK_DTYPE,
@@ -107,9 +107,8 @@ def merge_sessions(
         The new session.
 
     Raises:
-        MixedRowsError: only some sessions have moves.
         MergeError: a session is foreign or named twice, two sessions have different players or sampling
-            rates, or two contain the same game.
+            rates, only some have the action, or two contain the same game.
         FormatError: a session cannot be opened, or its bytes have changed.
         StorageError: an operation of the file system failed.
 
@@ -180,7 +179,7 @@ def _check_mergeable(parts: list[_Part]) -> None:
     first = parts[0]
     for part in parts[1:]:
         if part.dtype != first.dtype:
-            raise MixedRowsError(
+            raise MergeError(
                 f"rows of {part.dtype.itemsize} bytes; {first.path.name} has {first.dtype.itemsize} "
                 "(with and without moves)",
                 path=part.path,

@@ -47,9 +47,13 @@ class RowChecks:
         metadata: the run table and the session's facts.
         rows: number of rows, N.
         path: path of ``metadata.db``, named in errors.
+        whole: as for :func:`tape2048.session.row_owners.from_scan`.
+
+    Attributes:
+        rows_without_run: number of rows so far whose run is not in the table.
     """
 
-    def __init__(self, metadata: Metadata, rows: int, path: Path) -> None:
+    def __init__(self, metadata: Metadata, rows: int, path: Path, *, whole: bool = True) -> None:
         self._path = path
         self._defects: list[TapeError] = []
         self._bad_rows: dict[str, tuple[int, str, Place]] = {}
@@ -69,6 +73,9 @@ class RowChecks:
         self._by_id = np.argsort(self._runs["id"], kind="stable")
         self._counts = np.zeros(len(self._runs), np.int64)
         self._highest = np.zeros(len(self._runs), np.uint8)
+        self._rows = rows
+        self._whole = whole
+        self.rows_without_run = 0
 
     def update(self, chunk: NDArray[np.void], place: Place) -> None:
         """Check the next rows, ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``."""
@@ -85,18 +92,23 @@ class RowChecks:
             lambda at: f"has step_idx {steps[at]}, expected {expected[at]}",
         )
         halves = exps.view(np.uint64)
-        self._note("empty", (halves[:, 0] | halves[:, 1]) == 0, place, lambda _: "has an empty board")
+        served = owner >= 0
+        empty = served & ((halves[:, 0] | halves[:, 1]) == 0)
+        self._note("empty", empty, place, lambda _: "has an empty board")
         if exps.max() > _EXPONENT_MAX:
-            bad_cell = np.asarray((exps > _EXPONENT_MAX).any(axis=1))
+            bad_cell = served & (exps > _EXPONENT_MAX).any(axis=1)
             self._note("exps", bad_cell, place, lambda at: f"has exponents {exps[at].tolist()}, above 15")
         if "action" in (chunk.dtype.names or ()):
             action = chunk["action"]
-            self._note("action", action > _ACTION_MAX, place, lambda at: f"has action {action[at]}, above 3")
+            bad_action = served & (action > _ACTION_MAX)
+            self._note("action", bad_action, place, lambda at: f"has action {action[at]}, above 3")
         self._see_tiles(exps, owner)
 
     def defects(self) -> Iterator[TapeError]:
         """Yield all defects, after the last update."""
         yield from self._defects
+        if not self._whole and (self.rows_without_run < self._rows or not len(self._runs)):
+            self._bad_rows.pop("unknown", None)  # no defect: a session opens without these rows
         for count, text, place in self._bad_rows.values():
             more = f" ({count} rows like it)" if count > 1 else ""
             yield BookkeepingError(f"{text}{more}", path=place.path, offset=place.offset)
@@ -126,8 +138,9 @@ class RowChecks:
         known[known] = sorted_ids[at_or_after[known]] == ids[known]
         owner = np.full(len(ids), -1, np.int64)
         owner[known] = self._by_id[at_or_after[known]]
+        self.rows_without_run += int(np.count_nonzero(~known))
         self._note(
-            "run_id", ~known, place, lambda at: f"has run_id {ids[at]}, which the run table does not have"
+            "unknown", ~known, place, lambda at: f"has run_id {ids[at]}, which the run table does not have"
         )
         return owner
 

@@ -1,8 +1,9 @@
 """Complete validation of a session.
 
 Opening a session makes only cheap checks. Validation makes the others: every checksum, every row against the
-run table, and unknown files in the directory. Files are read in chunks and never mapped, so a file that is
-truncated meanwhile is an error and not a SIGBUS. The run table and one chunk bound the memory.
+run table, the embeddings, and unknown files in the directory. Files are read in chunks and not through a
+mapping, so a file that is truncated meanwhile is an error and not a SIGBUS. The run table and one chunk bound
+the memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from tape2048.base.findings import Finding, Report
+from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ManifestError, NpyDtypeError, SchemaError, TapeError
 from tape2048.formats.metadata import packed_defect, read_metadata
 from tape2048.formats.npy import read_header
@@ -31,7 +33,7 @@ from tape2048.session.directory import (
     manifest_defects,
     read_manifest,
 )
-from tape2048.session.embeddings import EMBEDDINGS_FILES
+from tape2048.session.embeddings import EMBEDDINGS_FILES, read_embeddings
 
 if TYPE_CHECKING:
     from tape2048.formats.metadata import Metadata
@@ -58,7 +60,9 @@ def validate_session(path: str | os.PathLike[str], *, progress: Progress | None 
     blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents
     <= 15, actions <= 3 and no empty board; each run's ``rows == ceil(steps / sample_rate)``, and its
     ``highest_tile`` with the tiles of its rows; the facts ``rows`` and ``runs``; the copy of the run table;
-    and that the directory has no other files. Without the fact ``sample_rate``, the first rows give the rate.
+    that embeddings are complete and of these rows, as far as the loader checks it; and that the directory has
+    no other files. Without the fact ``sample_rate``, the first rows give the rate. Rows of games that never
+    reached the run table of a foreign session are a note, not a finding.
 
     Args:
         path: the directory of a session, of the recorder or foreign.
@@ -123,8 +127,14 @@ class _Validation:
             self._check_counts(rows)
         self._read_others(parts)
         self._check_names(parts)
+        left_out = self._rows.rows_without_run if self._rows else 0
+        if headers is not None and any(os.path.lexists(directory / name) for name in EMBEDDINGS_FILES):
+            self._collect(read_embeddings, directory, rows - left_out, self._manifest)
+        notes: tuple[str, ...] = ()
+        if left_out:
+            notes = (f"{counted(left_out, 'row')} of games that never reached the table runs: left out",)
         runs = len(self._metadata.runs) if self._metadata else 0
-        return Report(str(directory), rows, runs, self._checksums, tuple(self._findings))
+        return Report(str(directory), rows, runs, self._checksums, tuple(self._findings), notes)
 
     def _headers(self, parts: list[Path]) -> list[NpyHeader] | None:
         """Read the header of each part; return None if one is invalid or two differ."""
@@ -145,7 +155,8 @@ class _Validation:
         path = self._directory / METADATA_DB
         blocks = self._metadata.blocks if self._metadata else None
         if self._metadata is not None:
-            self._rows = RowChecks(self._metadata, rows, path)
+            whole = self._metadata.has_rows or self._manifest is not None
+            self._rows = RowChecks(self._metadata, rows, path, whole=whole)
         if blocks is not None:
             self._blocks = self._collect(BlockSums, blocks, rows, headers[0].dtype.itemsize, path)
         first = 0

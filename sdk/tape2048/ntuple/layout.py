@@ -24,6 +24,9 @@ U64 = np.uint64
 #: Highest tiles from which boards may be downgraded; below the first, no tile can be missing.
 TILES = [1 << exponent for exponent in range(2, 16)]
 
+#: The default of :attr:`tape2048.ntuple.network.Network.downgrade`.
+DOWNGRADE = 16384
+
 CELLS_MIN, CELLS_MAX = 4, 6
 _DIGITS = "0123456789abcdef"
 

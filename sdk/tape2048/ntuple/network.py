@@ -13,14 +13,11 @@ import numpy.typing as npt
 
 from tape2048.errors import ConfigError
 from tape2048.jit.compiler import kernel
-from tape2048.ntuple.layout import TILES, Layout
+from tape2048.ntuple.layout import DOWNGRADE, TILES, Layout
 from tape2048.ntuple.lookup import value_of
 from tape2048.ntuple.placing import place
 
 U64 = np.uint64
-
-#: The default of :attr:`Network.downgrade`.
-DOWNGRADE = 16384
 
 #: Entries quantised at a time, which bounds the temporary arrays.
 _ENTRIES_AT_ONCE = 1 << 18

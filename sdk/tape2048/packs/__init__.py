@@ -1,6 +1,7 @@
 """Packs: many runs in one read-only file (a2pack).
 
-- `PackReader`: reads a pack at random, in sequence or in shuffled batches.
+- `PackReader`: reads a pack at random, in sequence or in shuffled batches of runs or steps; splits it.
+- `PackView`: some runs of a pack.
 - `RunSlice`: the file of one run as packed.
 - `EntryInfo`: an entry of the index.
 - `PackStats`: statistics of a pack's runs.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tape2048.packs.reader import PackReader as PackReader
     from tape2048.packs.reader import RunSlice as RunSlice
     from tape2048.packs.stats import PackStats as PackStats
+    from tape2048.packs.view import PackView as PackView
     from tape2048.packs.writer import PackWriter as PackWriter
     from tape2048.packs.writer import pack_directory as pack_directory
 else:
@@ -26,5 +28,6 @@ else:
         __name__,
         reader="PackReader RunSlice EntryInfo",
         stats="PackStats",
+        view="PackView",
         writer="PackWriter pack_directory",
     )

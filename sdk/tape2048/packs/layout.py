@@ -10,14 +10,15 @@ index    32 x count  ``u64`` absolute offset, ``u32`` length, ``u16`` kind (1 = 
                      left out), ``u32`` raw length (0 where not compressed), ``u64`` 0
 padding              zeros up to the alignment (4096 by default)
 data                 payloads in index order, each aligned, zeros between
-stats    optional    ``u32`` length, then a JSON object: :class:`~tape2048.packs.stats.PackStats`
+stats    optional    ``u32`` length, then as much of :class:`~tape2048.packs.stats.PackStats`: see there
 footer   32          ``u64`` end of the data, ``u32`` CRC-32C of the index, ``u32`` CRC-32C of the data or
                      0, ``u64`` offset of the stats or 0, ``u32`` CRC-32C of the footer's first 24 bytes,
                      ``u32`` 0
 ======== =========== ==================================================================================
 
-Payloads are whole run files, byte for byte. Entries are in order of their offsets and do not overlap. The
-format names lz4; this package does not read it.
+Payloads are whole run files, byte for byte. Entries are in order of their offsets and do not overlap. A
+compressed payload is one zstd frame or one LZ4 frame (the frame format, magic ``04 22 4d 18``; not a bare
+block), with nothing after it.
 """
 
 from __future__ import annotations
@@ -70,10 +71,6 @@ ALIGN_DEFAULT: Final = 4096
 ALIGN_MAX: Final = 1 << 20
 LENGTH_MAX: Final = 2**32 - 1
 
-# Bound of zstd's expansion: each block takes four bytes or more and holds at most 128 KiB.
-_ZSTD_BLOCK_BYTES_MAX = 128 * 1024
-_ZSTD_BLOCK_BYTES_MIN = 4
-
 
 class Layout(NamedTuple):
     """Positions of a pack's parts.
@@ -83,7 +80,7 @@ class Layout(NamedTuple):
         data_begin: offset of the first entry, or ``data_end`` without entries.
         data_end: offset after the data region.
         data_crc: CRC-32C of the data region; 0 where the writer left it out.
-        stats: the stats block's bytes (JSON), or None.
+        stats: the stats block's bytes, or None.
     """
 
     entries: NDArray[np.void]
@@ -148,7 +145,7 @@ def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
     """Check the header; return the number of entries."""
     head = data[:HEADER_BYTES].tobytes()
     if head[:8] != MAGIC[: len(head)] or not head:
-        raise MagicError(f"begins with {head[:8]!r}; expected {MAGIC!r}", path=path, offset=0)
+        raise MagicError(f"not an a2pack: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(data) < HEADER_BYTES + FOOTER_BYTES:
         raise TruncatedError(
             f"the file has {len(data)} bytes; header and footer alone need {HEADER_BYTES + FOOTER_BYTES}",
@@ -210,7 +207,6 @@ def _check_index(
     ends = offsets + lengths
     overlaps = np.zeros(len(index), np.bool_)
     overlaps[1:] = offsets[1:] < ends[:-1]
-    most = (lengths // _ZSTD_BLOCK_BYTES_MIN + 1) * _ZSTD_BLOCK_BYTES_MAX
     defects: list[tuple[NDArray[np.bool_], type[FormatError], str]] = [
         (offsets > data_end, LayoutError, f"lies past the data's end at {data_end}"),
         (offsets < index_end, LayoutError, f"lies before the index's end at {index_end}"),
@@ -220,7 +216,6 @@ def _check_index(
         (index["reserved"] != 0, FieldError, "the reserved field is not 0"),
         (flags >= len(COMPRESSIONS), VersionError, "unknown flags"),
         ((flags == 0) & (raw != 0), FieldError, "not compressed, but with a raw length"),
-        ((flags != 0) & (raw > most), FieldError, "a raw length that its bytes cannot hold"),
     ]
     for bad, kind, what in defects:
         if bad.any():

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
-import operator
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.base.text import as_int, counted
+from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.errors import CompressionError, FormatError, NameTakenError, VersionError
+from tape2048.errors import CompressionError, FormatError, NameTakenError
 from tape2048.io.crc import check_crc
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import map_path
 from tape2048.packs.checks import check_pack
+from tape2048.packs.compression import decompress
 from tape2048.packs.layout import COMPRESSIONS, read_layout
 from tape2048.packs.stats import PackStats, StatsCounter, parse_stats
-from tape2048.packs.writer import zstandard
+from tape2048.packs.view import PackedRuns, PackView
 from tape2048.runs.a2run import SUFFIX as A2T1_SUFFIX
 from tape2048.runs.a2run import parse_run
 from tape2048.runs.a2run2 import SUFFIX as A2RUN2_SUFFIX
 from tape2048.runs.a2run2 import RunV2
-from tape2048.runs.run import RunRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from tape2048.packs.layout import Layout
+    from tape2048.runs.jsonl import U64
 
 RunKind = Literal["v1", "v2"]
 _SUFFIXES = {"v1": A2T1_SUFFIX, "v2": A2RUN2_SUFFIX}
@@ -72,7 +71,7 @@ class EntryInfo(NamedTuple):
     raw_length: int
 
 
-class PackReader:
+class PackReader(PackedRuns):
     """A pack opened by :meth:`open`: a sequence of runs with random access.
 
     ``pack[i]`` and iteration give :class:`RunV2`; A2T1 runs are upgraded. Threads may share a reader.
@@ -133,6 +132,11 @@ class PackReader:
     def __reduce__(self) -> tuple[Callable[..., PackReader], tuple[str]]:
         return functools.partial(PackReader.open, verify=self._verify), (str(self.path),)
 
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """``i64[R]``: 0 to R - 1."""
+        return np.arange(len(self))
+
     def kind(self, i: int) -> RunKind:
         """Return the kind of an entry: ``"v1"`` (A2T1) or ``"v2"`` (a2run2).
 
@@ -165,19 +169,22 @@ class PackReader:
         Raises:
             IndexError: no such entry.
             ChecksumError: the payload was changed.
-            CompressionError: it cannot be decompressed.
-            VersionError: an unsupported compression.
+            CompressionError: it cannot be decompressed, or is longer than any game.
             MissingPackageError: the package for the compression is not installed.
         """
         i = self._number(i)
         offset, length, kind, flags, crc, raw_length, _ = self._index.item(i)
         stored = self._view[offset : offset + length]
+        hint = "the other entries are not affected"
         if not self._trusted[i]:
-            hint = "the other entries are not affected"
             check_crc(crc32c(stored), crc, f"entry {i}", path=self.path, offset=offset, hint=hint)
             self._trusted[i] = 1
         if flags:
-            stored = memoryview(self._unpack(i, stored, flags, raw_length))
+            try:
+                stored = memoryview(decompress(stored, COMPRESSIONS[flags], raw_length))
+            except CompressionError as error:
+                message = f"entry {i}: {error.message}"
+                raise CompressionError(message, path=self.path, offset=offset, hint=hint) from error
         return RunSlice(stored, "v1" if kind == 1 else "v2")
 
     def decode(self, i: SupportsIndex) -> RunV2:
@@ -203,72 +210,12 @@ class PackReader:
                 hint=error.hint,
             ) from error
 
-    __getitem__ = decode
-
-    def decode_batch(self, indices: Iterable[int], workers: int | None = 1) -> list[RunV2]:
-        """Decode several runs.
-
-        Args:
-            indices: entry numbers, in any order, repeats allowed.
-            workers: threads; None: one for each core.
-
-        Raises:
-            IndexError, FormatError: as :meth:`decode`, for the first defective one.
-        """
-        return list(map_ordered(self.decode, indices, workers))
-
-    def __iter__(self) -> Iterator[RunV2]:
-        """Every run, in order."""
-        return map(self.decode, range(len(self)))
-
-    def iter_indices(self, indices: Iterable[int]) -> Iterator[RunV2]:
-        """Iterate over the runs with these numbers, in this order; each is decoded when it is reached."""
-        return map(self.decode, indices)
-
-    def iter_batches(
-        self,
-        batch_size: int,
-        shuffle: bool = False,  # noqa: FBT001, FBT002 - the original design's signature
-        seed: int | None = None,
-        workers: int | None = None,
-    ) -> Iterator[list[RunV2]]:
-        """Iterate over all runs once, in batches; the last batch may be smaller.
-
-        Args:
-            batch_size: runs in a batch, at least 1.
-            shuffle: use a random order in place of the pack's.
-            seed: decides that order, the same on every machine and for any number of workers; None: a
-                fresh one.
-            workers: threads that decode; None: one for each core.
-
-        Raises:
-            ValueError: ``batch_size`` or ``workers`` is not an integer of at least 1.
-            FormatError: as :meth:`decode`, when the run is reached.
-        """
-        batch_size = as_int("batch_size", batch_size)
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}; expected at least 1")
-        order = _shuffled(len(self), seed) if shuffle else range(len(self))
-        runs = map_ordered(self.decode, order, workers)
-        return iter(lambda: list(itertools.islice(runs, batch_size)), [])
-
-    def rows(self, indices: Iterable[int] | None = None, workers: int | None = None) -> RunRows:
-        """Decode all runs (or some) into memory, as one source of rows; a step takes 23 to 27 bytes.
-
-        Args:
-            indices: entry numbers; a row's ``run_id`` is the ordinal among them. None: all entries.
-            workers: threads that decode; None: one for each core.
-
-        Raises:
-            IndexError, FormatError: as :meth:`decode`, for the first defective one.
-        """
-        return RunRows(self.decode_batch(range(len(self)) if indices is None else indices, workers))
-
     @property
     def stats(self) -> PackStats:
         """The pack's statistics: from the file, or counted once by decoding all runs."""
         if self._stats is None and self._layout.stats is not None:
-            self._stats = parse_stats(self._layout.stats)
+            with contextlib.suppress(FormatError):
+                self._stats = parse_stats(self._layout.stats)
         if self._stats is None:
             counter = StatsCounter()
             for run in self:
@@ -283,6 +230,7 @@ class PackReader:
         workers: int | None = None,
         *,
         by_step: bool = False,
+        u64: U64 = "number",
         progress: Callable[[int, int], object] | None = None,
     ) -> int:
         """Write every run as JSON lines, one a run or one a step; see :mod:`tape2048.runs.jsonl`.
@@ -292,6 +240,7 @@ class PackReader:
             parallel: use several threads.
             workers: their number; None: one for each core.
             by_step: write one line a step.
+            u64: packed boards as ``"number"`` or ``"text"``, one line a run.
             progress: called with runs done and runs in all.
 
         Returns:
@@ -306,7 +255,7 @@ class PackReader:
 
         def lines(i: int) -> bytes:
             run = self.decode(i)
-            return step_lines(run, i) if by_step else run_line(run, i)
+            return step_lines(run, i) if by_step else run_line(run, i, u64)
 
         written = 0
         with new_file(path) as fd:
@@ -359,45 +308,5 @@ class PackReader:
         """
         check_pack(self._data, self._layout, (run.meta for run in self), self.path, progress)
 
-    def _number(self, i: SupportsIndex) -> int:
-        number = operator.index(i)
-        if not 0 <= number < len(self._index):
-            raise IndexError(f"entry {number}; expected 0 <= entry < {len(self)}")
-        return number
-
-    def _unpack(self, i: int, stored: memoryview, flags: int, raw_length: int) -> bytes:
-        offset = int(self._index["offset"][i])
-        if COMPRESSIONS[flags] != "zstd":
-            raise VersionError(
-                f"entry {i} is compressed with {COMPRESSIONS[flags]}; only zstd can be read here",
-                path=self.path,
-                offset=offset,
-            )
-        package = zstandard()
-        try:
-            found = package.frame_content_size(stored)
-            if found in (-1, raw_length):  # zstandard allocates the claimed size before it reads any content
-                raw: bytes = package.ZstdDecompressor().decompress(
-                    stored, max_output_size=raw_length, allow_extra_data=False
-                )
-                found = len(raw)
-        except package.ZstdError as error:
-            raise CompressionError(
-                f"entry {i} cannot be decompressed: {error}", path=self.path, offset=offset
-            ) from error
-        if found != raw_length:
-            raise CompressionError(
-                f"entry {i} holds {found} bytes; the index says {raw_length}", path=self.path, offset=offset
-            )
-        return raw
-
-
-def _shuffled(count: int, seed: int | None) -> list[int]:
-    """Permute [0, count) by a hash of seed and number, independent of NumPy's generators."""
-    key = secrets.randbits(64) if seed is None else seed & (2**64 - 1)
-    # SplitMix64's sequence and finaliser (Steele, Lea, Flood 2014).
-    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    order: list[int] = np.argsort(z ^ z >> np.uint64(31), kind="stable").tolist()
-    return order
+    def _choose(self, chosen: NDArray[np.bool_]) -> PackView:
+        return PackView(self, np.flatnonzero(chosen))

@@ -1,14 +1,30 @@
-"""Statistics of a pack's runs: its stats block, and the counter that makes it."""
+"""Statistics of a pack's runs: its stats block, and the counter that makes it.
+
+The block is in the ``postcard`` encoding (see :mod:`tape2048.runs.a2run2`), then, to its end, a JSON object
+with the fields that this leaves out; a reader of the first part ignores the second::
+
+    Stats = count: u64, total_steps: u64, min_len: u32, max_len: u32, mean_len: f64,
+            p50_len: u32, p90_len: u32, p99_len: u32
+
+Other writers leave the object out. In older packs the block is a JSON object alone, with all fields.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
+
+from tape2048.errors import FieldError, FormatError
+from tape2048.runs.a2run2 import Cursor, varint
 
 if TYPE_CHECKING:
     from tape2048.runs.run import RunMeta
+
+T = TypeVar("T")
 
 
 class PackStats(msgspec.Struct, frozen=True):
@@ -20,11 +36,12 @@ class PackStats(msgspec.Struct, frozen=True):
         min_len: steps of the shortest run, 0 without runs.
         max_len: steps of the longest run.
         mean_len: mean steps of a run.
-        p50_len: median steps of a run (nearest rank, so a length that occurs).
+        p50_len: median steps of a run: a length that occurs (the nearest rank; other writers may take the
+            one beside it).
         p90_len: 90th percentile.
         p99_len: 99th percentile.
-        highest_tile_hist: runs by their highest tile (its value).
-        engine_counts: runs by engine; "" for runs without one.
+        highest_tile_hist: runs by their highest tile (its value); None where the file does not say.
+        engine_counts: runs by engine; "" for runs without one; None where the file does not say.
 
     Example:
         >>> from tape2048.packs import pack_directory
@@ -40,8 +57,20 @@ class PackStats(msgspec.Struct, frozen=True):
     p50_len: int
     p90_len: int
     p99_len: int
-    highest_tile_hist: dict[int, int]
-    engine_counts: dict[str, int]
+    highest_tile_hist: dict[int, int] | None = None
+    engine_counts: dict[str, int] | None = None
+
+
+class _More(msgspec.Struct):
+    """The fields after the postcard ones."""
+
+    highest_tile_hist: dict[int, int] | None = None
+    engine_counts: dict[str, int] | None = None
+
+
+#: The fields of the postcard part, in order.
+_POSTCARD = PackStats.__struct_fields__[:-2]
+_PERCENTILES = {"p50_len": 50, "p90_len": 90, "p99_len": 99}
 
 
 class StatsCounter:
@@ -79,10 +108,58 @@ class StatsCounter:
             engine_counts=dict(sorted(self._engines.items())),
         )
 
+    def agrees(self, found: PackStats) -> bool:
+        """Compare a file's statistics with the runs so far, whatever its rule for percentiles."""
+        lengths = sorted(self._lengths)
+        free: dict[str, Any] = dict.fromkeys(
+            name for name in _More.__struct_fields__ if getattr(found, name) is None
+        )
+        for name, percent in _PERCENTILES.items() if lengths else ():
+            place, value = (len(lengths) - 1) * percent, getattr(found, name)
+            # Between the lengths on both sides of the exact place.
+            if not lengths[place // 100] <= value <= lengths[-(-place // 100)]:
+                return False
+            free[name] = value
+        return found == msgspec.structs.replace(self.result(), **free)
+
+
+def stats_bytes(stats: PackStats) -> bytes:
+    """Encode a stats block."""
+    values = (getattr(stats, name) for name in _POSTCARD)
+    head = b"".join(struct.pack("<d", x) if isinstance(x, float) else varint(x) for x in values)
+    return head + msgspec.json.encode(_More(stats.highest_tile_hist, stats.engine_counts))
+
 
 def parse_stats(block: bytes) -> PackStats | None:
-    """Parse a stats block; return None for other content (other writers may have other names)."""
+    """Parse a stats block; return None for a JSON object of other content.
+
+    Raises:
+        FieldError: neither a JSON object, nor the postcard fields and at most a JSON object after them.
+    """
+    # JSON first: its brace is also the count of a postcard block of 123 runs, whose rest is no JSON.
+    if _is_object(block):
+        return _decode(block, PackStats)
+    cursor = Cursor(np.frombuffer(block, np.uint8), None)
     try:
-        return msgspec.json.decode(block, type=PackStats)
+        facts: list[Any] = [cursor.varint(bits) for bits in (64, 64, 32, 32)]
+        facts += struct.unpack("<d", cursor.take(8, "mean_len"))
+        facts += [cursor.varint(32) for _ in range(3)]
+    except FormatError as error:
+        raise FieldError(f"the stats are neither postcard nor a JSON object: {error.message}") from error
+    rest = block[cursor.at :]
+    if rest and not _is_object(rest):
+        raise FieldError(f"the stats end with {len(rest)} bytes that are not a JSON object")
+    more = _decode(rest, _More) or _More()
+    facts += [more.highest_tile_hist, more.engine_counts]
+    return PackStats(*facts)
+
+
+def _is_object(block: bytes) -> bool:
+    return _decode(block, dict[str, msgspec.Raw]) is not None
+
+
+def _decode(block: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(block, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
-import msgspec
 import numpy as np
 from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
-from tape2048.errors import FieldError, FormatError, MissingPackageError, NoRunsError, Skipped, StorageError
+from tape2048.errors import FieldError, FormatError, NoRunsError, Skipped, StorageError
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import map_path, read_exactly
+from tape2048.packs.compression import RAW_BYTES_MAX, Compression, codec, compress
 from tape2048.packs.layout import (
     ALIGN_DEFAULT,
     ALIGN_MAX,
+    COMPRESSIONS,
     HEADER_BYTES,
     INDEX_DTYPE,
     LENGTH_MAX,
@@ -25,7 +26,7 @@ from tape2048.packs.layout import (
     footer_bytes,
     header_bytes,
 )
-from tape2048.packs.stats import PackStats, StatsCounter
+from tape2048.packs.stats import PackStats, StatsCounter, stats_bytes
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC
 from tape2048.runs.a2run import parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
@@ -35,17 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Self
 
     from tape2048.runs.run import Run, RunMeta
 
-Compression = Literal["none", "zstd"]
-
 #: Bytes of a write, and of a move when the index outgrows its place.
 _BUFFER_BYTES = 4 << 20
-
-#: zstd's own default.
-_ZSTD_LEVEL = 3
 
 
 class Packed(NamedTuple):
@@ -66,21 +62,6 @@ class _Entry(NamedTuple):
     meta: RunMeta
 
 
-def zstandard() -> Any:
-    """Import the zstandard package.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
-    try:
-        import zstandard as package
-    except ImportError as error:
-        raise MissingPackageError(
-            "zstd-compressed entries need the package zstandard", hint="pip install 'tape2048[zstd]'"
-        ) from error
-    return package
-
-
 class PackWriter:
     """Writes a pack in one pass; a context manager.
 
@@ -90,14 +71,15 @@ class PackWriter:
     Args:
         path: the pack, which must not exist.
         align: alignment of payloads; a power of two, 1 to 1 MiB.
-        compress: ``"none"`` or ``"zstd"`` (extra ``zstd``).
+        compress: ``"none"``, ``"zstd"`` (extra ``zstd``) or ``"lz4"`` (extra ``lz4``). A payload longer than
+            any game's is stored as it is.
         entry_crc: store a CRC-32C for each payload.
         count_hint: expected number of entries. An accurate one (within a page of index) saves moving the
             payloads at the end.
 
     Raises:
         ValueError: an invalid ``align`` or ``compress``.
-        MissingPackageError: zstandard is not installed.
+        MissingPackageError: the package for the compression is not installed.
         NameTakenError, StorageError: when the block is entered or left.
 
     Example:
@@ -122,8 +104,8 @@ class PackWriter:
             raise ValueError(f"align={align}; expected a power of two from 1 to {ALIGN_MAX}")
         if compress not in get_args(Compression):
             raise ValueError(f"compress={compress!r}; expected one of {get_args(Compression)}")
-        if compress == "zstd":
-            zstandard()
+        if compress != "none":
+            codec(compress)
         self.path = path
         self.align = align
         self.compress: Compression = compress
@@ -190,17 +172,16 @@ class PackWriter:
                 f"the run is {len(payload)} bytes; an entry holds at most {LENGTH_MAX}", path=path
             )
         stored, raw_length = payload, 0
-        if self.compress == "zstd":
-            stored = zstandard().ZstdCompressor(level=_ZSTD_LEVEL).compress(payload)
-            raw_length = len(payload)
+        if self.compress != "none" and len(payload) <= RAW_BYTES_MAX:
+            stored, raw_length = compress(payload, self.compress), len(payload)
         return _Entry(stored, kind, raw_length, crc32c(stored) if self.entry_crc else 0, run.meta)
 
     def append_entry(self, entry: _Entry) -> None:
         """Store a result of :meth:`prepare`."""
         self._put(bytes(align_up(self._length, self.align) - self._length))
-        size, flags = len(entry.stored), int(entry.raw_length > 0)
+        flags = list(COMPRESSIONS.values()).index(self.compress) if entry.raw_length else 0
         # The offset is relative until _finish.
-        record = (self._length, size, entry.kind, flags, entry.crc, entry.raw_length, 0)
+        record = (self._length, len(entry.stored), entry.kind, flags, entry.crc, entry.raw_length, 0)
         self._index += np.array(record, INDEX_DTYPE).tobytes()
         self._put(entry.stored)
         self._stats.add(entry.meta)
@@ -223,7 +204,7 @@ class PackWriter:
         _move(self._fd, self._data_at, data_at, self._length, self.path)
         index["offset"] += np.uint64(data_at)
         data_end = data_at + self._length
-        stats = msgspec.json.encode(self.stats)
+        stats = stats_bytes(self.stats)
         # A checksum of the region of compressed entries would only repeat theirs.
         data_crc = self._data_crc if self.compress == "none" else 0
         footer = footer_bytes(data_end, crc32c(self._index), data_crc, data_end)
@@ -283,7 +264,7 @@ def pack_directory(
         try:
             return writer.prepare(map_path(path).data, path)
         except (FormatError, StorageError) as error:
-            return Skipped(path, error)
+            return Skipped(path, error.detach())
 
     with writer:
         for done, result in enumerate(map_ordered(load, paths, workers), start=1):

@@ -7,7 +7,7 @@
 - `parse_run`: parses the bytes of an A2T1 file.
 - `run_bytes`: encodes a run as an A2T1 file.
 - `write_run`: writes a new A2T1 file.
-- `shard_path`: makes a path by day for a new run file.
+- `shard_path`: makes a path by day or by UUID for a new run file.
 - `RunV2`: a run with branch values, as a2run2 files hold it.
 - `StepV2`: one step of a `RunV2` as an object.
 - `Move`: the four moves.

@@ -29,7 +29,7 @@ import math
 import struct
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from crc32c import crc32c
 
@@ -118,9 +118,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     """
     head = data[:HEADER_BYTES].tobytes()
     if head[:4] != MAGIC[: len(head)] or not head:
-        raise MagicError(
-            f"begins with {head[:4]!r}; expected {MAGIC!r}", path=path, offset=0, hint="not an A2T1 file"
-        )
+        raise MagicError(f"not an A2T1 file: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(head) < HEADER_BYTES:
         raise TruncatedError(
             f"the file ends after {len(head)} bytes, within the header of {HEADER_BYTES}",
@@ -193,7 +191,7 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
     """Write a run to a new file, which appears whole or not at all.
 
     Args:
-        path: the file; its directory has to exist. :func:`shard_path` makes one by day.
+        path: the file; its directory has to exist. :func:`shard_path` makes one by day or by UUID.
         run: the run; branch values are left out, and an engine of ``""`` reads back as None.
 
     Raises:
@@ -213,31 +211,54 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
             write_all(fd, part)
 
 
-def shard_path(root: str | os.PathLike[str], run: Run, name: str | None = None) -> Path:
-    """Make a directory by day and return a run's path in it, ``<root>/YYYYMMDD/<name>.a2run``.
+def shard_path(
+    root: str | os.PathLike[str],
+    run: Run,
+    name: str | None = None,
+    *,
+    by: Literal["day", "uuid"] = "day",
+) -> Path:
+    """Make a directory by day or by UUID, and return a run's path in it.
+
+    ``<root>/YYYYMMDD/<name>.a2run``; or ``<root>/ab/cd/<uuid>.a2run`` by the UUID's first two bytes, so that
+    no directory of millions of runs is large.
 
     Args:
-        root: directory of the days; it is made where it is missing, its parent is not.
+        root: directory of the shards; it is made where it is missing, its parent is not.
         run: its start (UTC) gives the day; an unknown start is 1970-01-01.
-        name: the file's name without extension; None: a random UUID.
+        name: the file's name without extension, by UUID a UUID; None: a random UUID.
+        by: ``"day"`` or ``"uuid"``.
 
     Raises:
         StorageError: the directory cannot be made.
         FieldError: the start is past the year 9999.
+        ValueError: ``by`` is invalid, or by UUID, ``name`` is none.
 
     Example:
         >>> from tape2048.runs import read_run, shard_path
         >>> shard_path("by-day", read_run("runs/golden.a2run"), "first").name
         'first.a2run'
+        >>> len(shard_path("by-uuid", read_run("runs/golden.a2run"), by="uuid").relative_to("by-uuid").parts)
+        3
     """
-    try:
-        begin = dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC)
-    except (ValueError, OverflowError, OSError) as error:
-        raise FieldError(f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999") from error
-    day = Path(root, f"{begin:%Y%m%d}")
-    with storage_errors(day, "making the directory"):
-        for directory in (Path(root), day):
+    if by not in {"day", "uuid"}:
+        raise ValueError(f"by={by!r}; expected 'day' or 'uuid'")
+    stem = str(uuid.uuid4()) if name is None else name
+    if by == "uuid":
+        stem = str(uuid.UUID(stem))
+        target = Path(root, stem[:2], stem[2:4])
+    else:
+        target = Path(root, _day(run))
+    with storage_errors(target, "making the directory"):
+        for directory in (Path(root), target.parent, target):
             if not directory.is_dir():
                 directory.mkdir(exist_ok=True)
                 fsync_dir(directory.parent)
-    return day / f"{uuid.uuid4() if name is None else name}{SUFFIX}"
+    return target / f"{stem}{SUFFIX}"
+
+
+def _day(run: Run) -> str:
+    try:
+        return f"{dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC):%Y%m%d}"
+    except (ValueError, OverflowError, OSError) as error:
+        raise FieldError(f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999") from error

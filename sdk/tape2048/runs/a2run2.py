@@ -180,7 +180,7 @@ class RunV2(Run):
         given = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         array = np.ascontiguousarray(given).view()
         array.flags.writeable = False  # numba compiles a kernel for each type of array: one is enough
-        cursor = _Cursor(array, path)
+        cursor = Cursor(array, path)
         meta, steps, at = _fast_head(cursor) or _slow_head(cursor)
         if steps != meta.steps:
             raise FieldError(
@@ -247,10 +247,10 @@ class RunV2(Run):
         meta, engine = self.meta, b"\x00"
         if meta.engine is not None:
             text = meta.engine.encode()
-            engine = b"\x01" + _varint(len(text)) + text
-        head = _varint(meta.steps) + _varint(meta.start_unix_s) + struct.pack("<f", meta.elapsed_s)
-        head += _varint(meta.max_score) + _varint(meta.highest_tile) + engine + _varint(len(self))
-        return b"".join((head, body[:used].tobytes(), _varint(self.final_board)))
+            engine = b"\x01" + varint(len(text)) + text
+        head = varint(meta.steps) + varint(meta.start_unix_s) + struct.pack("<f", meta.elapsed_s)
+        head += varint(meta.max_score) + varint(meta.highest_tile) + engine + varint(len(self))
+        return b"".join((head, body[:used].tobytes(), varint(self.final_board)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a new file, which appears whole or not at all.
@@ -328,7 +328,7 @@ def _kernels() -> Any:
 
 
 @dataclasses.dataclass
-class _Cursor:
+class Cursor:
     """A reader of postcard values with its offset in the bytes."""
 
     data: NDArray[np.uint8]
@@ -365,13 +365,13 @@ class _Cursor:
             if len(raw) < -(-bits // 7):
                 raise TruncatedError("the bytes end within a varint", path=self.path, offset=len(self.data))
         raise EncodingError(
-            f"varint {raw[: place + 1].hex(' ')}; expected the shortest form of at most {bits} bits",
+            f"a varint of {place + 1} bytes or more; expected the shortest form of at most {bits} bits",
             path=self.path,
             offset=begin,
         )
 
 
-def _fast_head(cursor: _Cursor) -> tuple[RunMeta, int, int] | None:
+def _fast_head(cursor: Cursor) -> tuple[RunMeta, int, int] | None:
     """Do :func:`_slow_head`'s work compiled; return None for invalid bytes and leave the cursor in place."""
     at, steps, start, elapsed_at, score, tile, engine_at, engine_end, count = _kernels().decode_head(
         cursor.data
@@ -389,7 +389,7 @@ def _fast_head(cursor: _Cursor) -> tuple[RunMeta, int, int] | None:
     return RunMeta(steps, start, elapsed, score, tile, engine), count, max(engine_at, engine_end)
 
 
-def _slow_head(cursor: _Cursor) -> tuple[RunMeta, int, int]:
+def _slow_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     """Read the metadata, the length of the list of steps, and that length's offset; raise at the defect."""
     steps = cursor.varint(32)
     start = cursor.varint(64)
@@ -401,7 +401,7 @@ def _slow_head(cursor: _Cursor) -> tuple[RunMeta, int, int]:
     option = cursor.take(1, "the engine's option")[0]
     if option > 1:
         raise EncodingError(
-            f"the engine's option is {option}; expected 0 (none) or 1 (some)",
+            "the engine's option is neither 0 (none) nor 1 (some)",
             path=cursor.path,
             offset=option_at,
         )
@@ -424,7 +424,8 @@ def _slow_head(cursor: _Cursor) -> tuple[RunMeta, int, int]:
     return RunMeta(steps, start, elapsed, score, tile, engine), cursor.varint(64), at
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Encode an unsigned integer as a LEB128 varint in its shortest form."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

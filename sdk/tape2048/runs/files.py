@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.base.threads import map_ordered
-from tape2048.errors import FormatError, NoRunsError, OutDirError, StorageError
+from tape2048.errors import FormatError, MissingPathError, NoRunsError, OutDirError, StorageError
 from tape2048.io.reading import load_path, open_regular, reading
 from tape2048.runs import a2run
 from tape2048.runs.a2run2 import RunV2
@@ -46,11 +46,13 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
 
     Raises:
         NoRunsError: no such file.
-        OutDirError: the directory, or one below it, is missing or cannot be listed.
+        MissingPathError: nothing stands at ``root``.
+        OutDirError: it, or a directory below it, cannot be listed.
     """
 
     def refuse(error: OSError) -> None:
-        raise OutDirError(f"cannot be listed: {error.strerror or error}", path=error.filename) from error
+        kind = MissingPathError if isinstance(error, FileNotFoundError) else OutDirError
+        raise kind(f"cannot be listed: {error.strerror or error}", path=error.filename) from error
 
     found = []
     for directory, inner, names in os.walk(root, onerror=refuse):
@@ -110,7 +112,8 @@ def scan(
 
     Raises:
         NoRunsError: no such file.
-        OutDirError: the directory is missing or cannot be listed.
+        MissingPathError: nothing stands at ``root``.
+        OutDirError: it cannot be listed.
 
     Example:
         >>> from tape2048.runs import scan
@@ -122,6 +125,6 @@ def scan(
         try:
             return Found(path, read_run_file(path), None)
         except (FormatError, StorageError) as error:
-            return Found(path, None, error)
+            return Found(path, None, error.detach())
 
     return map_ordered(attempt, find_run_files(root, suffixes), workers)

@@ -5,15 +5,18 @@ states, moves`` (moves as ``"UP"``, ``"DOWN"``, ``"LEFT"``, ``"RIGHT"``). One li
 step_idx, pre_board`` (16 exponents, row-major), ``chosen`` (a move), ``branches`` (null, or for up, down,
 left and right an object of ``legal`` and ``value``).
 
-Packed boards are JSON integers of up to 64 bits: a reader that holds numbers as doubles loses their last
-cells. Branch values read back as the same float32; a value that is not finite is null.
+Packed boards are JSON integers of up to 64 bits, or text on request. Python's ``json``, msgspec and DuckDB
+read these integers exactly, and Polars does or refuses. ``pyarrow.json``, and with it Hugging Face datasets,
+makes rounded floats of those from 2**63 on (unless a schema says ``uint64``), and jq before 1.7 and
+JavaScript of those above 2**53: the last cells of a board are lost. Branch values read back as the same
+float32; a value that is not finite is null.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,6 +28,9 @@ from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: Integers of 64 bits as JSON numbers or as text.
+U64: TypeAlias = Literal["number", "text"]
 
 #: Lines are read in pieces of about so many bytes.
 PIECE_BYTES = 4 * 1024 * 1024
@@ -53,8 +59,8 @@ class _RunLine(msgspec.Struct, kw_only=True):
     max_score: int = 0
     highest_tile: int = 0
     engine: str | None = None
-    final_board: int | None = None
-    states: list[int]
+    final_board: int | str | None = None
+    states: list[int | str]
     moves: list[str]
 
 
@@ -76,7 +82,7 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
     Args:
         run: the run.
-        run_idx: its number among the runs of the file.
+        run_idx: its number: the run's id in its session, or its position in the file.
 
     Returns:
         The lines, each with its newline, UTF-8.
@@ -112,23 +118,25 @@ def step_lines(run: Run, run_idx: int) -> bytes:
     return b"".join(chunks)
 
 
-def run_line(run: Run, run_idx: int) -> bytes:
+def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
     r"""Encode a run as one line, UTF-8, with its newline.
 
     Args:
         run: the run.
-        run_idx: its number among the runs of the file.
+        run_idx: its number: the run's id in its session, or its position in the file.
+        u64: packed boards as ``"number"`` or as ``"text"``, which no reader rounds.
 
     Example:
         >>> from tape2048.runs import read_run, run_line
         >>> run_line(read_run("runs/golden.a2run"), 0).count(b"\n")
         1
     """
+    states = run.states.tolist()
     line = _RunLine(
         run_idx=run_idx,
         **(msgspec.structs.asdict(run.meta) | {"elapsed_s": float(str(np.float32(run.meta.elapsed_s)))}),
-        final_board=run.final_board,
-        states=run.states.tolist(),
+        final_board=str(run.final_board) if u64 == "text" else run.final_board,
+        states=list(map(str, states)) if u64 == "text" else states,
         moves=_NAMES[run.moves].tolist(),
     )
     return _encoder.encode_lines([line])
@@ -172,18 +180,19 @@ def parse_line(line: bytes, path: Path, number: int) -> Run:
     """
     try:
         fields = msgspec.json.decode(line, type=_RunLine)
+        states = msgspec.convert(fields.states, list[int], strict=False)  # which takes text, too
+        final = msgspec.convert(fields.final_board, int | None, strict=False)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"line {number}: not a run: {error}", path=path) from error
-    states = fields.states
-    if fields.final_board is not None and len(states) == fields.steps:
-        states = [*states, fields.final_board]
+    if final is not None and len(states) == fields.steps:
+        states = [*states, final]
     if len(fields.moves) != fields.steps or len(states) != fields.steps + 1:
         raise FieldError(
             f"line {number}: {fields.steps} steps, {len(states)} states and {len(fields.moves)} moves; "
             f"expected {fields.steps + 1} states and {fields.steps} moves",
             path=path,
         )
-    if fields.final_board not in {None, states[-1]}:
+    if final not in {None, states[-1]}:
         raise FieldError(f"line {number}: final_board is not the last of the states", path=path)
     unknown = [move for move in fields.moves if move not in _MOVES]
     if unknown:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.base.text import counted
-from tape2048.errors import ManifestError, NotASessionError, StorageError, TapeError, TruncatedError
+from tape2048.errors import (
+    ManifestError,
+    MissingPathError,
+    NotASessionError,
+    StorageError,
+    TapeError,
+    TruncatedError,
+)
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
 from tape2048.formats.manifest import file_defects, read_manifest_file
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, open_rows, open_shards, parse_header
@@ -36,6 +43,9 @@ if TYPE_CHECKING:
 #: The largest manifest that is parsed; one with two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
+#: The usual name of a pack of 32-byte rows.
+PACK_DAT = "pack.dat"
+
 _NAME_BYTES_MAX = 255  # of Linux
 
 
@@ -43,7 +53,8 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
     """Return the directory as an absolute path.
 
     Raises:
-        NotASessionError: there is no directory at the path, or its name marks it as unfinished.
+        MissingPathError: nothing stands at the path.
+        NotASessionError: no directory stands at the path, or its name marks it as unfinished.
         StorageError: the operating system refused access.
     """
     # Not Path.resolve: the given name counts, not the name of a link's target.
@@ -53,8 +64,9 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
         raise NotASessionError(msg, path=absolute, hint="the recorder's next start finishes it")
     with reading(absolute):
         if not absolute.is_dir():
-            found = "not a directory" if absolute.exists() else "nothing stands at this path"
-            raise NotASessionError(found, path=absolute)
+            if not absolute.exists():
+                raise MissingPathError("nothing stands at this path", path=absolute)
+            raise NotASessionError("not a directory", path=absolute)
     return absolute
 
 
@@ -99,6 +111,29 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
         return parse_header(head, path).dtype == DATASET_ROW_DTYPE
     except TapeError:
         return False
+
+
+def is_session(names: Collection[str]) -> bool:
+    """Tell a session, or a part of one, by the names of its entries; a data set has such names, too."""
+    return any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
+
+
+def kind_of_directory(directory: Path) -> str | None:
+    """Name what a directory is as a whole, where it is one thing: a session, a data set, a pack's directory.
+
+    A pack's directory holds ``pack.dat`` and nothing else; a pack beside other files has no directory of its
+    own. A directory that cannot be listed is nothing.
+    """
+    try:
+        names = list_names(directory)
+    except StorageError:
+        return None
+    if is_dataset(directory, names):
+        return "a data set"
+    if is_session(names):
+        return "a session"
+    visible = [name for name in names if not name.startswith(".")]
+    return "the directory of a pack" if visible == [PACK_DAT] else None
 
 
 def refuse_dataset(directory: Path) -> None:

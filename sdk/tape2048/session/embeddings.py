@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import EmbeddingsError
-from tape2048.formats.session import STEPS_NPY
+from tape2048.formats.session import STEPS_NPY, Manifest
 from tape2048.io.reading import map_file, open_regular, reading
 
 if TYPE_CHECKING:
@@ -62,12 +62,23 @@ def open_embeddings(session: Session) -> Embeddings:
         EmbeddingsError: there are none; they are malformed; or they belong to other rows.
         StorageError: the operating system could not read them.
     """
-    path, json_path = session.path / EMBEDDINGS_NPY, session.path / EMBEDDINGS_JSON
+    return read_embeddings(session.path, len(session), session.manifest)
+
+
+def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Embeddings:
+    """Map the embeddings in a session's directory, as :func:`open_embeddings`, with the same errors.
+
+    Args:
+        directory: of the session.
+        rows: N.
+        manifest: the session's, or None.
+    """
+    path, json_path = directory / EMBEDDINGS_NPY, directory / EMBEDDINGS_JSON
     facts = _read_facts(json_path)
     if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):
         raise EmbeddingsError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
-    steps = session.manifest.files.get(STEPS_NPY) if session.manifest else None
-    rows, crc32c = len(session), steps.crc32c if steps else facts.steps_crc32c
+    steps = manifest.files.get(STEPS_NPY) if manifest else None
+    crc32c = steps.crc32c if steps else facts.steps_crc32c
     if (facts.rows, facts.steps_crc32c) != (rows, crc32c):
         raise EmbeddingsError(
             f"made of {facts.rows} rows with CRC-32C {facts.steps_crc32c}; "

@@ -26,7 +26,7 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-from tape2048.errors import HeldError, NotASessionError
+from tape2048.errors import HeldError, MissingPathError, NotASessionError
 from tape2048.io.durable import open_fd, storage_errors, try_lock
 
 LOCKS_DIRECTORY = ".recorder"
@@ -105,7 +105,8 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
     """Keep a session from being removed; return None if the file system has no locks or refuses them.
 
     Raises:
-        NotASessionError: the session is being removed, or has been.
+        NotASessionError: the session is being removed.
+        MissingPathError: it has been removed.
     """
     # Of links, only one in place of the directory itself matters: its target has other neighbours.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
@@ -127,7 +128,7 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
     except OSError:
         found = -1
     if found != byte:
-        raise NotASessionError("nothing stands at this path (it was removed just now)", path=directory)
+        raise MissingPathError("nothing stands at this path (it was removed just now)", path=directory)
     return lock
 
 

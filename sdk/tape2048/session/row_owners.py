@@ -112,15 +112,25 @@ def _tiling(runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def from_scan(
-    runs: NDArray[np.void], ids: NDArray[np.uint64], path: str | os.PathLike[str]
-) -> tuple[NDArray[np.void], Owners]:
-    """Find the rows of each run from every row's ``run_id``; return the completed run table and the owners.
+    runs: NDArray[np.void], ids: NDArray[np.uint64], path: str | os.PathLike[str], *, whole: bool = True
+) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
+    """Find the rows of each run from every row's ``run_id``.
 
-    The table is sorted by ``first_row``; runs without rows come last, with ``first_row`` = N and ``rows`` =
-    0.
+    Args:
+        runs: the run table, ``RUN_DTYPE[R]``.
+        ids: ``u64[N]``.
+        path: the run table's, named in errors.
+        whole: whether each row has to belong to a run of the table. Otherwise the others are left out: a
+            recorder that was killed leaves rows of games that never reached the table.
+
+    Returns:
+        The completed run table, the owners of the rows, and the mask of these rows among all, ``bool[N]``;
+        None for all. The table is sorted by ``first_row``; runs without rows come last, with ``first_row`` =
+        N and ``rows`` = 0.
 
     Raises:
-        BookkeepingError: a row's run is not in the table.
+        BookkeepingError: a row's run is not in the table; or, if not ``whole``, no row's run of a table that
+            has runs.
     """
     starts, segment_ids = _segments(ids)
     by_id = np.argsort(runs["id"], kind="stable")
@@ -128,21 +138,30 @@ def from_scan(
     place = np.searchsorted(sorted_ids, segment_ids)
     known = place < len(runs)
     known[known] = sorted_ids[place[known]] == segment_ids[known]
-    if not known.all():
-        at = int(known.argmin())
-        found = f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have"
-        raise BookkeepingError(found, path=path)
-    owner = by_id[place]
     lengths = np.diff(starts, append=len(ids))
+    kept = None
+    if not known.all():
+        if whole or (len(runs) and not known.any()):
+            at = int(known.argmin())
+            found = f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have"
+            raise BookkeepingError(found, path=path)
+        kept = np.repeat(known, lengths)
+        place, lengths = place[known], lengths[known]
+        # Stretches of one run with only others' rows between them become one.
+        begins = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
+        place, lengths = place[begins], np.add.reduceat(lengths, begins)
+        starts = np.cumsum(lengths) - lengths
+    owner = by_id[place]
+    rows = int(lengths.sum())
     runs = runs.copy()
     runs["rows"] = np.bincount(owner, weights=lengths, minlength=len(runs))  # exact below 2**53
-    runs["first_row"] = len(ids)
+    runs["first_row"] = rows
     runs["first_row"][owner[::-1]] = starts[::-1]  # the last of equal owners stays: the first segment
     order = np.argsort(runs["first_row"], kind="stable")
     ordinal = np.empty(len(runs), np.int64)
     ordinal[order] = np.arange(len(runs))
     contiguous = len(starts) == np.count_nonzero(runs["rows"])
-    return runs[order], Owners(starts, ordinal[owner], len(ids), contiguous=contiguous)
+    return runs[order], Owners(starts, ordinal[owner], rows, contiguous=contiguous), kept
 
 
 def _segments(ids: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tape2048.errors import BookkeepingError, ManifestError, OutDirError
+from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, OutDirError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, SHARD_NAME, STEPS_NPY
+from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.session.directory import (
     check_directory,
     find_steps,
     is_dataset,
+    is_session,
     manifest_defects,
     read_manifest,
     read_steps,
@@ -63,6 +64,9 @@ class Session(RowView):
         blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
         meta: the facts of the table ``session``, decoded.
         manifest: the manifest, or None in a foreign session.
+        rows_without_run: number of rows that were left out, since they belong to no run of the table: a
+            foreign recorder that was killed leaves rows of games that never reached it. All other numbers
+            count the rows that are left.
         load: ``"mmap"`` or ``"ram"``.
         read_lock: keeps the session from being removed, as long as it is referenced.
 
@@ -80,9 +84,13 @@ class Session(RowView):
     ) -> None:
         """Make a session of the contents that :meth:`open` has read; touches no file."""
         self.path = path
-        self.steps = steps
-        self.runs, self._owners = _assign(metadata, steps, path / METADATA_DB, load)
+        self.runs, self._owners, kept = _assign(metadata, steps, path / METADATA_DB, load, manifest)
         self.runs.flags.writeable = False
+        self.rows_without_run = 0
+        if kept is not None:
+            self.rows_without_run = len(steps) - int(np.count_nonzero(kept))
+            steps, load = _without_others(steps, kept, load)
+        self.steps = steps
         self.blocks = metadata.blocks
         self.meta = metadata.session
         self.manifest = manifest
@@ -100,10 +108,11 @@ class Session(RowView):
         Args:
             path: the directory.
             load: ``"mmap"`` maps the rows, ``"ram"`` reads them. Rows in shards (``steps-000001.npy``, ...)
-                are always read.
+                are always read, and so are rows among which others were left out.
 
         Raises:
-            NotASessionError: there is no (finished) session at this path.
+            MissingPathError: nothing stands at this path.
+            NotASessionError: no (finished) session stands there.
             FormatError: the subclass for the first defect found; an incomplete session never opens.
             StorageError: the operating system could not read a file.
             ValueError: ``load`` is invalid.
@@ -256,7 +265,8 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
     sets are skipped.
 
     Raises:
-        OutDirError: ``root`` is missing, not a directory, or cannot be listed.
+        MissingPathError: nothing stands at ``root``.
+        OutDirError: it is not a directory, or cannot be listed.
 
     Example:
         >>> from tape2048 import sessions
@@ -272,7 +282,8 @@ def session_names(root: str | os.PathLike[str]) -> list[str]:
         with os.scandir(os.fspath(root)) as entries:  # scandir(None) would list the current directory
             found = [entry.name for entry in entries if _is_session(entry)]
     except OSError as error:
-        raise OutDirError(f"cannot be listed: {error.strerror or error}", path=root) from error
+        kind = MissingPathError if isinstance(error, FileNotFoundError) else OutDirError
+        raise kind(f"cannot be listed: {error.strerror or error}", path=root) from error
     return sorted(found)
 
 
@@ -287,16 +298,27 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
         names = {inner.name for inner in Path(entry.path).iterdir()}
     except OSError:
         return False  # gone meanwhile, or unreadable and not named like a session
-    has_files = any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
-    return has_files and not is_dataset(Path(entry.path), names)
+    return is_session(names) and not is_dataset(Path(entry.path), names)
+
+
+def _without_others(
+    steps: NDArray[np.void], kept: NDArray[np.bool_], load: Load
+) -> tuple[NDArray[np.void], Load]:
+    """Return the rows of a mask: of the mapping if they are its first ones, else a copy."""
+    rows = int(np.count_nonzero(kept))
+    if kept[:rows].all():
+        return steps[:rows], load
+    found = steps.view(f"V{steps.dtype.itemsize}")[kept].view(steps.dtype)  # untyped, as in Session._take
+    found.flags.writeable = False
+    return found, "ram"
 
 
 def _assign(
-    metadata: Metadata, steps: NDArray[np.void], path: Path, load: Load
-) -> tuple[NDArray[np.void], Owners]:
-    """Find the rows of each run, from the run table or else from the rows."""
+    metadata: Metadata, steps: NDArray[np.void], path: Path, load: Load, manifest: Manifest | None
+) -> tuple[NDArray[np.void], Owners, NDArray[np.bool_] | None]:
+    """Find the rows of each run, from the run table or else from the rows; see ``from_scan``."""
     if not metadata.has_rows:
-        return from_scan(metadata.runs, steps["run_id"], path)
+        return from_scan(metadata.runs, steps["run_id"], path, whole=manifest is not None)
     runs, owners = from_run_table(metadata.runs, len(steps), path)
     probed = np.flatnonzero(runs["rows"])
     if load == "mmap" and len(probed) > _PROBED_RUNS:
@@ -314,4 +336,4 @@ def _assign(
         )
         hint = "the steps belong to another session, or one of the two files was changed"
         raise BookkeepingError(msg, path=path, hint=hint)
-    return runs, owners
+    return runs, owners, None

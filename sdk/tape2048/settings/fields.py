@@ -94,6 +94,7 @@ class Setting(msgspec.Struct, frozen=True):
         le: greatest value.
         pattern: regular expression of the whole text.
         form: the pattern, in words.
+        group: heading in the help under which it stands.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Setting(msgspec.Struct, frozen=True):
     le: float | None = None
     pattern: str | None = None
     form: str | None = None
+    group: str | None = None
 
     @property
     def env(self) -> str:
@@ -180,6 +182,7 @@ def about(
     none: str | None = None,
     form: str | None = None,
     choices: Sequence[str] = (),
+    group: str | None = None,
     **bounds: Any,
 ) -> msgspec.Meta:
     """Declare a field, beside its type.
@@ -190,12 +193,13 @@ def about(
         none: the word for None, if the setting may be None.
         form: the pattern in words.
         choices: all allowed words, in place of a pattern and a form.
+        group: heading in the help, of this setting and of those after it up to the next one with a group.
         bounds: ``ge``, ``gt``, ``le``, ``pattern``; those of an optional field are in its type.
     """
     if choices:
         *some, last = choices
         form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
-    extra = {"why": why, "none": none, "form": form}
+    extra = {"why": why, "none": none, "form": form, "group": group}
     if bounds.get("le", 0) >= 2**63 - 1:  # beyond msgspec's range
         extra["le"] = bounds.pop("le")
     return msgspec.Meta(description=text, extra=extra, **bounds)
@@ -206,7 +210,13 @@ def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
     """Return the settings of a configuration Struct, by name, in the order of its fields."""
     info = inspect.type_info(config)
     assert isinstance(info, inspect.StructType)
-    return {field.name: _setting(field) for field in info.fields}
+    found: dict[str, Setting] = {}
+    group = None
+    for field in info.fields:
+        setting = _setting(field)
+        group = setting.group or group
+        found[field.name] = msgspec.structs.replace(setting, group=group)
+    return found
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,9 +1,8 @@
-"""Phases of games: ranges of steps, of fractions, and of empty cells, and segments cut down to them."""
+"""Segments of rows cut down to a phase of their games."""
 
 from __future__ import annotations
 
-import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,57 +11,13 @@ from tape2048.formats.session import SAMPLE_RATE_MAX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tape2048.formats.phase import Phase
     from tape2048.session.session import Session
     from tape2048.store.row_map import Segments
     from tape2048.store.store import Store
 
-# Beyond every step_idx.
-_STEPS_MAX = 1 << 32
 # Rows whose steps are read together: 4 MB.
 _SCAN_ROWS = 1 << 20
-
-
-class Phase(NamedTuple):
-    """Half-open ranges; None for no condition.
-
-    Attributes:
-        steps: of ``step_idx``.
-        fraction: of ``step_idx / steps``.
-        empties: of the number of empty cells.
-    """
-
-    steps: tuple[int, int] | None = None
-    fraction: tuple[float, float] | None = None
-    empties: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        ranges = self._asdict().items()
-        return ", ".join(f"{bounds[0]} <= {name} < {bounds[1]}" for name, bounds in ranges if bounds)
-
-
-#: Whole games.
-ALL = Phase()
-
-
-def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
-    """Replace the given ranges of ``before``; raise ValueError for an invalid range."""
-    limits: Any = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
-    ranges: dict[str, Any] = {}
-    for name, (value, most) in limits.items():
-        if value is None:
-            continue
-        try:
-            low, high = value
-            number = operator.index if isinstance(most, int) else float
-            low, high = number(0 if low is None else low), number(most if high is None else high)
-            valid = 0 <= low < high <= most
-        except (TypeError, ValueError):
-            valid = False
-        if not valid:
-            kind = "whole numbers " if isinstance(most, int) else ""
-            raise ValueError(f"{name}={value!r}; expected {kind}(first, end) with 0 <= first < end <= {most}")
-        ranges[name] = (low, high)
-    return before._replace(**ranges)
 
 
 def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) -> Segments:
@@ -73,10 +28,10 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
     """
     if phase.steps is None and phase.fraction is None:
         return segments
-    low, high = _step_ranges(phase, runs)
+    low, high = phase.step_ranges(runs["steps"])
     rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0
-    parts = [_cut_whole_runs(segments.take(known), low, high, rates, store.row_dtype.itemsize)]
+    parts = [_cut_whole_runs(segments.take(known), low, high, rates)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
         parts.append(_cut_by_reading(mine, low, high, store.rows_of(owner)))
@@ -84,19 +39,6 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
     return together.take(np.argsort(together.run, kind="stable"))
-
-
-def _step_ranges(phase: Phase, runs: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Compute first step and end of each run's part: the least s with s >= fraction x steps (in float64)."""
-    low = np.zeros(len(runs), np.int64)
-    high = np.full(len(runs), _STEPS_MAX, np.int64)
-    if phase.steps is not None:
-        low[:], high[:] = phase.steps
-    if phase.fraction is not None:
-        steps = runs["steps"].astype(np.float64)
-        low = np.maximum(low, np.ceil(phase.fraction[0] * steps).astype(np.int64))
-        high = np.minimum(high, np.ceil(phase.fraction[1] * steps).astype(np.int64))
-    return low, high
 
 
 def _sample_rate(session: Session) -> int:
@@ -110,13 +52,13 @@ def _sample_rate(session: Session) -> int:
 
 
 def _cut_whole_runs(
-    segments: Segments, low: NDArray[Any], high: NDArray[Any], rates: NDArray[Any], row_bytes: int
+    segments: Segments, low: NDArray[Any], high: NDArray[Any], rates: NDArray[Any]
 ) -> Segments:
     """Cut segments that are whole runs, by arithmetic."""
     rate = rates[segments.session]
     first = np.minimum(-(-low[segments.run] // rate), segments.rows)
     end = np.minimum(-(-high[segments.run] // rate), segments.rows)
-    return _narrow(segments, np.arange(len(first)), (first, end), row_bytes)
+    return _narrow(segments, np.arange(len(first)), (first, end))
 
 
 def _cut_by_reading(
@@ -146,17 +88,17 @@ def _cut_by_reading(
     if not found:
         return segments
     which, *bounds = (np.concatenate(column) for column in zip(*found, strict=True))
-    return _narrow(segments, which, bounds, rows_held.dtype.itemsize)
+    return _narrow(segments, which, bounds)
 
 
-def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any, row_bytes: int) -> Segments:
+def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any) -> Segments:
     """Take rows [first, end) of some segments, without those that become empty."""
     first, end = bounds
     kept = first < end
     first, end = first[kept], end[kept]
     taken = segments.take(which[kept])
     return taken._replace(
-        address=taken.address + first.astype(np.uint64) * np.uint64(row_bytes),
+        address=taken.address + (first * taken.stride).astype(np.uint64),
         rows=end - first,
         place=taken.place + first,
     )

@@ -4,10 +4,10 @@ A **segment** is a stretch of rows of one run that are adjacent in memory. A run
 foreign sessions that interleave their runs. A view numbers its rows run after run, in step order, so a
 segment is a range of these numbers and an address. The address of a row is
 
-    segment's address + row x row bytes
+    segment's address + row x segment's stride
 
-(the segment's first number is subtracted beforehand, modulo 2**64). A guide (``base.guide``) finds the
-segment of a number.
+(the segment's first number is subtracted beforehand, modulo 2**64). The stride is the size of a row in its
+file: 29 bytes with the action, 28 without. A guide (``base.guide``) finds the segment of a number.
 
 A condition on the board makes a mask over these numbers: one bit a row, and one count every 512
 (``row_mask``).
@@ -70,6 +70,7 @@ class Segments(NamedTuple):
         end: end address of the memory that holds the segment, ``u64[S]``.
         place: number of the first row within the session, ``i64[S]``.
         session: ordinal of the session, ``i64[S]``.
+        stride: bytes from a row to the next one, ``i64[S]``.
     """
 
     address: NDArray[np.uint64]
@@ -78,6 +79,7 @@ class Segments(NamedTuple):
     end: NDArray[np.uint64]
     place: NDArray[np.int64]
     session: NDArray[np.int64]
+    stride: NDArray[np.int64]
 
     def take(self, chosen: NDArray[Any]) -> Segments:
         """Return the segments of a mask or of indices, in that order."""
@@ -89,11 +91,12 @@ class RowMap(NamedTuple):
 
     Attributes:
         rows: number of rows in the map (before the mask).
-        row_bytes: 28 or 29.
+        row_bytes: bytes of a row of the view, 28 or 29; those of the longer rows are cut off.
         guide: over the segments.
         address: address that row 0 would have in each segment, ``u64[S]``.
         run: ordinal of each segment's run, ``u32[S]``.
         end: ``Segments.end``.
+        strides: ``Segments.stride`` where one of them is not ``row_bytes``, ``u64[S]``; else empty.
         run_starts: first row of each run in the view, and the number of rows, ``u64[R + 1]``.
         mask: the rows of the map that are in the view.
         board: address that packed board 0 would have in each segment, ``u64[S]``; empty without packed
@@ -106,6 +109,7 @@ class RowMap(NamedTuple):
     address: NDArray[np.uint64]
     run: NDArray[np.uint32]
     end: NDArray[np.uint64]
+    strides: NDArray[np.uint64]
     run_starts: NDArray[np.uint64]
     mask: RowMask
     board: NDArray[np.uint64] = _NONE
@@ -122,13 +126,15 @@ class RowMap(NamedTuple):
         starts = np.append(0, np.cumsum(segments.rows))
         firsts = starts[:-1].astype(np.uint64)
         run_starts = starts[np.searchsorted(segments.run, np.arange(runs + 1))].astype(np.uint64)
+        strides = segments.stride.astype(np.uint64)
         return cls(
             rows=int(starts[-1]),
             row_bytes=row_bytes,
             guide=make_guide(starts),
-            address=segments.address - firsts * _U64(row_bytes),  # modulo 2**64, as the kernel adds it again
+            address=segments.address - firsts * strides,  # modulo 2**64, as the kernel adds it again
             run=segments.run.astype(np.uint32),
             end=segments.end,
+            strides=strides if (strides != row_bytes).any() else _NONE,
             run_starts=run_starts,
             mask=NO_MASK,
             board=_NONE if boards is None else boards - firsts * _U64(BOARD_BYTES),
@@ -137,7 +143,7 @@ class RowMap(NamedTuple):
     @property
     def line(self) -> int:
         """Address of row 0 if all rows are adjacent in memory and need no look-up, else 0."""
-        return _line(self.address)
+        return 0 if len(self.strides) else _line(self.address)
 
     @property
     def board_line(self) -> int:

@@ -27,11 +27,11 @@ SAMPLE_ROWS = 64 * BLOCK_WORDS
 
 
 @kernel
-def _mark(address: Any, starts: Any, row_bytes: Any, low: Any, high: Any, words: Any) -> None:  # noqa: PLR0917
+def _mark(address: Any, starts: Any, strides: Any, low: Any, high: Any, words: Any) -> None:  # noqa: PLR0917
     """Set the bits of rows with ``low <= empty cells < high``."""
     for segment in range(address.shape[0]):
         for row in range(starts[segment], starts[segment + 1]):
-            cells = address[segment] + row * row_bytes + _EXPS
+            cells = address[segment] + row * strides[segment] + _EXPS
             filled = U64(0)
             for half in range(2):
                 bytes_ = load64(cells + U64(8 * half))
@@ -61,7 +61,8 @@ def mask_empties(rows: RowMap, low: int, high: int) -> RowMap:
     if len(rows.board):
         _mark_packed(rows.board, starts, *bounds, words)
     else:
-        _mark(rows.address, starts, U64(rows.row_bytes), *bounds, words)
+        strides = rows.strides if len(rows.strides) else np.full(len(rows.address), rows.row_bytes, U64)
+        _mark(rows.address, starts, strides, *bounds, words)
     counts = np.bitwise_count(words).astype(np.int64)
     before = np.zeros(len(words) + 1, np.int64)
     np.cumsum(counts, out=before[1:])

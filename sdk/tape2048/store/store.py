@@ -1,8 +1,9 @@
 """Rows and runs of many sessions: the opening of sessions, one table of all runs, and the memory of the rows.
 
 A store is the part that all views of a corpus share. It holds segments (see ``row_map``), so it grows with
-the runs: the rows stay in the mappings of their files, or are read from the files into one array. Rows in
-shards were read by their session already, and stay there.
+the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows in
+shards were read by their session already, and stay there. Rows with the action and rows without are read
+into one array each.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from tape2048.base.text import as_int, counted
 from tape2048.errors import (
     CorpusError,
     EmptyCorpusError,
-    MixedRowsError,
-    OutDirError,
+    MissingPathError,
     RowsGoneError,
     Skipped,
     StorageError,
@@ -33,7 +33,7 @@ from tape2048.session.session import Session, sessions
 from tape2048.store.row_map import BOARD_BYTES, Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,9 +70,9 @@ class Store:
         sessions: the open sessions.
         runs: ``CORPUS_RUN_DTYPE[R]``, by session and then in the session's order; read-only.
         segments: the segments of these runs, by run.
-        row_dtype: the type of a row.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
         memory: the arrays that hold the rows, by address.
+        read: with ``"ram"``, those that were read from files, one for each size of a row.
         boards: the packed boards, with ``"packed"``.
     """
 
@@ -84,18 +84,18 @@ class Store:
         memory: tuple[NDArray[Any], ...],
         load: HeldLoad,
         *,
+        read: Mapping[int, NDArray[np.uint8]] | None = None,
         boards: PackedBoards | None = None,
     ) -> None:
         self.sessions = sessions
         self.runs = runs
         self.runs.flags.writeable = False
         self.segments = segments
-        self.row_dtype = sessions[0].steps.dtype
         self.load = load
+        self.read = read or {}
         self.boards = boards
         self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
         self._begins = np.array([_address(array) for array in self.memory], _U64)
-        self._read = memory[0] if load == "ram" else None
         self._files = [_file_state(session) for session in sessions] if load != "ram" else []
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
@@ -107,11 +107,11 @@ class Store:
         return found
 
     def rows_of(self, owner: int) -> NDArray[np.void]:
-        """Return the array that contains a session's rows: all rows in memory, or the session's own."""
-        session = self.sessions[owner]
-        if self._read is not None and session.load == "mmap":
-            return self._read.view(self.row_dtype)
-        return session.steps
+        """Return the array that contains a session's rows: one of :attr:`read`, or the session's own."""
+        steps = self.sessions[owner].steps
+        if self.sessions[owner].load == "mmap" and steps.dtype.itemsize in self.read:
+            return self.read[steps.dtype.itemsize].view(steps.dtype)
+        return steps
 
     def board_addresses(self, segments: Segments) -> NDArray[np.uint64] | None:
         """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards."""
@@ -171,7 +171,7 @@ def open_sessions(
         except TapeError as error:
             if damaged == "raise":
                 raise
-            skipped.append(Skipped(path, error))
+            skipped.append(Skipped(path, error.detach()))
     if not opened:
         found = counted(len(skipped), "session")
         raise EmptyCorpusError(f"none of {found} is whole; the first: {skipped[0].error}")
@@ -193,7 +193,7 @@ def _session_paths(path: Path) -> list[Path]:
     if is_session:
         return [path]
     if not exists:
-        raise OutDirError("nothing stands at this path", path=path)
+        raise MissingPathError("nothing stands at this path", path=path)
     return sessions(path)
 
 
@@ -240,7 +240,6 @@ def open_store(
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
-    _check_types(sessions)
     segments = _segments(sessions, runs)
     if chosen is not None:
         kept = chosen[segments.run]
@@ -248,12 +247,11 @@ def open_store(
         segments = segments.take(kept)._replace(run=renumbered[segments.run[kept]])
         runs = runs[chosen]
     memory = tuple(session.steps for session in sessions)
-    item = sessions[0].steps.dtype.itemsize
     requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
-        row_count = int(segments.rows.sum())
-        fits_rows, fits_boards = row_count * item <= budget, row_count * BOARD_BYTES <= budget
+        fits_rows = int((segments.rows * segments.stride).sum()) <= budget
+        fits_boards = int(segments.rows.sum()) * BOARD_BYTES <= budget
         load = "ram" if fits_rows else "packed" if fits_boards else "mmap"
     if load == "packed":
         try:
@@ -265,13 +263,14 @@ def open_store(
             load = "mmap"
     if load == "mmap":
         return Store(sessions, runs, segments, memory, "mmap")
-    in_files = _in_files(sessions, segments)
-    files = _stretches(sessions, segments.take(in_files))
-    array = read_rows(files.parts, progress=_counter(progress, files.bytes))
-    segments.address[in_files] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(item)
-    segments.end[in_files] = _address(array) + array.size
-    held = tuple(session.steps for session in sessions if session.load == "ram")
-    return Store(sessions, runs, segments, (array, *held), "ram")
+    read = {}
+    for mine, files, report in _of_files(sessions, segments, progress):
+        array = read_rows(files.parts, progress=report)
+        segments.address[mine] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(files.row_bytes)
+        segments.end[mine] = _address(array) + array.size
+        read[files.row_bytes] = array
+    held = (session.steps for session in sessions if session.load == "ram")
+    return Store(sessions, runs, segments, (*read.values(), *held), "ram", read=read)
 
 
 def _local_ranks() -> int:
@@ -282,30 +281,18 @@ def _local_ranks() -> int:
         return 1
 
 
-def _check_types(sessions: Sequence[Session]) -> None:
-    first = sessions[0]
-    for session in sessions:
-        if session.steps.dtype != first.steps.dtype:
-            raise MixedRowsError(
-                f"rows of {session.steps.dtype.itemsize} bytes; {first.path} has rows of "
-                f"{first.steps.dtype.itemsize} (29 with the action, 28 without)",
-                path=session.path,
-                hint="open those recorded with record_action and those without as two corpora",
-            )
-
-
 def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
     """Make the segments of all sessions, by run, with addresses in the sessions' own arrays."""
     parts = [session.segments() for session in sessions]
     owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
     place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
     run = run + np.searchsorted(runs["session"], np.arange(len(sessions)))[owner]
-    item = sessions[0].steps.dtype.itemsize
+    stride = np.array([session.steps.dtype.itemsize for session in sessions])[owner]
     begin = np.array([_address(session.steps) for session in sessions], _U64)
-    end = begin + np.array([len(session) * item for session in sessions], _U64)
+    end = begin + np.array([session.steps.nbytes for session in sessions], _U64)
     segments = Segments(
-        address=begin[owner] + place.astype(_U64) * _U64(item),
-        rows=rows, run=run, end=end[owner], place=place, session=owner,
+        address=begin[owner] + (place * stride).astype(_U64),
+        rows=rows, run=run, end=end[owner], place=place, session=owner, stride=stride,
     )  # fmt: skip
     if not all(session.contiguous for session in sessions):
         segments = segments.take(np.argsort(run, kind="stable"))
@@ -329,15 +316,26 @@ def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.boo
 
 
 class _Stretches(NamedTuple):
-    """Segments as stretches of files, in the order of the files."""
+    """Segments as stretches of files, in the order of the files, with rows of one size."""
 
     parts: list[Stretch]
     firsts: NDArray[np.int64]  #: number of each segment's first row among all rows to read
-    bytes: int
+    row_bytes: int
+
+
+def _of_files(
+    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
+) -> Iterator[tuple[NDArray[np.bool_], _Stretches, Callable[[int], None]]]:
+    """Yield the segments in files for each size of a row, and a function to call with the bytes read."""
+    in_files = _in_files(sessions, segments)
+    report = _counter(progress, int((segments.rows * segments.stride)[in_files].sum()))
+    for row_bytes in np.unique(segments.stride[in_files]):
+        chosen = in_files & (segments.stride == row_bytes)
+        yield chosen, _stretches(sessions, segments.take(chosen)), report
 
 
 def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
-    item = sessions[0].steps.dtype.itemsize
+    item = int(segments.stride[0])
     order = np.argsort(_places(segments), kind="stable")
     by_place = segments.take(order)
     rows = np.append(0, np.cumsum(by_place.rows))
@@ -357,7 +355,7 @@ def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
         parts.append(Stretch(path, data_offsets[owner] + int(by_place.place[at]) * item, length))
     firsts = np.empty(len(order), np.int64)
     firsts[order] = rows[:-1]
-    return _Stretches(parts, firsts, int(rows[-1]) * item)
+    return _Stretches(parts, firsts, item)
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
@@ -379,17 +377,17 @@ def _pack(
     """Read the boards of segments, or pack them if the rows are in memory already."""
     from tape2048.store.packed_boards import pack_rows, read_boards  # loads the compiler
 
-    item = sessions[0].steps.dtype.itemsize
     addresses = np.empty(len(segments.rows), _U64)
-    in_files = _in_files(sessions, segments)
-    files = _stretches(sessions, segments.take(in_files))
-    boards = read_boards(files.parts, item, progress=_counter(progress, files.bytes))
-    addresses[in_files] = _U64(_address(boards)) + files.firsts.astype(_U64) * _U64(BOARD_BYTES)
-    memory = [boards]
-    for owner in np.unique(segments.session[~in_files]).tolist():
+    memory = []
+    for chosen, files, report in _of_files(sessions, segments, progress):
+        boards = read_boards(files.parts, files.row_bytes, progress=report)
+        addresses[chosen] = _U64(_address(boards)) + files.firsts.astype(_U64) * _U64(BOARD_BYTES)
+        memory.append(boards)
+    for owner in np.unique(segments.session[~_in_files(sessions, segments)]).tolist():
         session = sessions[owner]
         boards = np.empty(len(session), _U64)
-        pack_rows(session.steps.view(np.uint8).reshape(-1, item), boards, session.path)
+        rows = session.steps.view(np.uint8).reshape(-1, session.steps.dtype.itemsize)
+        pack_rows(rows, boards, session.path)
         mine = segments.session == owner
         addresses[mine] = _U64(_address(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
         memory.append(boards)

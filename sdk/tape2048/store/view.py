@@ -13,6 +13,7 @@ batches is known beforehand.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,9 +21,11 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int
+from tape2048.formats.phase import ALL, Phase
+from tape2048.formats.session import STEP_DTYPE, step_dtype
 from tape2048.session import labels
 from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of
-from tape2048.store.phase import ALL, Phase, cut
+from tape2048.store.phase import cut
 from tape2048.store.row_map import RowMap, make_label_guide
 
 if TYPE_CHECKING:
@@ -59,10 +62,18 @@ class View:
         """Storage of the rows: ``"mmap"``, ``"packed"`` or ``"ram"``."""
         return self.store.load
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The type of a row: ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
-        return self.store.row_dtype
+        """The type of a row: ``ACTION_STEP_DTYPE`` if all sessions of the view's runs have the action.
+
+        Otherwise ``STEP_DTYPE``, and the rows of those that have it come without it.
+        """
+        return step_dtype(record_action=not self.without_action())
+
+    def without_action(self) -> list[Session]:
+        """Return the sessions with runs in the view whose rows have no action."""
+        has_runs = np.bincount(self.runs["session"], minlength=len(self.sessions)) > 0
+        return [s for s in itertools.compress(self.sessions, has_runs) if s.steps.dtype == STEP_DTYPE]
 
     @cached_property
     def runs(self) -> NDArray[np.void]:
@@ -162,6 +173,8 @@ class View:
         a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
         b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
         if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
+            return None
+        if (rows.strides[a:b] != rows.row_bytes).any():
             return None
         address = (int(rows.address[a]) + first * rows.row_bytes) % 2**64
         return self.store.bytes_at(address, (end - first) * rows.row_bytes).view(self.dtype)

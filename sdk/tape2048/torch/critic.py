@@ -9,7 +9,7 @@
 ::
 
     critic = Critic.load("critic/best")
-    critic(boards)  # u64[N] -> f32[N, T]: P(the game reaches each of critic.thresholds)
+    critic(boards)  # u64[N] or u8[N, 16] -> f32[N, T]: P(the game reaches each of critic.thresholds)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import nn
 
 from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
-from tape2048.errors import CriticError, EmbeddingsError
+from tape2048.errors import CriticError, EmbeddingsError, MissingPathError
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.labels import check_thresholds
 from tape2048.torch.head import CriticHead
@@ -120,10 +120,13 @@ class Critic:
 
     Example:
         >>> import numpy as np
+        >>> from tape2048 import Session, sessions
         >>> from tape2048.torch import Critic
         >>> critic = Critic.load("critic/best", device="cpu")
         >>> critic(np.array([0x1200, 0x3], np.uint64)).shape, critic.thresholds
         ((2, 3), (8192, 16384, 32768))
+        >>> critic(Session.open(sessions("selfplay")[0]).tokens([0, 7])).shape
+        (2, 3)
     """
 
     def __init__(
@@ -169,6 +172,7 @@ class Critic:
             checkpoint: the factory's argument, for kind ``"embeddings"``.
 
         Raises:
+            MissingPathError: nothing stands at the path.
             CriticError: there is no critic, it is damaged, or the tower is another one.
             DeviceError: no such device.
             ConfigError: an unusable factory.
@@ -212,21 +216,24 @@ class Critic:
         return f"<Critic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
-        """Return P(the game reaches each threshold) as ``f32[N, T]`` for packed boards ``u64[N]``.
+        """Return P(the game reaches each threshold) as ``f32[N, T]``.
+
+        Args:
+            boards: packed boards ``u64[N]``, or their exponents ``u8[N, 16]``, each at most 15, as
+                ``session.tokens(...)`` and ``batch["tokens"]`` have them.
 
         Raises:
             CriticError: this critic takes embeddings only.
-            ValueError: not integers of one dimension.
+            ValueError: neither packed boards nor exponents.
         """
-        tokens = boards_to_exps(boards)
-        if tokens.ndim != 2:
-            raise ValueError(f"boards of shape {tokens.shape[:-1]}; expected [N]")
-        return self.from_tokens(tokens)
-
-    def from_tokens(self, tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return probabilities as :meth:`__call__`, for exponents ``u8[N, 16]``, each at most 15."""
-        if tokens.ndim != 2 or tokens.shape[1] != 16 or tokens.dtype != np.uint8:
-            raise ValueError(f"tokens {tokens.dtype} of shape {tokens.shape}; expected u8[N, 16]")
+        found = boards if isinstance(boards, np.ndarray) else np.asarray(boards, object)
+        if found.ndim == 1:
+            tokens = boards_to_exps(boards)
+        elif found.shape[1:] == (16,) and found.dtype == np.uint8:
+            tokens = found
+        else:
+            given = f"{found.dtype} of shape {found.shape}"
+            raise ValueError(f"boards are {given}; expected packed boards u64[N] or exponents u8[N, 16]")
         if tokens.size and tokens.max() > 15:
             raise ValueError(f"exponent {tokens.max()}; expected at most 15")
         if self.tower is None:
@@ -282,6 +289,8 @@ def _as_vectors(x: NDArray[Any]) -> torch.Tensor:
 
 def _read_info(directory: Path) -> CriticInfo:
     path = directory / CRITIC_JSON
+    if not directory.exists():
+        raise MissingPathError("nothing stands at this path", path=directory)
     if not path.exists():
         raise CriticError(
             f"no {CRITIC_JSON}: not a critic", path=directory,

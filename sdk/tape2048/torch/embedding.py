@@ -129,7 +129,8 @@ def embed_session(
     Raises:
         ValueError: an invalid argument.
         ChecksumError: ``steps.npy`` does not match its manifest.
-        EmbeddingsError: the session has embeddings of another tower or of other rows (without ``force``).
+        EmbeddingsError: the session has embeddings of another tower or of other rows (without ``force``), or
+            rows of no run.
         AlreadyRunningError: another process works on this share.
         CriticError: as for :func:`embed_rows`.
         StorageError: the operating system refused something.
@@ -145,6 +146,12 @@ def embed_session(
     if batch_rows < 1 or chunk_rows < 1 or not 0 <= index < count:
         raise ValueError(
             f"batch_rows={batch_rows}, chunk_rows={chunk_rows}, share={share}; see the arguments"
+        )
+    if session.rows_without_run:
+        raise EmbeddingsError(
+            f"found {counted(session.rows_without_run, 'row')} of no run; embeddings need rows of runs alone",
+            path=session.path,
+            hint="convert it to a session without them: tape2048 convert",
         )
     device = device or torch.device("cpu")
     plan = Plan(

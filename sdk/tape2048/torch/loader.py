@@ -38,6 +38,7 @@ from tape2048.base.threads import Prefetcher
 from tape2048.batches.batches import Batches
 from tape2048.batches.fields import check_fields, check_label_dtype
 from tape2048.corpus import Capped
+from tape2048.datasets.table_rows import TableRows, check_table_fields
 from tape2048.errors import DeviceError
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
 from tape2048.store.view import check_corpus
@@ -392,19 +393,21 @@ def collate(rows: Sequence[Tensors]) -> Tensors:
 
 
 class CriticDataset(Dataset[Tensors]):
-    """A corpus's rows by number, for ``DataLoader(dataset, shuffle=True, collate_fn=collate)``.
+    """Rows of a corpus, data set or pack.dat by number, for ``DataLoader(..., collate_fn=collate)``.
 
     ``DataLoader`` then keeps a list of all row numbers and cannot resume at a position, unlike
     :class:`CriticLoader`.
 
     Args:
-        corpus: the source of the rows.
-        fields: as for :class:`tape2048.batches.batches.Batches`.
+        corpus: the source of the rows: a corpus, :class:`tape2048.datasets.Dataset` or
+            :class:`tape2048.datasets.DataPack`, or a view of one.
+        fields: as for :class:`tape2048.batches.batches.Batches`; of data sets and packs as for
+            :meth:`tape2048.datasets.Dataset.fetch`.
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
 
     Raises:
-        TypeError: ``corpus`` is no corpus.
+        TypeError: ``corpus`` is none of these.
         ValueError: an unknown field or type, or invalid thresholds.
 
     Example:
@@ -416,16 +419,19 @@ class CriticDataset(Dataset[Tensors]):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | TableRows,
         *,
         fields: Sequence[str] = ("tokens", "labels"),
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
         label_dtype: LabelDtype = "bool",
     ) -> None:
-        check_corpus(corpus)
+        if isinstance(corpus, TableRows):
+            self.fields = check_table_fields(fields)
+        else:
+            check_corpus(corpus)
+            self.fields = check_fields(fields)
         check_label_dtype(label_dtype)
         self.corpus = corpus
-        self.fields = check_fields(fields)
         self.thresholds = tuple(check_thresholds(thresholds).tolist())
         self.label_dtype: LabelDtype = label_dtype
 
@@ -448,7 +454,9 @@ class CriticDataset(Dataset[Tensors]):
 
 
 @overload
-def as_torch_dataset(corpus: Corpus, *, map_style: Literal[True] = True, **options: Any) -> CriticDataset: ...
+def as_torch_dataset(
+    corpus: Corpus | TableRows, *, map_style: Literal[True] = True, **options: Any
+) -> CriticDataset: ...
 
 
 @overload
@@ -458,13 +466,17 @@ def as_torch_dataset(
 
 
 def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> CriticDataset | CriticLoader:
-    """Return a corpus as a data set of one of torch's kinds.
+    """Return a corpus, data set or pack.dat as a data set of one of torch's kinds.
 
     Args:
-        corpus: the source of the rows; for a :class:`CriticLoader` also ``corpus.capped(...)``, whose rows
-            have a ``weight``.
-        map_style: rows by number (:class:`CriticDataset`); else batches in turn (:class:`CriticLoader`).
+        corpus: the source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
+            ``corpus.capped(...)``, whose rows have a ``weight``.
+        map_style: rows by number (:class:`CriticDataset`); else, of a corpus alone, batches in turn
+            (:class:`CriticLoader`).
         **options: of the class.
+
+    Raises:
+        TypeError: ``corpus`` is none of these, or no corpus without ``map_style``.
 
     Example:
         >>> from tape2048 import Corpus
@@ -473,7 +485,11 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
         >>> len(as_torch_dataset(corpus)) == len(corpus)
         True
     """
-    return CriticDataset(corpus, **options) if map_style else CriticLoader(corpus, **options)
+    if map_style:
+        return CriticDataset(corpus, **options)
+    if isinstance(corpus, TableRows):
+        raise TypeError(f"found {corpus!r:.200}, expected a Corpus; map_style=True and a DataLoader batch it")
+    return CriticLoader(corpus, **options)
 
 
 def _as_tensor(field: str, array: NDArray[Any]) -> torch.Tensor:

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import ConfigError, CriticError, MissingPackageError
+from tape2048.errors import ConfigError, CriticError, MissingPackageError, MissingPathError
 from tape2048.io.reading import map_path, read_path
 from tape2048.torch.support import by_prefix, content_sha256, publish_directory, read_tensors, tensor_bytes
 
@@ -189,6 +189,7 @@ def open_tower(
     Raises:
         ConfigError: a factory that cannot be imported or does not return a callable; arguments that
             contradict each other.
+        MissingPathError: nothing stands at this path.
         CriticError: there is no tower at this path, or it is damaged.
         StorageError: the operating system could not read it.
     """
@@ -238,6 +239,8 @@ def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: 
 
 
 def _open_directory(path: Path) -> OpenTower:
+    if not path.exists():
+        raise MissingPathError("nothing stands at this path", path=path)
     if not path.is_dir():
         raise CriticError(
             "no directory of a tower or critic", path=path,

@@ -149,7 +149,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Learned:
     """Deterministic: one thread, and games of a seed."""
     settings = NTupleCriticConfig(
         thresholds="256 512", tuples="0123 0145", stages="", stride=4, epochs=4, threads=1, seed=5,
-        val_share=0.2, test_share=0.0,
+        val_share=0.2, test_share=0.0, decay=0.9,
     )  # fmt: skip
     source = played_games(settings, "greedy", {}, 6_000)
     trained = train_ntuple_critic(settings, source, tmp_path_factory.mktemp("learned"))

@@ -15,7 +15,7 @@ from tape2048.session.labels import REACH_TILES
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.loop import play_unrecorded
 from tape2048_recorder.players import evaluation, registry
-from tape2048_recorder.players.evaluation import Evaluation, evaluate, wilson
+from tape2048_recorder.players.evaluation import Evaluation, evaluate
 
 
 def facts(result: Evaluation) -> tuple[Any, ...]:
@@ -162,17 +162,3 @@ def test_an_interrupt_ends_the_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         evaluate(player, games=10**7, seed=1, threads=2, progress=interrupt)
     assert threading.active_count() == before
-
-
-@pytest.mark.parametrize(("count", "of"), [(0, 10), (3, 10), (10, 10), (1, 1000), (500, 1000), (0, 1)])
-def test_shares_have_wilsons_interval(count: int, of: int) -> None:
-    interval = stats.binomtest(count, of).proportion_ci(0.95, method="wilson")
-    found = wilson(count, of)
-    assert found.share == count / of
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-6)
-
-
-def test_a_share_of_nothing_is_anything() -> None:
-    found = wilson(0, 0)
-    assert math.isnan(found.share)
-    assert (found.low, found.high) == (0, 1)

@@ -281,7 +281,7 @@ def test_facts_that_are_lost(root: Path, blocks: list[Prepared]) -> None:
 def test_a_journal_of_something_else(root: Path, blocks: list[Prepared]) -> None:
     session = leave(root, blocks, range(2))
     (session.path / JOURNAL).write_bytes(b"\0" * 400)
-    assert_put_away(root, session, "found magic")
+    assert_put_away(root, session, "not a journal: the magic")
 
 
 def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: list[Prepared]) -> None:

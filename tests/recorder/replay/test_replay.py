@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tape2048 import Session, sessions, validate_session
-from tape2048.errors import ReplayError
+from tape2048.errors import FieldError, ReplayError
 from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048_recorder.game.loop import Buffer
 from tape2048_recorder.replay import replay
@@ -123,6 +123,17 @@ def test_another_player_is_refused(copied: Path, key: str, value: str | int | No
     else:
         change_db(copied, "UPDATE session SET meta_value = ? WHERE meta_key = ?", json.dumps(value), key)
     with pytest.raises(ReplayError, match=said):
+        replay_session(copied)
+
+
+def test_rows_of_another_type_than_the_facts_claim(copied: Path) -> None:
+    record_action = "action" not in Session.open(copied).steps.dtype.names
+    change_db(
+        copied,
+        "UPDATE session SET meta_value = ? WHERE meta_key = 'record_action'",
+        json.dumps(record_action),
+    )
+    with pytest.raises(FieldError, match=f"record_action is {record_action}"):
         replay_session(copied)
 
 

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048.conversion.session_runs import write_session
+from tape2048.conversion.dataset_build import append_dataset, build_dataset
+from tape2048.conversion.session_runs import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
 from tape2048.conversion.sources import kind_of, open_source
 from tape2048.conversion.targets import TARGETS, convert, target_of
+from tape2048.datasets.dataset import Dataset
 from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
     FormatError,
     LossError,
     MagicError,
+    MissingPathError,
     NameTakenError,
     NoRunsError,
     RecoveryError,
     ReplayError,
 )
-from tape2048.formats.session import STEPS_HEADER_BYTES
+from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.io.staging import lock_directory
 from tape2048.maintenance.validation import validate_session
 from tape2048.runs.a2run2 import RunV2
@@ -30,9 +33,9 @@ from tape2048_recorder.game.loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.registry import make_player, player_sha256
 from tape2048_recorder.replay.annotate import Annotator
-from tape2048_recorder.replay.replay import final_boards
+from tape2048_recorder.replay.playing import replayer
 
-from ..builders import write_ours
+from ..builders import change_database, write_ours
 from ..datasets.set_builders import GAMES, packdat_bytes, tree, write_dataset, write_runs
 from ..naming import Naming
 from ..run_builders import a2run2_bytes, a2t1_bytes, game
@@ -55,8 +58,8 @@ NAMES = {
 }
 
 
-def runs_in(path: Path, endings: Any = None) -> list[Run]:
-    found = list(open_source(path, endings).runs())
+def runs_in(path: Path, player: Any = None) -> list[Run]:
+    found = list(open_source(path, player).runs())
     assert [one.error for one in found] == [None] * len(found)
     return [one.run for one in found if one.run is not None]
 
@@ -140,9 +143,12 @@ class TestMatrix:
             target = tmp_path / f"{source}-{NAMES[kind]}"
             done = convert(path, target, kind, lossy=True)
             assert (done.runs, done.skipped) == (3, ()), source
+            # A session does not know how these games ended, which were cut off: each loses its last move.
+            lost = int(source == "session" and kind not in {"packdat", "dataset", "session"})
             for one, original in zip(runs_in(target), originals, strict=True):
-                np.testing.assert_array_equal(one.boards, original.boards)
-                np.testing.assert_array_equal(one.moves, original.moves)
+                assert len(one) == len(original) - lost
+                np.testing.assert_array_equal(one.boards, original.boards[: len(one)])
+                np.testing.assert_array_equal(one.moves, original.moves[: len(one)])
                 assert one.meta.max_score == original.meta.max_score
                 assert one.meta.highest_tile == original.meta.highest_tile
 
@@ -207,8 +213,7 @@ def _best_first(run: Any) -> Any:
 
 class TestSessions:
     def test_recorded_games_go_round_with_everything(self, recorded: Path, tmp_path: Path) -> None:
-        endings = final_boards
-        originals = runs_in(recorded, endings)
+        originals = runs_in(recorded, replayer)
         for kind, name in (
             ("a2run", "v1"),
             ("a2run2", "v2"),
@@ -217,7 +222,7 @@ class TestSessions:
             ("jsonl", "x.jsonl"),
         ):
             source = recorded if kind == "a2run" else tmp_path / "v1"
-            done = convert(source, tmp_path / name, kind, endings=endings)
+            done = convert(source, tmp_path / name, kind, replayer=replayer)
             assert done.lost == {}
             assert_same(runs_in(tmp_path / name), originals, values=False)
         session = Session.open(recorded)
@@ -234,10 +239,10 @@ class TestSessions:
         from ..run_builders import ref
 
         session = Session.open(recorded)
-        finals = final_boards(session)
-        assert finals is not None
-        for run, final in zip(runs_in(recorded, final_boards), finals.tolist(), strict=True):
-            assert run.final_board == final
+        play = replayer(recorded, session.meta)
+        for run, row in zip(runs_in(recorded, replayer), session.runs, strict=True):
+            final = run.final_board
+            assert final == play(int(row["seed"]), len(run))[0][-1]
             assert ref.legal_moves(ref.unpack(final)) == []
             after, _ = ref.slide(ref.unpack(int(run.boards[-1])), int(run.moves[-1]))
             assert sum(a != b for a, b in zip(after, ref.unpack(final), strict=True)) == 1
@@ -248,11 +253,13 @@ class TestSessions:
             convert(path, tmp_path / "x.a2pack")
         done = convert(path, tmp_path / "x.a2pack", lossy=True)
         assert 0 < done.lost["a final board that is uncertain"] < 40
-        known = runs_in(path, final_boards)
-        same = [
-            a.final_board == b.final_board for a, b in zip(runs_in(tmp_path / "x.a2pack"), known, strict=True)
-        ]
-        assert sum(same) >= 40 - done.lost["a final board that is uncertain"]
+        short = 0
+        for run, whole in zip(runs_in(tmp_path / "x.a2pack"), runs_in(path, replayer), strict=True):
+            short += len(run) == len(whole) - 1
+            np.testing.assert_array_equal(run.states, whole.states[: len(run) + 1])
+            np.testing.assert_array_equal(run.moves, whole.moves[: len(run)])
+        assert short == done.lost["a final board that is uncertain"], "these end at their last known board"
+        assert convert(path, tmp_path / "pack.dat").lost == {}, "which holds no final boards"
 
     def test_another_player_of_that_name(self, recorded: Path) -> None:
         session = Session.open(recorded)
@@ -265,27 +272,13 @@ class TestSessions:
             {"player_args": {"depth": "two"}},
             {"player_args": [1]},
         ):
-            session.meta = {**Session.open(recorded).meta, **change}
-            assert final_boards(session) is None
-
-    def test_of_sampled_games_the_last_rows_may_be_missing(self, recorded: Path) -> None:
-        session = Session.open(recorded)
-        whole = final_boards(session)
-        session.runs = session.runs.copy()
-        session.runs["rows"] -= np.uint32(1)
-        assert session.steps[session.rows_of(2)]["step_idx"][-1] + 2 == session.runs["steps"][2]
-        np.testing.assert_array_equal(final_boards(session), whole)
-
-    def test_rows_that_were_not_played(self, recorded: Path) -> None:
-        session = Session.open(recorded)
-        session.runs = session.runs.copy()
-        session.runs["seed"][2] += np.uint64(1)
-        with pytest.raises(ReplayError):
-            final_boards(session)
+            with pytest.raises(ReplayError):
+                replayer(recorded, {**session.meta, **change})
 
     def test_without_moves(self, tmp_path: Path) -> None:
-        found = list(open_source(write_ours(tmp_path / "s")).runs())
-        assert {type(one.error) for one in found} == {RecoveryError}
+        session = Session.open(write_ours(tmp_path / "s"))
+        with pytest.raises(RecoveryError, match="record_action"):
+            session_run(session, 0)
 
     def test_a_tile_that_no_board_holds(self, recorded: Path) -> None:
         with (recorded / "steps.npy").open("r+b") as file:
@@ -295,12 +288,6 @@ class TestSessions:
         assert isinstance(first.error, FieldError)
         assert "2**16" in first.error.message
         assert [one.error for one in others] == [None] * 5
-        last_row = (recorded / "steps.npy").stat().st_size - 29
-        with (recorded / "steps.npy").open("r+b") as file:
-            file.seek(last_row + 12)
-            file.write(b"\x10")
-        with pytest.raises(ReplayError):
-            final_boards(Session.open(recorded))
 
     @pytest.mark.parametrize(
         ("started_at", "expected"),
@@ -330,7 +317,168 @@ class TestSessions:
                 3,
             )
         assert kind_of(tmp_path / "root") == "sessions"
-        assert len(runs_in(tmp_path / "root", final_boards)) == 6
+        assert len(runs_in(tmp_path / "root", replayer)) == 6
+
+
+def without_moves(session: Path) -> Path:
+    """The session as it is recorded without ``record_action``."""
+    rows = np.load(session / "steps.npy")
+    (session / "manifest.json").unlink()
+    np.save(session / "steps.npy", rows[list(STEP_DTYPE.names or ())].astype(STEP_DTYPE))
+    return session
+
+
+class Counting:
+    """A replayer that notes which seeds are played."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def __call__(self, path: Path, facts: Any) -> Any:
+        play = replayer(path, facts)
+
+        def counted(seed: int, steps: int) -> Any:
+            self.seeds.append(seed)
+            return play(seed, steps)
+
+        return counted
+
+
+class TestReplay:
+    """What a session does not hold is played again, or refused before any row is read."""
+
+    def test_games_without_moves_are_played_again(self, recorded: Path, tmp_path: Path) -> None:
+        whole = runs_in(recorded, replayer)
+        bare = without_moves(recorded)
+        for kind in ("a2run", "pack", "packdat", "session"):
+            done = convert(bare, tmp_path / NAMES[kind], kind, replayer=replayer)
+            assert (done.runs, done.lost, done.skipped) == (6, {}, ())
+            assert validate_session(tmp_path / "s").ok or kind != "session"
+        assert_same(runs_in(tmp_path / NAMES["pack"]), whole, values=False)
+        assert build_dataset(tmp_path / "ds", [bare], replayer=replayer).lost == {}
+        append_dataset(tmp_path / "ds", [bare], replayer=replayer)
+        assert_same(runs_in(tmp_path / "ds"), 2 * whole, values=False)
+
+    def test_only_what_is_needed_is_played(self, tmp_path: Path) -> None:
+        path = record(tmp_path / "s", "random", 40)
+        uncertain = convert(path, tmp_path / "lossy.a2pack", lossy=True).lost
+        for target, plays in (("pack.dat", 0), ("x.a2pack", uncertain["a final board that is uncertain"])):
+            counting = Counting()
+            assert convert(path, tmp_path / target, replayer=counting).lost == {}
+            assert len(counting.seeds) == plays
+
+    def test_a_game_that_comes_out_differently_is_left_out_by_name(
+        self, recorded: Path, tmp_path: Path
+    ) -> None:
+        bare = without_moves(recorded)
+        rows = np.load(bare / "steps.npy")
+        third = np.flatnonzero(rows["run_id"] == 2)
+        rows["exps"][third[5], 0] ^= 1
+        np.save(bare / "steps.npy", rows)
+        change_database(bare / "metadata.db", "UPDATE runs SET seed = seed + 1 WHERE id = 4")
+        done = convert(bare, tmp_path / "x.a2pack", replayer=replayer)
+        assert done.runs == 4
+        assert [one.run for one in done.skipped] == [f"{bare}: run {i}" for i in (2, 4)]
+        assert {one.error for one in done.skipped} == {"ReplayError"}
+
+    def test_a_claim_of_more_steps_than_a_game_can_have(self, recorded: Path, tmp_path: Path) -> None:
+        change_database(recorded / "metadata.db", f"UPDATE runs SET steps = {2**31} WHERE id = 1")
+        (recorded / "manifest.json").unlink()
+        done = convert(recorded, tmp_path / "x.a2pack", replayer=replayer)
+        assert (done.runs, [one.error for one in done.skipped]) == (5, ["ReplayError"])
+
+    def test_what_cannot_be_played_is_refused_before_rows_are_read(
+        self, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bare = without_moves(recorded)
+        build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs")])
+        before = tree(tmp_path)
+
+        def stranger(path: Path, facts: Any) -> Any:
+            raise ReplayError(f"it was played by {facts['player']} of another kind")
+
+        def opened(*_: object, **__: object) -> Any:
+            raise AssertionError("the session was opened")
+
+        monkeypatch.setattr(Session, "open", opened)
+        for act in (
+            lambda: convert(bare, tmp_path / "x.a2pack", replayer=stranger),
+            lambda: build_dataset(tmp_path / "ds2", [bare], replayer=stranger),
+            lambda: append_dataset(tmp_path / "ds", [bare], replayer=stranger),
+        ):
+            with pytest.raises(LossError, match="played by greedy of another kind") as caught:
+                act()
+            assert "--lossy" in str(caught.value.hint)
+            assert "--record-action" in str(caught.value.hint)
+        with pytest.raises(LossError, match="no player was given"):
+            open_source(bare)
+        change_database(
+            bare / "metadata.db", "UPDATE session SET meta_value='7' WHERE meta_key='sample_rate'"
+        )
+        with pytest.raises(RecoveryError, match="only every 7th step"):
+            convert(bare, tmp_path / "x.a2pack", replayer=stranger, lossy=True)
+        assert {name for name in tree(tmp_path) if name not in before} == set()
+
+    def test_with_a_loss_such_games_end_at_their_last_board(self, tmp_path: Path) -> None:
+        from tape2048.game.moves import UNKNOWN, recover
+
+        whole = runs_in(record(tmp_path / "s", "greedy", 40), replayer)
+        bare = without_moves(tmp_path / "s")
+        done = convert(bare, tmp_path / "x.a2pack", lossy=True)
+        built = build_dataset(tmp_path / "ds", [bare], lossy=True)
+        assert done.lost == built.lost
+        assert done.lost[NO_LAST_MOVE] == 40
+        assert 0 < done.lost[NO_CHOICE] < 40
+        for found in (runs_in(tmp_path / "x.a2pack"), runs_in(tmp_path / "ds")):
+            for run, other in zip(found, whole, strict=True):
+                assert len(run) == len(other) - 1
+                assert run.meta.max_score == other.meta.max_score, "of the whole game"
+                np.testing.assert_array_equal(run.states, other.boards)
+                assert (recover(run.states, run.moves).moves != UNKNOWN).all()
+        assert Dataset(tmp_path / "ds").run(0).final_board == whole[0].boards[-1]
+
+    def test_boards_that_do_not_follow_each_other(self, recorded: Path) -> None:
+        bare = without_moves(recorded)
+        rows = np.load(bare / "steps.npy")
+        rows["exps"][5] = 0
+        np.save(bare / "steps.npy", rows)
+        first, *others = open_source(bare, lossy=True).runs()
+        assert isinstance(first.error, RecoveryError)
+        assert "no move leads from step 4 to step 5" in first.error.message
+        assert [one.error for one in others] == [None] * 5
+
+
+class TestShape:
+    """A target is a file or a directory by its name and format, however many runs come out."""
+
+    def test_a_run_s_name_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "one/x.a2run2").write_bytes(a2run2_bytes(GAMES[1]))
+        for name in ("one.a2pack", "one.jsonl", "one.parquet", "one.dat"):
+            convert(tmp_path / "one", tmp_path / name, lossy=True)
+        for number, name in enumerate(("one", "one.a2pack", "one.jsonl", "one.parquet", "one/x.a2run2")):
+            for kind in ("a2run", "a2run2"):
+                convert(tmp_path / name, tmp_path / f"{number}.{kind}", lossy=True)
+                assert (tmp_path / f"{number}.{kind}").is_file()
+                convert(tmp_path / name, tmp_path / f"{number}-{kind}", kind, lossy=True)
+                assert len(os.listdir(tmp_path / f"{number}-{kind}")) == 1  # noqa: PTH208
+        assert (tmp_path / "1.a2run2").read_bytes() == a2run2_bytes(GAMES[1])
+
+    @pytest.mark.parametrize("kind", ["pack", "jsonl", "parquet", "dataset", "runs"])
+    def test_several_runs_need_a_directory(
+        self, every_source: dict[str, Path], tmp_path: Path, kind: str
+    ) -> None:
+        source = every_source["a2run2" if kind == "runs" else kind]
+        with pytest.raises(FormatError, match="several runs") as caught:
+            convert(source, tmp_path / "x.a2run2", lossy=True)
+        assert f"--to a2run2 {tmp_path}/x" in str(caught.value.hint)
+        assert os.listdir(tmp_path) == []  # noqa: PTH208
+        assert convert(source, tmp_path / "x", "a2run2", lossy=True).runs == 3
+
+    def test_no_run_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "none.jsonl").write_bytes(b"")
+        with pytest.raises(FormatError, match="no run"):
+            convert(tmp_path / "none.jsonl", tmp_path / "x.a2run2")
 
 
 class TestFiles:
@@ -386,7 +534,7 @@ class TestFiles:
         assert (done.runs, done.skipped) == (0, ())
 
     def test_a_source_that_is_not_there_is_said_first(self, tmp_path: Path) -> None:
-        with pytest.raises(MagicError, match="nothing stands"):
+        with pytest.raises(MissingPathError, match="nothing stands"):
             convert(tmp_path / "none", tmp_path / "x.unknown")
 
     def test_bad_lines_are_named(self, runs: Path, tmp_path: Path) -> None:
@@ -446,8 +594,8 @@ class TestFiles:
     def test_unknown_kinds(self, tmp_path: Path, runs: Path) -> None:
         (tmp_path / "x.txt").write_bytes(b"text")
         (tmp_path / "empty").mkdir()
-        for path in (tmp_path / "x.txt", tmp_path / "none"):
-            with pytest.raises(MagicError):
+        for path, error in ((tmp_path / "x.txt", MagicError), (tmp_path / "none", MissingPathError)):
+            with pytest.raises(error):
                 open_source(path)
         with pytest.raises(NoRunsError):
             open_source(tmp_path / "empty")
@@ -502,7 +650,7 @@ class TestFiles:
 class TestAnnotate:
     def test_the_best_value_is_the_player_s_choice(self, tmp_path: Path) -> None:
         path = record(tmp_path / "s", "expectimax", 1)
-        run = runs_in(path, final_boards)[0]
+        run = runs_in(path, replayer)[0]
         annotated = Annotator("expectimax", {})(run)
         assert annotated.has_branches.all()
         chosen = annotated.branch_values[np.arange(len(run)), run.moves]
@@ -533,5 +681,5 @@ class TestAnnotate:
     def test_in_parallel_as_on_one_thread(self, runs: Path, tmp_path: Path) -> None:
         annotator = Annotator("expectimax", {})
         for workers in (1, 3):
-            convert(open_source(runs).changed(annotator), tmp_path / f"{workers}.a2pack", workers=workers)
+            convert(runs, tmp_path / f"{workers}.a2pack", change=annotator, workers=workers)
         assert (tmp_path / "1.a2pack").read_bytes() == (tmp_path / "3.a2pack").read_bytes()

@@ -68,11 +68,22 @@ def normalised(values: Sequence[float | None], legal: int) -> list[float]:
             out[m] = ALMOST_ONE
         elif low == high:
             out[m] = 0.5
-        elif (low, high) == (0, f32(ALMOST_ONE)):
-            out[m] = float(value)
         else:
             out[m] = min(float((value - low) / (high - low)), ALMOST_ONE)
     return out
+
+
+def within_one(values: Sequence[float | None], legal: int) -> list[float]:
+    """One step's values as section 6 of the description has it: kept, or normalised where one is outside."""
+    have = {m: float(np.float32(v)) for m, v in enumerate(values) if v is not None and legal >> m & 1}
+    if all(0 <= value <= 1 for value in have.values()):
+        return [have.get(m, 0.0) for m in range(4)]
+    return normalised(values, legal)
+
+
+def level(value: float) -> int:
+    """``(v * 65535.0 + 0.5) as u16`` of the format's first writer, in float32."""
+    return int(np.float32(np.float32(value) * np.float32(65535)) + np.float32(0.5))
 
 
 # --- pack.dat
@@ -84,7 +95,8 @@ def packdat_step(run: PlainRun, run_id: int, i: int) -> bytes:
     mask, levels = 0, [0] * 4
     if branches is not None:
         mask = sum(1 << m for m in range(4) if branches[m] is not None and legal >> m & 1)
-        levels = [round(value * 65535) for value in normalised(branches, mask)]
+        levels = [level(value) for value in within_one(branches, mask)]
+        levels[move] = 65535
     return struct.pack("<QIIBB4H6x", board, run_id, i, move, mask, *levels)
 
 
@@ -144,7 +156,7 @@ def dataset_rows(runs: Sequence[PlainRun] = GAMES, first_id: int = 0) -> np.ndar
             legal = legal_bits(board)
             values = [0.0] * 4
             if branches is not None:
-                values = normalised(branches, legal)
+                values = within_one(branches, legal)
                 values[move] = 1.0
             rows.append((board, move, legal, values, run_id, i))
     return np.array(rows, ROW)

@@ -30,7 +30,9 @@ from tape2048.errors import (
     EmptyCorpusError,
     FieldError,
     FormatError,
+    LossError,
     ManifestError,
+    MissingPathError,
     NameTakenError,
     NotADatasetError,
     NotASessionError,
@@ -47,7 +49,8 @@ from tape2048.io import bulk_read
 from tape2048.io.staging import lock_directory
 from tape2048_tools.cli import run
 
-from ..builders import change_database, header_bytes, open_files, write_ours
+from ..builders import GAMES as MADE_UP
+from ..builders import Spec, change_database, header_bytes, open_files, write_ours
 from ..naming import Naming
 from ..run_builders import game
 from .set_builders import (
@@ -185,10 +188,6 @@ class TestBuild:
         build_dataset(tmp_path / "ds", [write_runs(tmp_path / "runs", [raw])])
         np.testing.assert_array_equal(np.load(tmp_path / "ds/steps.npy"), dataset_rows([raw]))
 
-    def test_what_is_normalised_stays_as_it_is(self) -> None:
-        values = normalised([3.0, 7.0, None, 3.3], 0b1011)
-        assert normalised(values, 0b1011) == values
-
     def test_nothing_is_replaced(self, runs: Path, tmp_path: Path) -> None:
         (tmp_path / "ds").mkdir()
         with pytest.raises(NameTakenError):
@@ -212,14 +211,19 @@ class TestBuild:
                 else:
                     np.testing.assert_array_equal(rows[name], expected[name], err_msg=f"{source} {name}")
 
-    def test_sessions_without_moves_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
-        result = build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s"), runs])
-        assert (result.runs, len(result.skipped)) == (3, 5)
+    def test_sessions_without_moves_are_refused_or_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
+        sources = [write_ours(tmp_path / "s"), runs]
+        with pytest.raises(LossError):
+            build_dataset(tmp_path / "ds", sources)
+        result = build_dataset(tmp_path / "ds", sources, lossy=True)
+        assert (result.runs, len(result.skipped)) == (4, 4), "no moves lead from board to board"
         assert result.skipped[0].error == "RecoveryError"
+        assert sum(result.lost.values()) == 1
 
     def test_where_every_run_is_left_out_nothing_is_written(self, tmp_path: Path) -> None:
-        with pytest.raises(EmptyCorpusError, match=r"0 of 5 runs .*RecoveryError"):
-            build_dataset(tmp_path / "ds", [write_ours(tmp_path / "s")])
+        made_up = write_ours(tmp_path / "s", Spec(MADE_UP[2:]))
+        with pytest.raises(EmptyCorpusError, match=r"0 of 3 runs .*RecoveryError"):
+            build_dataset(tmp_path / "ds", [made_up], lossy=True)
         assert os.listdir(tmp_path) == ["s"]  # noqa: PTH208 - dots too
 
 
@@ -338,7 +342,7 @@ class TestAppend:
         assert len(Dataset(built).runs) == 6
 
     def test_nothing_there(self, tmp_path: Path, runs: Path) -> None:
-        with pytest.raises(NotADatasetError):
+        with pytest.raises(MissingPathError):
             append_dataset(tmp_path / "none", [runs])
         assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
@@ -385,9 +389,11 @@ class TestOpen:
 
     def test_nothing_or_a_file_or_an_empty_directory(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
-        for path in (tmp_path / "none", tmp_path / "file", tmp_path):
+        for path in (tmp_path / "file", tmp_path):
             with pytest.raises(NotADatasetError):
                 Dataset(path)
+        with pytest.raises(MissingPathError):
+            Dataset(tmp_path / "none")
         with pytest.raises(ValueError, match="no data set"):
             Dataset([])
 
@@ -760,7 +766,7 @@ class TestVerify:
             (built / name).write_bytes(data)
 
     def test_nothing_there(self, tmp_path: Path) -> None:
-        assert verify_dataset(tmp_path / "none").findings[0].error == "NotADatasetError"
+        assert verify_dataset(tmp_path / "none").findings[0].error == "MissingPathError"
 
 
 class TestViews:

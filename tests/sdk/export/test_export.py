@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tape2048.conversion import open_source
 from tape2048.corpus import Corpus
 from tape2048.errors import DiskFullError, MissingPackageError, NameTakenError
 from tape2048.export import table as _tables
 from tape2048.export import write
-from tape2048.export.table import make_table
+from tape2048.export.table import make_table, run_file_table
 from tape2048.export.write import COMPRESSIONS, default_path
+from tape2048.packs import pack_directory
 
+from .. import run_builders as build
 from ..builders import GAMES, Game, Spec, rows_of, write_foreign, write_ours
 
 if TYPE_CHECKING:
@@ -83,10 +88,24 @@ def expected_runs(thresholds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
 EXPECTED: dict[str, Callable[..., list[dict[str, Any]]]] = {"rows": expected_rows, "runs": expected_runs}
 
 
+def _of_csv(record: dict[str, str]) -> dict[str, Any]:
+    cells = [int(record.pop(f"exps_{i}")) for i in range(16)] if "exps_0" in record else None
+    words = {"true": True, "false": False}
+    found: dict[str, Any] = {}
+    for name, text in record.items():
+        found[name] = words.get(text, int(text) if text.isdecimal() else text)
+        if name == "step_idx" and cells is not None:
+            found["exps"] = cells
+    return found
+
+
 def read(path: Path, format_: str) -> list[dict[str, Any]]:
     """The records of a file, by readers that are not ours."""
     if format_ == "jsonl":
         return [json.loads(line) for line in path.read_text().splitlines()]
+    if format_ == "csv":
+        with path.open(newline="") as file:
+            return [_of_csv(record) for record in csv.DictReader(file)]
     if format_ == "parquet":
         from pyarrow import parquet
 
@@ -206,7 +225,7 @@ def test_progress_and_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     write_ours(tmp_path / NAMES[0], Spec(games=(Game(1, 40_000), Game(2, 20_000))))
     corpus = Corpus.open(tmp_path / NAMES[0], load="mmap")
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(write, "JSONL_RECORDS", 1000)
+    monkeypatch.setattr(write, "LINE_RECORDS", 1000)
     tracemalloc.start()
     try:
         write.export(
@@ -316,7 +335,7 @@ def test_an_interrupt_leaves_nothing(corpus: Corpus, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "csv"}, "format 'csv'; expected one of"),
+        ({"format": "xlsx"}, "format 'xlsx'; expected one of"),
         ({"format": "parquet", "compression": "lz4"}, "compression 'lz4' of parquet"),
         ({"format": "jsonl", "compression": "zstd"}, "compression 'zstd' of jsonl"),
         ({"format": "jsonl", "table": "games"}, "table 'games'"),
@@ -362,3 +381,107 @@ def test_columns_of_a_table(corpus: Corpus) -> None:
         "reached_8192",
     ]
     assert table.records == 28
+
+
+def test_seeds_as_text_are_exact_for_every_reader(corpus: Corpus, tmp_path: Path) -> None:
+    from pyarrow import json as pyarrow_json
+
+    seeds = [record["seed"] for record in expected_runs()]
+    assert max(seeds) == 2**64 - 1
+    number, text = tmp_path / "number.jsonl", tmp_path / "text.jsonl"
+    write.export(corpus, number, format="jsonl", table="runs")
+    write.export(corpus, text, format="jsonl", table="runs", u64="text")
+    rounded = pyarrow_json.read_json(number)["seed"].to_pylist()
+    assert rounded == [float(seed) for seed in seeds]
+    assert [int(seed) for seed in rounded] != seeds
+    table = pyarrow_json.read_json(text)
+    assert table["seed"].cast(pa.uint64()).to_pylist() == seeds
+    assert table["steps"].to_pylist() == [record["steps"] for record in expected_runs()]
+    as_text = {"run_id", "seed"}
+    assert read(text, "jsonl") == [
+        {name: str(value) if name in as_text else value for name, value in record.items()}
+        for record in expected_runs()
+    ]
+    write.export(corpus, tmp_path / "rows.jsonl", format="jsonl", u64="text")
+    assert [int(record["run_id"]) for record in read(tmp_path / "rows.jsonl", "jsonl")] == [
+        record["run_id"] for record in expected_rows()
+    ]
+    for format_ in ("csv", "parquet", "arrow"):
+        with pytest.raises(ValueError, match="u64='text' of"):
+            write.export(corpus, tmp_path / "no", format=format_, u64="text")  # type: ignore[arg-type]
+
+
+def test_exact_readers_of_numbers(corpus: Corpus, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    write.export(corpus, path, format="jsonl", table="runs")
+    seeds = [record["seed"] for record in expected_runs()]
+    assert [msgspec.json.decode(line)["seed"] for line in path.read_bytes().splitlines()] == seeds
+    duckdb = pytest.importorskip("duckdb")
+    assert [seed for (seed,) in duckdb.sql(f"select seed from '{path}'").fetchall()] == seeds
+    polars = pytest.importorskip("polars")
+    assert polars.read_ndjson(path)["seed"].to_list() == seeds
+
+
+# --- run files
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Run files of both formats, a pack, and their records by the plain definition."""
+    root = tmp_path / "traces"
+    (root / "ab/cd").mkdir(parents=True)
+    records = []
+    for seed, name in enumerate(("ab/cd/1.a2run", "ab/cd/2.a2run2", "b.a2run", "c.bin")):
+        plain = build.game(
+            seed, with_branches=name.endswith("2"), steps_max=9 + seed, elapsed_s=0.1,
+            start_unix_s=2**63 + seed, engine=[None, 'a,"b"', "ü", "toy"][seed],
+        )  # fmt: skip
+        content = build.a2run2_bytes(plain) if name.endswith("2") else build.a2t1_bytes(plain)
+        (root / name).write_bytes(content)
+        records.append({
+            "source": str(root / name), "steps": len(plain.moves), "start_unix_s": plain.start_unix_s,
+            "elapsed_s": 0.1, "max_score": plain.max_score, "highest_tile": plain.highest_tile,
+            "engine": plain.engine or "", "reached_16": plain.highest_tile >= 16,
+        })  # fmt: skip
+    return root, records
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl", "csv"])
+def test_run_files_summed_up(
+    traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path, format_: Format
+) -> None:
+    root, records = traces
+    (root / "bad.a2run").write_bytes(b"A2T1 and nothing")
+    seen: list[tuple[int, int]] = []
+    table, skipped = run_file_table([open_source(root)], (16,), lambda *now: seen.append(now))
+    assert seen[-1] == (5, 5)
+    assert [(one.run, one.error) for one in skipped] == [(str(root / "bad.a2run"), "TruncatedError")]
+    assert write.write_table(table, tmp_path / "out", format=format_) == 4
+    found = read(tmp_path / "out", format_)
+    for record in found:
+        assert np.float32(record.pop("elapsed_s")) == np.float32(0.1)
+    assert found == [{name: value for name, value in one.items() if name != "elapsed_s"} for one in records]
+
+
+def test_run_files_and_other_sources(traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    root, records = traces
+    pack_directory(root, tmp_path / "all.a2pack")
+    table, skipped = run_file_table([open_source(root / "b.a2run"), open_source(tmp_path / "all.a2pack")])
+    write.write_table(table, tmp_path / "out.csv", format="csv")
+    assert not skipped
+    found = read(tmp_path / "out.csv", "csv")
+    assert [one["max_score"] for one in found] == [records[2]["max_score"]] + [
+        r["max_score"] for r in records
+    ]
+    assert [one["source"] for one in found][:2] == [str(root / "b.a2run"), f"{tmp_path}/all.a2pack: entry 0"]
+
+
+def test_csv_is_read_by_others(traces: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    root, records = traces
+    table, _ = run_file_table([open_source(root)], (16,))
+    path = tmp_path / "out.csv"
+    write.write_table(table, path, format="csv")
+    query = f"select source, start_unix_s, engine, reached_16 from '{path}'"
+    expected = [(r["source"], r["start_unix_s"], r["engine"] or None, r["reached_16"]) for r in records]
+    assert duckdb.sql(query).fetchall() == expected

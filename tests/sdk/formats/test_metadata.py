@@ -262,7 +262,7 @@ class TestRead:
     )
     def test_not_sqlite(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
-        with pytest.raises(NotSqliteError, match="begins with") as caught:
+        with pytest.raises(NotSqliteError, match="not a SQLite file") as caught:
             read_metadata(path)
         assert caught.value.offset == 0
 

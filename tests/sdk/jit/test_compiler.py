@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
+import numpy as np
 import pytest
 
 from tape2048.jit import compiler
@@ -306,6 +307,20 @@ def test_processes_that_start_together_compile_once(copy: Path, tmp_path: Path) 
     started = [start_copy(copy, cache, COMPILING_TAKES_S="1.5") for _ in range(3)]
     said = [process.communicate()[0].split() for process in started]
     assert sorted(said) == [["1", "0", "True"], ["1", "1", "True"], ["1", "1", "True"]]
+
+
+def test_what_the_cache_lacks_is_announced_once(checkout: Path, cache_base: Path) -> None:
+    def doubled(x: Any) -> Any:
+        return 2 * x
+
+    for expected in (["compiling"], []):
+        said: list[str] = []
+        fresh = load(checkout)
+        with fresh.announced(lambda said=said: said.append("compiling")):
+            kernel_of_it = fresh.kernel(doubled)
+            assert (kernel_of_it(2), kernel_of_it(2.5)) == (4, 5.0)
+        fresh.kernel(doubled)(np.uint8(2))  # outside
+        assert said == expected
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EAGAIN])

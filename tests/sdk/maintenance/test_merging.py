@@ -295,7 +295,7 @@ def test_other_players_and_sampling_are_refused(tmp_path: Path) -> None:
     refused(
         [first, write(root, 5, games(9, 2, 5), spec={"action": True})],
         out,
-        errors.MixedRowsError,
+        errors.MergeError,
         "29 bytes|28 bytes",
     )
 

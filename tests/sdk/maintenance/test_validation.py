@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import Finding, Report, errors, validate_session
+from tape2048 import Corpus, Finding, Report, errors, validate_session
 from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.maintenance import validation
 
@@ -62,6 +62,75 @@ def put(row: int, **values: object) -> Change:
     return change
 
 
+def embed(path: Path, rows: int = ROWS, **changes: object) -> None:
+    """Embeddings of a session, D = 4."""
+    np.save(path / "embeddings.bf16.npy", np.ones((rows, 4), "<u2"))
+    manifest = path / "manifest.json"
+    steps = json.loads(manifest.read_text())["files"]["steps.npy"] if manifest.exists() else {}
+    facts = {
+        "model_sha": "f" * 64, "pooling": "mean", "D": 4, "dtype": "bf16", "dtype_bits": "bf16",
+        "rows": rows, "steps_crc32c": steps.get("crc32c"),
+    }  # fmt: skip
+    (path / "embeddings.json").write_text(json.dumps(facts | changes))
+
+
+class TestEmbeddings:
+    """Each defect for which the loader refuses them is a finding."""
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"rows": ROWS - 1}, "made of 19 rows"),
+            ({"steps_crc32c": 7}, "with CRC-32C 7"),
+            ({"dtype": "fp16"}, "dtype 'fp16'"),
+            ({"D": 5}, r"<u2 of shape \(20, 5\)|uint16 of shape"),
+            ({"D": 0}, "malformed"),
+        ],
+        ids=str,
+    )
+    def test_wrong_facts(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+        path = write_ours(tmp_path / NAME)
+        embed(path, **changes)
+        finding = only(validate_session(path))
+        assert finding.error == "EmbeddingsError"
+        assert re.search(message, finding.message)
+        with pytest.raises(errors.EmbeddingsError) as caught:
+            Corpus.open(path).fetch([0], ("embeddings",))
+        assert caught.value.message == finding.message
+
+    def test_short_and_foreign_files(self, tmp_path: Path) -> None:
+        path = write_ours(tmp_path / NAME)
+        embed(path)
+        values = path / "embeddings.bf16.npy"
+        content = values.read_bytes()
+        for wrong in (content[:-1], content + b"x", content[:50], b"", content.replace(b"<u2", b"<f2")):
+            values.write_bytes(wrong)
+            finding = only(validate_session(path))
+            assert (finding.error, finding.path) == ("EmbeddingsError", str(values))
+        values.unlink()
+        assert only(validate_session(path)).error == "EmbeddingsError"
+        values.write_bytes(content)
+        (path / "embeddings.json").unlink()
+        assert "no embeddings.json" in only(validate_session(path)).message
+
+    def test_of_another_session(self, tmp_path: Path) -> None:
+        path, other = write_ours(tmp_path / NAME), write_ours(tmp_path / "other", Spec(action=True))
+        embed(other)
+        for name in ("embeddings.bf16.npy", "embeddings.json"):
+            shutil.copy(other / name, path / name)
+        assert only(validate_session(path)).error == "EmbeddingsError"
+
+    def test_of_a_foreign_session(self, tmp_path: Path) -> None:
+        path = write_foreign(tmp_path / "theirs")
+        embed(path)
+        assert validate_session(path).ok
+        embed(path, rows=ROWS - 1)
+        assert only(validate_session(path)).error == "EmbeddingsError"
+        lacking = write_foreign(tmp_path / "lacking", Spec(sql="DELETE FROM runs WHERE id = 13"))
+        embed(lacking)  # of all rows of the file, not of those that are served
+        assert only(validate_session(lacking)).error == "EmbeddingsError"
+
+
 class TestSound:
     @pytest.mark.parametrize("action", [False, True])
     @pytest.mark.parametrize("sample_rate", [1, 3])
@@ -79,8 +148,7 @@ class TestSound:
 
     def test_embeddings_may_stand_there(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME)
-        for name in ("embeddings.bf16.npy", "embeddings.json"):
-            (path / name).write_bytes(b"")
+        embed(path)
         assert validate_session(path).ok
 
     @pytest.mark.parametrize("interleaved", [False, True])
@@ -118,7 +186,7 @@ class TestWhole:
         if name.startswith("."):
             write_ours(tmp_path / name)
         report = validate_session(tmp_path / name)
-        assert only(report).error == "NotASessionError"
+        assert only(report).error == ("NotASessionError" if name.startswith(".") else "MissingPathError")
         assert not report.ok
 
     @pytest.mark.parametrize(
@@ -394,14 +462,13 @@ class TestRows:
     def test_foreign_rows(self, tmp_path: Path, interleaved: bool) -> None:
         spec = Spec(interleaved=interleaved, sql="DELETE FROM runs WHERE id = 13")
         rows = rows_of(spec)
-        first = int(np.flatnonzero(rows["run_id"] == 13)[0])
         bad = int(np.flatnonzero(rows["run_id"] == 14)[2])
         rows["step_idx"][bad] = 8
         path = write_foreign(tmp_path / "theirs", spec)
         (path / "steps.npy").write_bytes(npy_bytes(rows))
-        messages = [finding.message for finding in validate_session(path).findings]
-        unknown = f"row {first} has run_id 13, which the run table does not have (7 rows like it)"
-        assert sorted(messages) == sorted([unknown, f"row {bad} has step_idx 8, expected 2"])
+        report = validate_session(path)
+        assert only(report).message == f"row {bad} has step_idx 8, expected 2"
+        assert report.notes == ("7 rows of games that never reached the table runs: left out",)
 
     def test_foreign_run_without_rows(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", Spec(sql="INSERT INTO runs VALUES (99, 0, 9, 9, 2)"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import struct
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +220,26 @@ class TestDirectories:
         assert len(found) == 3
         assert all(item.run is not None and item.error is None for item in found)
 
+    def test_runs_are_kept_by_uuid(self, tmp_path: Path) -> None:
+        run = run_of(GAME)
+        path = shard_path(tmp_path / "traces", run, by="uuid")
+        name = path.stem
+        assert str(uuid.UUID(name)) == name
+        assert path == tmp_path / "traces" / name[:2] / name[2:4] / f"{name}.a2run"
+        write_run(path, run)
+        given = "ABCD0000-1111-4222-8333-444455556666"
+        named = shard_path(tmp_path / "traces", run, given, by="uuid")
+        assert named == tmp_path / f"traces/ab/cd/{given.lower()}.a2run"
+        write_run(named, run)
+        found = list(scan(tmp_path / "traces"))
+        assert sorted(item.path for item in found) == sorted([path, named])
+        assert all(item.run is not None for item in found)
+        for wrong in ("first", "../../x", ""):
+            with pytest.raises(ValueError, match="badly formed"):
+                shard_path(tmp_path, run, wrong, by="uuid")
+        with pytest.raises(ValueError, match="'day' or 'uuid'"):
+            shard_path(tmp_path, run, by="hour")  # type: ignore[arg-type]
+
     def test_a_start_past_every_calendar(self, tmp_path: Path) -> None:
         run = run_of(dataclasses.replace(GAME, start_unix_s=2**60))
         with pytest.raises(errors.FieldError, match="start_unix_s"):
@@ -245,6 +266,14 @@ class TestDirectories:
         assert isinstance(found["g.a2run"].error, errors.StorageError)
         assert "b.bin" in str(found["b.bin"].error)
 
+    def test_nothing_of_bad_files_is_held(self, tmp_path: Path) -> None:
+        for i in range(20):
+            (tmp_path / f"{i}.a2run").write_bytes(b"A2T1" + bytes(2 << 20))  # long enough to be mapped
+        found = list(scan(tmp_path, workers=2))
+        mapped = Path("/proc/self/maps").read_text()
+        assert {type(item.error) for item in found} == {errors.VersionError}
+        assert str(tmp_path) not in mapped
+
     def test_order_is_by_the_parts_of_a_path(self, tmp_path: Path) -> None:
         # As text "a-b/x" would come before "a/x".
         for name in ("a-b", "a", "B"):
@@ -255,5 +284,5 @@ class TestDirectories:
     def test_an_empty_or_missing_directory_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(errors.NoRunsError):
             scan(tmp_path)
-        with pytest.raises(errors.OutDirError):
+        with pytest.raises(errors.MissingPathError):
             scan(tmp_path / "missing")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tape2048.errors import FieldError, FormatError
 from tape2048.runs.a2run2 import RunV2
-from tape2048.runs.jsonl import run_line, step_lines
+from tape2048.runs.jsonl import parse_line, run_line, step_lines
+from tape2048.runs.run import Run
 
 from .. import run_builders as build
 from ..run_builders import ref
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = ("UP", "DOWN", "LEFT", "RIGHT")
 
@@ -94,3 +101,37 @@ def test_boards_keep_all_64_bits() -> None:
     plain = build.PlainRun([2**64 - 1, 0, 2**63 + 1], [1, 2], [None, None])
     line = json.loads(run_line(RunV2.from_bytes(build.a2run2_bytes(plain)), 0))
     assert line["states"] == [2**64 - 1, 0, 2**63 + 1]
+
+
+HIGH = build.PlainRun([2**64 - 1, 2**63, 2**53 + 1], [0, 1], [None, None])
+
+
+def test_boards_as_text_read_back(tmp_path: Path) -> None:
+    full = RunV2.from_bytes(build.a2run2_bytes(HIGH))
+    run = Run(full.states, full.moves, full.meta)
+    line = run_line(run, 3, "text")
+    found = json.loads(line)
+    assert found["states"] == [str(state) for state in HIGH.states]
+    assert found["final_board"] == str(HIGH.states[-1])
+    assert found["steps"] == 2
+    assert parse_line(line, tmp_path, 1).equals(run)
+    assert parse_line(run_line(run, 3), tmp_path, 1).equals(run)
+    for wrong in (b'"x"', b'""', b'"1.5"', b'"-1"', b'"18446744073709551616"', b"1.5", b"null", b"true"):
+        for part in (b'"18446744073709551615"', b'"9007199254740993"'):
+            with pytest.raises((FormatError, FieldError)):
+                parse_line(line.replace(part, wrong), tmp_path, 1)
+
+
+def test_which_readers_are_exact() -> None:
+    """What the documentation says of them; Polars reads wide integers, or refuses."""
+    run = RunV2.from_bytes(build.a2run2_bytes(HIGH))
+    number, text = run_line(run, 0), run_line(run, 0, "text")
+    pyarrow_json = pytest.importorskip("pyarrow.json")
+    import pyarrow as pa
+
+    read = lambda line, **how: pyarrow_json.read_json(io.BytesIO(line), **how)["states"].to_pylist()[0]  # noqa: E731
+    assert read(number) == [float(state) for state in HIGH.states]
+    assert [int(state) for state in read(number)] != HIGH.states
+    schema = pa.schema([("states", pa.list_(pa.uint64()))])
+    assert read(number, parse_options=pyarrow_json.ParseOptions(explicit_schema=schema)) == HIGH.states
+    assert [int(state) for state in read(text)] == HIGH.states

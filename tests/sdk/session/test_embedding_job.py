@@ -412,3 +412,12 @@ def test_values_that_the_device_does_not_show_are_not_removed(tmp_path: Path, fr
 def test_arguments_that_cannot_be(session: Session, towers: list[Path], how: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="share="):
         embed_session(session, open_tower(towers[0]), **how)
+
+
+def test_rows_of_no_run_have_no_embeddings(tmp_path: Path, towers: list[Path]) -> None:
+    """Values of the served rows alone would not be those of the file's rows."""
+    found = Session.open(write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs WHERE id = 13")))
+    with pytest.raises(errors.EmbeddingsError, match="7 rows of no run") as caught:
+        embed_session(found, open_tower(towers[0]))
+    assert "tape2048 convert" in str(caught.value.hint)
+    assert not (found.path / PARTIAL).exists()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tape2048 import Session, errors
+from tape2048 import Corpus, Session, errors, validate_session
+from tape2048.export.write import export
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.row_owners import from_scan
 
-from ..builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_ours
+from ..builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_manifest, write_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,18 +93,76 @@ def test_run_without_rows_among_runs_that_take_turns(tmp_path: Path) -> None:
     assert rows.tolist() == []
 
 
-@pytest.mark.parametrize("game", GAMES, ids=lambda game: str(game.id))
-def test_row_of_a_run_that_the_table_lacks(tmp_path: Path, game: Game) -> None:
-    path = write_foreign(tmp_path / "theirs", Spec(sql=f"DELETE FROM runs WHERE id = {game.id}"))
-    row = int(np.flatnonzero(rows_of(Spec())["run_id"] == game.id)[0])
-    with pytest.raises(errors.BookkeepingError, match=f"row {row} belongs to run {game.id}, which"):
-        Session.open(path)
+class TestRowsWithoutRun:
+    """What a recorder leaves that was killed before some games reached the run table."""
 
+    @pytest.mark.parametrize("interleaved", [False, True])
+    @pytest.mark.parametrize("shard_rows", [None, 7])
+    @pytest.mark.parametrize("load", ["mmap", "ram"])
+    @pytest.mark.parametrize("lacks", [*([game.id] for game in GAMES), [11, 14], [12, 13, 15]], ids=str)
+    def test_as_if_they_had_never_been(
+        self, tmp_path: Path, lacks: list[int], interleaved: bool, shard_rows: int | None, load: Any
+    ) -> None:
+        sql = f"DELETE FROM runs WHERE id IN ({', '.join(map(str, lacks))})"
+        spec = Spec(interleaved=interleaved, sql=sql)
+        path = write_foreign(tmp_path / "20250102T030405Z_model=a", spec, shard_rows=shard_rows)
+        rows = rows_of(spec)
+        left = rows[~np.isin(rows["run_id"], lacks)]
+        session = Session.open(path, load)
+        check_against_rows(session, left)
+        assert session.rows_without_run == len(rows) - len(left)
+        assert len(session) == len(left)
+        np.testing.assert_array_equal(session.tokens(slice(None)), left["exps"])
+        in_place = rows["run_id"][: len(left)].tolist() == left["run_id"].tolist()
+        assert session.load == ("mmap" if load == "mmap" and shard_rows is None and in_place else "ram")
+        assert not session.steps.flags.writeable
 
-def test_no_runs_at_all(tmp_path: Path) -> None:
-    assert len(Session.open(write_foreign(tmp_path / "empty", Spec(games=[])))) == 0
-    with pytest.raises(errors.BookkeepingError, match="row 0 belongs to run 11"):
-        Session.open(write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs")))
+        other = Spec(games=[game for game in GAMES if game.id not in lacks], interleaved=interleaved)
+        clean = write_foreign(tmp_path / "clean" / path.name, other)
+        for held in ("mmap", "packed", "ram"):
+            corpus, expected = Corpus.open(path, load=held), Corpus.open(clean, load=held)
+            np.testing.assert_array_equal(corpus[:], expected[:])
+            fields = ("tokens", "labels", "row", "run", "step", "move")
+            for name, found in corpus.fetch(slice(None), fields).items():
+                np.testing.assert_array_equal(found, expected.fetch(slice(None), fields)[name])
+        for number, name in enumerate((path, clean)):
+            export(Corpus.open(name), tmp_path / f"{number}.jsonl", format="jsonl")
+        assert (tmp_path / "0.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
+
+    def test_beside_other_sessions(self, tmp_path: Path) -> None:
+        write_ours(tmp_path / NAME)
+        write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs WHERE id = 13"))
+        assert len(Corpus.open(tmp_path)) == 20 + 13
+
+    def test_killed_before_the_first_run(self, tmp_path: Path) -> None:
+        assert len(Session.open(write_foreign(tmp_path / "empty", Spec(games=[])))) == 0
+        session = Session.open(write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs")))
+        assert (len(session), len(session.runs), session.rows_without_run) == (0, 0, 20)
+        assert session.tokens(slice(None)).shape == (0, 16)
+
+    def test_not_one_row_of_the_table(self, tmp_path: Path) -> None:
+        sql = "UPDATE runs SET id = id + 100"
+        path = write_foreign(tmp_path / "theirs", Spec(sql=sql))
+        with pytest.raises(errors.BookkeepingError, match="row 0 belongs to run 11, which"):
+            Session.open(path)
+        assert [found.error for found in validate_session(path).findings][:1] == ["BookkeepingError"]
+
+    def test_a_manifest_counts_each_row(self, tmp_path: Path) -> None:
+        path = write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs WHERE id = 13"))
+        write_manifest(path, rows=20, runs=4)
+        with pytest.raises(errors.BookkeepingError, match="row 6 belongs to run 13, which"):
+            Session.open(path)
+        assert not validate_session(path).ok
+
+    def test_validation_notes_them(self, tmp_path: Path) -> None:
+        def change(rows: NDArray[np.void]) -> None:
+            rows["exps"][6:13] = 0  # half written
+
+        spec = Spec(sql="DELETE FROM runs WHERE id = 13", change_rows=change)
+        report = validate_session(write_foreign(tmp_path / "theirs", spec))
+        assert report.findings == ()
+        assert report.notes == ("7 rows of games that never reached the table runs: left out",)
+        assert validate_session(write_ours(tmp_path / NAME)).notes == ()
 
 
 def test_one_of_the_row_columns_alone_is_not_enough_to_go_by(tmp_path: Path) -> None:
@@ -155,7 +214,8 @@ def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
     ids = runs["id"][np.array(owners, np.int64)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tape2048.session.row_owners._SCAN_ROWS", chunk)
-        table, found = from_scan(runs, ids, "x")
+        table, found, kept = from_scan(runs, ids, "x")
+    assert kept is None
     np.testing.assert_array_equal(table["id"][found.between(0, len(ids))], ids)
     np.testing.assert_array_equal(table["id"][found.of(np.arange(len(ids)))], ids)
     for ordinal, run in enumerate(table):
@@ -164,3 +224,26 @@ def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
         np.testing.assert_array_equal(found.rows_of(ordinal), mine)
     stretches = 1 + np.count_nonzero(ids[1:] != ids[:-1]) if len(ids) else 0
     assert found.contiguous == (stretches == len(set(owners)))
+
+
+@given(st.lists(st.integers(0, 6), max_size=60), st.sets(st.integers(0, 6)), st.integers(1, 9))
+def test_rows_of_no_run_in_any_order(owners: list[int], lacking: set[int], chunk: int) -> None:
+    """As a scan of the other rows alone."""
+    runs = np.zeros(7, RUN_DTYPE)
+    runs["id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
+    ids = runs["id"][np.array(owners, np.int64)]
+    table = np.delete(runs, sorted(lacking))
+    mask = np.isin(ids, table["id"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tape2048.session.row_owners._SCAN_ROWS", chunk)
+        if len(table) and len(ids) and not mask.any():
+            with pytest.raises(errors.BookkeepingError, match="row 0 belongs to run"):
+                from_scan(table, ids, "x", whole=False)
+            return
+        found_table, found, kept = from_scan(table, ids, "x", whole=False)
+        expected_table, expected, _ = from_scan(table, ids[mask], "x")
+    np.testing.assert_array_equal(np.ones(len(ids)) if kept is None else kept, mask)
+    np.testing.assert_array_equal(found_table, expected_table)
+    assert found.contiguous == expected.contiguous
+    for mine, theirs in zip(found.segments(), expected.segments(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)

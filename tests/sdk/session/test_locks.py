@@ -75,7 +75,7 @@ def test_one_descriptor_for_all_sessions_and_none_when_they_are_gone(root: Path)
     with RemovalLock(root):
         pass
     removed(root, *NAMES[:3])
-    with pytest.raises(errors.NotASessionError):
+    with pytest.raises(errors.MissingPathError):
         Session.open(root / NAMES[0])
     assert open_files() == before
 
@@ -152,7 +152,7 @@ def test_one_that_goes_while_its_lock_is_taken_cannot_be_opened(
 
     before = open_files()
     monkeypatch.setattr("tape2048.session.locks._lock", lock_too_late)
-    with pytest.raises(errors.NotASessionError, match="removed just now"):
+    with pytest.raises(errors.MissingPathError, match="removed just now"):
         Session.open(root / NAMES[0])
     assert removed(root, NAMES[1]) == [NAMES[1]]
     assert open_files() == before

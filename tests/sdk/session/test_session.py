@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tape2048 import Session, errors, sessions
 from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+from tape2048.session.directory import kind_of_directory
 
 from ..builders import (
     GAMES,
@@ -132,7 +133,7 @@ class TestOpen:
 
 class TestNotASession:
     def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.NotASessionError, match="nothing stands"):
+        with pytest.raises(errors.MissingPathError, match="nothing stands"):
             Session.open(tmp_path / NAME)
 
     def test_name_that_the_system_refuses(self, tmp_path: Path) -> None:
@@ -488,8 +489,28 @@ class TestSessions:
         assert sessions(tmp_path) == [tmp_path / "stays"]
 
     def test_missing_root(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.OutDirError):
+        with pytest.raises(errors.MissingPathError):
             sessions(tmp_path / "none")
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(errors.OutDirError):
             sessions(tmp_path / "file")
+
+
+def test_what_a_directory_is_as_a_whole(path: Path, tmp_path: Path) -> None:
+    assert kind_of_directory(path) == "a session"
+    assert kind_of_directory(write_foreign(tmp_path / "shards", shard_rows=5)) == "a session"
+    for name, files, kind in (
+        ("cut", ["metadata.db"], "a session"),
+        ("set", ["metadata.db", "shards"], "a data set"),
+        ("pack", ["pack.dat", ".cache"], "the directory of a pack"),
+        ("beside", ["pack.dat", "selfplay"], None),
+        ("packs", ["a.a2pack", "b.a2pack"], None),
+        ("empty", [], None),
+    ):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "all" / name / file).touch()
+        assert kind_of_directory(tmp_path / "all" / name) == kind
+    assert kind_of_directory(tmp_path / "all") is None
+    assert kind_of_directory(tmp_path / "absent") is None
+    assert kind_of_directory(path / "steps.npy") is None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tape2048 import errors
+from tape2048 import Session, errors
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import fsync_path
 
@@ -21,6 +21,7 @@ from tape2048.torch.embedding import bf16_bits  # noqa: E402
 from tape2048.torch.head import CriticHead  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower, tower_sha256  # noqa: E402
 
+from ..builders import NAME, write_ours  # noqa: E402
 from ..naming import Naming  # noqa: E402
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def test_a_critic_of_tokens(tmp_path: Path, tower: Tower, tokens: Any) -> None:
     with torch.no_grad():
         expected = torch.sigmoid(head(tower(torch.from_numpy(tokens)))).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    np.testing.assert_array_equal(critic.from_tokens(tokens), found)
+    np.testing.assert_array_equal(critic(tokens), found)
     few = Critic.load(tmp_path / "critic", "cpu", batch_rows=7)
     np.testing.assert_allclose(few(exps_to_boards(tokens)), found, atol=1e-6)
     assert critic(np.empty(0, np.uint64)).shape == (0, 3)
@@ -130,14 +131,33 @@ def test_somebody_elses_tower_is_named_by_who_loads(
         Critic.load(tmp_path / "critic", "cpu")
     assert "their_tower:make" in str(caught.value.hint)
     critic = Critic.load(tmp_path / "critic", "cpu", tower="their_tower:make")
-    assert critic.from_tokens(tokens).shape == (50, 3)
+    assert critic(tokens).shape == (50, 3)
 
 
-@pytest.mark.parametrize("boards", [np.zeros((2, 2), np.uint64), np.zeros(2), np.array(5, np.uint64)])
-def test_boards_that_are_none(tmp_path: Path, tower: Tower, boards: Any) -> None:
+@pytest.mark.parametrize(
+    "boards",
+    [
+        np.zeros((2, 2), np.uint64), np.zeros(2), np.array(5, np.uint64), np.zeros((3, 15), np.uint8),
+        np.zeros((3, 16), np.int64), np.zeros((1, 3, 16), np.uint8), [[0] * 16], [[0], [0, 1]], "board",
+    ],
+)  # fmt: skip
+def test_boards_that_are_none(tower: Tower, boards: Any) -> None:
     critic = Critic(info(), CriticHead(8, TILES), tower)
-    with pytest.raises(ValueError, match="boards"):
+    with pytest.raises(ValueError, match="board"):
         critic(boards)
+
+
+def test_the_error_for_other_shapes_names_both_kinds(tower: Tower) -> None:
+    critic = Critic(info(), CriticHead(8, TILES), tower)
+    with pytest.raises(ValueError, match=r"uint8 of shape \(3, 15\); expected .* u64\[N\] or .* u8\[N, 16\]"):
+        critic(np.zeros((3, 15), np.uint8))
+
+
+def test_tokens_of_a_session(tmp_path: Path, tower: Tower) -> None:
+    session = Session.open(write_ours(tmp_path / NAME))
+    critic = Critic(info(), CriticHead(8, TILES), tower)
+    tokens = session.tokens([0, 3, 5])
+    np.testing.assert_array_equal(critic(tokens), critic(exps_to_boards(tokens)))
 
 
 def test_boards_may_be_a_list(tower: Tower) -> None:
@@ -151,7 +171,7 @@ def test_boards_may_be_a_list(tower: Tower) -> None:
 def test_exponents_that_no_board_has(tower: Tower) -> None:
     critic = Critic(info(), CriticHead(8, TILES), tower)
     with pytest.raises(ValueError, match="at most 15"):
-        critic.from_tokens(np.full((1, 16), 16, np.uint8))
+        critic(np.full((1, 16), 16, np.uint8))
 
 
 def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:

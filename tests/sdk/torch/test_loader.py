@@ -19,6 +19,7 @@ from tape2048.corpus import Corpus
 from tape2048.errors import DeviceError, LoaderStateError, RankError, RowsGoneError
 
 from ..builders import Game, Spec, write_ours
+from ..datasets.set_builders import packdat_bytes, write_dataset
 
 torch = pytest.importorskip("torch")
 
@@ -676,3 +677,42 @@ def test_an_error_in_a_thread_comes_out_of_the_loop(corpus: Corpus, monkeypatch:
     assert len(seen) == 5
     assert loader.state_dict()["position"] == 5
     assert not threads_of_ours()
+
+
+class TestDataSets:
+    """``as_torch_dataset`` over a data set, a pack.dat and their views."""
+
+    @pytest.fixture(params=["dataset", "pack"])
+    def source(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+        from tape2048.datasets import DataPack, Dataset
+
+        if request.param == "dataset":
+            return Dataset(write_dataset(tmp_path / "ds"))
+        (tmp_path / "pack.dat").write_bytes(packdat_bytes())
+        return DataPack.load(tmp_path / "pack.dat")
+
+    def test_every_row_once_in_shuffled_batches(self, source: Any) -> None:
+        names = ("tokens", "labels", "row", "run", "move", "values")
+        for rows in (source, source.filter_by_length(20).phase(fraction=(0.25, None))):
+            data_set = as_torch_dataset(rows, fields=names, thresholds=(64,), label_dtype="float32")
+            assert len(data_set) == len(rows)
+            batches = list(DataLoader(data_set, batch_size=16, shuffle=True, collate_fn=collate))
+            together = {name: torch.cat([batch[name] for batch in batches]) for name in names}
+            order = torch.argsort(together["row"])
+            expected = rows.fetch(slice(None), names, thresholds=(64,), label_dtype="float32")
+            for name in names:
+                found = together[name][order]
+                np.testing.assert_array_equal(found.numpy(), expected[name].astype(found.numpy().dtype))
+            assert together["run"].dtype == torch.int32
+
+    def test_one_row(self, source: Any) -> None:
+        row = as_torch_dataset(source, fields=("tokens", "values"))[5]
+        assert (row["tokens"].shape, row["values"].shape) == ((16,), (4,))
+
+    def test_what_is_refused(self, source: Any) -> None:
+        with pytest.raises(ValueError, match="embeddings"):
+            as_torch_dataset(source, fields=("embeddings",))
+        with pytest.raises(TypeError, match="expected a Corpus; map_style=True"):
+            as_torch_dataset(source, map_style=False)
+        with pytest.raises(TypeError, match="expected a Corpus"):
+            as_torch_dataset(source[:5])

@@ -117,7 +117,7 @@ def test_a_critic_learns_and_says_what_it_was_trained_on(games: Path, trained: P
     )
     val = corpus.split(salt=info.split.salt, **info.split.fractions)["val"]
     fetched = val.fetch(slice(None), thresholds=TILES)
-    found = critic.from_tokens(fetched["tokens"])
+    found = critic(fetched["tokens"])
     for i, tile in enumerate(TILES):
         measured = auroc(found[:, i], fetched["labels"][:, i], np.ones(len(found), np.float32))
         assert measured is not None
@@ -147,7 +147,7 @@ def test_weights_leave_probabilities_calibrated(games: Path, tmp_path: Path, *, 
     train_critic(made)
     critic = Critic.load(tmp_path / "critic/last", "cpu")
     fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
-    found = critic.from_tokens(fetched["tokens"]).mean(axis=0)
+    found = critic(fetched["tokens"]).mean(axis=0)
     truth = fetched["labels"].mean(axis=0)
     np.testing.assert_allclose(found, truth, atol=0.06)
     weighted = [p * w / (p * w + 1 - p) for p, w in zip(truth, (0.5, 2, 6), strict=True)]
@@ -157,7 +157,7 @@ def test_weights_leave_probabilities_calibrated(games: Path, tmp_path: Path, *, 
 def test_weights_of_the_data(games: Path, tmp_path: Path) -> None:
     train_critic(config(games, tmp_path / "critic", pos_weight="dataset", steps_max=30, epochs=9))
     fetched = Corpus.open(games).split(train=0.8, val=0.2)["train"].fetch(slice(None), thresholds=TILES)
-    found = Critic.load(tmp_path / "critic/last", "cpu").from_tokens(fetched["tokens"])
+    found = Critic.load(tmp_path / "critic/last", "cpu")(fetched["tokens"])
     np.testing.assert_allclose(found.mean(axis=0), fetched["labels"].mean(axis=0), atol=0.08)
 
 
@@ -455,7 +455,7 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
         ({"pos_weight": "1 2"}, errors.ConfigError, "each of 3 thresholds"),
         ({"learning_rate": 1e38}, errors.ConfigError, "at most 1e\\+30"),
         ({"tower_heads": 3}, errors.ConfigError, "multiple of tower_heads"),
-        ({"tower": "/nowhere"}, errors.CriticError, "no directory"),
+        ({"tower": "/nowhere"}, errors.MissingPathError, "nothing stands"),
         ({"tower": "nowhere_at_all:f"}, errors.ConfigError, "no module"),
     ],
 )

@@ -137,6 +137,8 @@ def test_tables_and_csv_say_the_same(tape: Tape, made: Made) -> None:
     assert done.code == 0, done.err
     assert "8192: AUROC" in done.out
     assert "part test" in done.out
+    rows = len(made.corpus.split(**SHARES)["test"])
+    assert f"at most 10 of each, weighted as all {rows:,}" in " ".join(done.out.split())
     lines = list(
         csv.DictReader(io.StringIO(tape("critic", "eval", made.critic, made.root, *QUICK, "--csv").out))
     )
@@ -303,9 +305,7 @@ def test_scores_of_a_session_and_of_runs(tape: Tape, made: Made, tmp_path: Path)
     assert (done.code, done.err) == (0, "")
     critic = Critic.load(made.critic, "cpu")
     assert (done.json["critic_sha256"], done.json["rows"]) == (critic.sha256, len(session))
-    np.testing.assert_allclose(
-        open_scores(out).values, critic.from_tokens(session.tokens(slice(None))), atol=1e-6
-    )
+    np.testing.assert_allclose(open_scores(out).values, critic(session.tokens(slice(None))), atol=1e-6)
     taken = tape("critic", "score", made.critic, session.path, "--out", out)
     assert taken.code == 33
     assert tape("critic", "score", made.critic, session.path, "--out", tmp_path / "scores.txt").code == 2

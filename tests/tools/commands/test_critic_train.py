@@ -209,7 +209,7 @@ def test_what_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("package", ["torch", "safetensors"])
-@pytest.mark.parametrize("args", [("critic", "train"), ("embed", "selfplay", "--tower", "critic/best")])
+@pytest.mark.parametrize("args", [("critic", "train"), ("embed", "selfplay", "--tower", "towers:make")])
 def test_without_the_extra_it_is_named(
     tape: Tape, here: Path, monkeypatch: pytest.MonkeyPatch, package: str, args: tuple[str, ...]
 ) -> None:
@@ -226,11 +226,12 @@ def test_without_the_extra_it_is_named(
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("--tower", "nowhere"), 66, "no directory of a tower"),
+        (("--tower", "nowhere"), 38, "nothing stands"),
+        (("--tower", "selfplay"), 66, "not a complete directory"),
         (("--tower", "no_module_here:f"), 78, "no module 'no_module_here'"),
-        (("--tower", "x", "--shard", "2/2"), 2, "I from 0 to N - 1"),
-        (("--tower", "x", "--shard", "half"), 2, "expected I/N"),
-        (("--tower", "x", "--pooling", "max"), 2, "max"),
+        (("--tower", "x:y", "--shard", "2/2"), 2, "I from 0 to N - 1"),
+        (("--tower", "x:y", "--shard", "half"), 2, "expected I/N"),
+        (("--tower", "x:y", "--pooling", "max"), 2, "max"),
         ((), 2, "--tower"),
     ],
 )
@@ -249,7 +250,7 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
     save_tower(here / "tower", Tower(TowerConfig(dim=4, layers=1, heads=1, ffn=4)))
     (here / "nothing").mkdir()
     assert tape("embed", "nothing", "--tower", "tower").code == errors.EmptyCorpusError.exit_code
-    assert tape("embed", "nowhere", "--tower", "tower").code == errors.NotASessionError.exit_code
+    assert tape("embed", "nowhere", "--tower", "tower").code == errors.MissingPathError.exit_code
     missing = tape("embed", "selfplay", "--tower", "tower", "--device", "cuda:77")
     assert missing.code == errors.DeviceError.exit_code
     assert "cuda:77" in missing.err

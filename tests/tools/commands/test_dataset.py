@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 import struct
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.sdk import run_builders
+from tests.sdk.datasets.set_builders import packdat_bytes
 
 from ..conftest import write_foreign_session, write_session
 
@@ -74,6 +77,21 @@ class TestBuildAndAppend:
         assert "bad.a2run: TruncatedError" in done.err
         assert (done.json["runs"], done.json["skipped"][0]["error"]) == (3, "TruncatedError")
 
+    def test_values_that_were_normalised_are_told(self, tape: Tape, tmp_path: Path) -> None:
+        kept = run_builders.game(1, steps_max=9)
+        raw = dataclasses.replace(kept, branches=[(1e4, 2e4, 3e4, 4e4)] * len(kept.moves))
+        for name, played in (("kept", kept), ("raw", raw)):
+            (tmp_path / f"{name}.a2run2").write_bytes(run_builders.a2run2_bytes(played))
+        ds = tmp_path / "ds"
+        done = tape("dataset", "build", tmp_path / "kept.a2run2", "--output", ds)
+        assert done.out == f"{ds}: 1 run, 9 rows added\n"
+        done = tape("dataset", "append", ds, tmp_path / "raw.a2run2")
+        note = "branch values outside 0 to 1, normalised, in 1 run"
+        assert done.out == f"{ds}: 1 run, 9 rows added; {note}\n"
+        assert tape("dataset", "append", ds, tmp_path / "raw.a2run2", "--json").json["normalised"] == 1
+        sources = tape("dataset", "stats", ds, "--json").json["sources"]
+        assert [source.get("normalised", 0) for source in sources] == [0, 1, 1]
+
     def test_append(self, tape: Tape, built: Path, runs: Path) -> None:
         assert tape("dataset", "append", built, runs, "--workers", "1").code == 0
         rows = np.load(built / "steps.npy")
@@ -89,8 +107,8 @@ class TestBuildAndAppend:
         self, tape: Tape, built: Path, runs: Path, tmp_path: Path
     ) -> None:
         assert tape("dataset", "build", runs, "--output", built).code == 33
-        assert tape("dataset", "append", tmp_path / "none", runs).code == 73
-        assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 23
+        assert tape("dataset", "append", tmp_path / "none", runs).code == 38
+        assert tape("dataset", "build", tmp_path / "none", "--output", tmp_path / "x").code == 38
 
 
 class TestStatsAndFilter:
@@ -147,6 +165,23 @@ class TestVerify:
 
     def test_a_path_where_nothing_stands_is_no_finding(self, tape: Tape, built: Path, tmp_path: Path) -> None:
         done = tape("dataset", "verify", built, tmp_path / "none")
-        assert (done.code, done.out) == (73, "")
-        assert "none: no such file or directory" in done.err
+        assert (done.code, done.out) == (38, "")
+        assert "none: nothing stands at this path" in done.err
         assert tape("dataset", "verify", built / "steps.npy").code == 73
+
+
+def test_a_pack_dat_in_the_place_of_a_data_set(tape: Tape, tmp_path: Path) -> None:
+    dat = tmp_path / "pack.dat"
+    dat.write_bytes(packdat_bytes())
+    found = tape("dataset", "stats", dat, "--json").json
+    assert (found["rows"], found["runs"], found["bytes"]) == (87, 3, dat.stat().st_size)
+    done = tape("dataset", "filter", dat, "--min-score", "900", "--output", tmp_path / "ds")
+    assert done.out == f"2 of 3 runs, 57 of 87 rows, written to {tmp_path}/ds\n"
+    done = tape("dataset", "verify", tmp_path / "ds", dat)
+    assert (done.code, done.out.count("ok ")) == (0, 2)
+    assert f"{dat}: 87 rows, 3 runs, 1 checksum" in done.out
+    data = bytearray(dat.read_bytes())
+    data[100] ^= 1
+    dat.write_bytes(data)
+    done = tape("dataset", "verify", dat)
+    assert (done.code, "ChecksumError" in done.out) == (1, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +29,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl"])
+@pytest.mark.parametrize("format_", ["parquet", "arrow", "jsonl", "csv"])
 def test_a_file_named_after_its_source(tape: Tape, root: Path, elsewhere: Path, format_: str) -> None:
-    if format_ != "jsonl":
+    if format_ in {"parquet", "arrow"}:
         pytest.importorskip("pyarrow")
     outcome = tape("export", root, "--format", format_, "--labels", "8192,16384")
     path = elsewhere / f"{root.name}.rows.{format_}"
@@ -65,6 +66,65 @@ def test_runs_as_lines(tape: Tape, session: Path) -> None:
     }
 
 
+def test_seeds_as_text(tape: Tape, session: Path) -> None:
+    out = tape("export", session, "--runs", "--format", "jsonl", "-o", "-", "--u64", "text").out
+    records = [json.loads(line) for line in out.splitlines()]
+    assert (records[1]["run_id"], records[1]["seed"], records[1]["steps"]) == ("2", str(2**63 + 5), 60)
+
+
+class TestRunFiles:
+    """``--runs`` over run files: a record for each."""
+
+    @pytest.fixture
+    def traces(self, tmp_path: Path) -> Path:
+        (tmp_path / "traces/ab").mkdir(parents=True)
+        for suffix in ("a2run", "a2run2"):
+            golden = Path(__file__).parents[2] / f"data/golden.{suffix}"
+            shutil.copy(golden, tmp_path / f"traces/ab/golden.{suffix}")
+        return tmp_path / "traces"
+
+    @pytest.mark.parametrize("format_", ["parquet", "csv"])
+    def test_a_file_named_after_them(self, tape: Tape, traces: Path, elsewhere: Path, format_: str) -> None:
+        pytest.importorskip("pyarrow")
+        done = tape("export", traces, "--runs", "--format", format_, "--labels", "2048")
+        path = elsewhere / f"traces.runs.{format_}"
+        assert done.code == 0
+        assert done.out.startswith(f"{path.name}: 2 runs, ")
+        if format_ == "csv":
+            lines = path.read_text().splitlines()
+            assert lines[0] == (
+                "source,steps,start_unix_s,elapsed_s,max_score,highest_tile,engine,reached_2048"
+            )
+            assert lines[1].startswith(f"{traces}/ab/golden.a2run,")
+
+    def test_to_a_pipe_and_past_a_damaged_file(self, tape: Tape, traces: Path) -> None:
+        (traces / "bad.a2run").write_bytes(b"A2T1")
+        done = tape("export", traces, traces / "ab/golden.a2run", "--runs", "--format", "csv", "-o", "-")
+        assert done.code == 1
+        assert len(done.out.splitlines()) == 4
+        assert f"left out: {traces}/bad.a2run: TruncatedError" in done.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--runs", "--where", "steps > 3"], "--where: a condition on runs of sessions"),
+            (["--runs", "SESSION"], "some of SOURCES are sessions, and some are run files"),
+        ],
+    )
+    def test_wrong_usage(
+        self, tape: Tape, traces: Path, session: Path, arguments: list[str], message: str
+    ) -> None:
+        given = [session if word == "SESSION" else word for word in arguments]
+        done = tape("export", traces, *given, "--format", "csv", "-o", "-")
+        assert done.code == 2
+        assert message in done.err
+
+    def test_nothing_there(self, tape: Tape, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        done = tape("export", tmp_path / "empty", "--runs", "--format", "csv")
+        assert done.code == errors.EmptyCorpusError.exit_code
+
+
 def test_where_chooses_runs(tape: Tape, session: Path) -> None:
     out = tape("export", session, "--format", "jsonl", "-o", "-", "--where", "max_score >= 180000").out
     assert {json.loads(line)["run_id"] for line in out.splitlines()} == {2, 3}
@@ -89,11 +149,12 @@ def test_an_existing_file_stays_without_force(tape: Tape, session: Path, elsewhe
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "csv"], "'csv' is not one of"),
+        (["--format", "xlsx"], "'xlsx' is not one of"),
         ([], "--format"),
         (["--format", "jsonl", "--labels", "8192,9"], "powers of two"),
         (["--format", "jsonl", "--labels", "many"], "found 'many', expected tiles separated by commas"),
-        (["--format", "parquet", "--output", "-"], "only jsonl can go to a pipe"),
+        (["--format", "parquet", "--output", "-"], "only jsonl and csv can go to a pipe"),
+        (["--format", "csv", "--u64", "text"], "--u64 text: csv holds every integer"),
         (["--format", "jsonl", "--compression", "zstd"], "jsonl supports none"),
     ],
 )

@@ -30,13 +30,13 @@ def test_the_table_has_a_line_for_each_session_and_one_for_all(tape: Tape, root:
     assert heading[:6] == ["session", "rows", "games", "mean", "score", "best"]
     assert heading[6:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
     name = "20260101T000000Z_model=expectimax"
-    assert first[:9] == [name, "200", "4", "157,500", "16384", "100%", "75%", "50%", "25%"]
+    assert first[:9] == [name, "200", "4", "157,500", "370,000", "100%", "75%", "50%", "25%"]
     assert second[:9] == [
         name.replace("0000Z", "0100Z"),
         "100",
         "2",
         "100,000",
-        "8192",
+        "180,000",
         "100%",
         "50%",
         "50%",
@@ -44,7 +44,7 @@ def test_the_table_has_a_line_for_each_session_and_one_for_all(tape: Tape, root:
     ]
     assert second[-1] == "recovered"
     # Over the six games, not over the two sessions.
-    assert total[:10] == ["2", "sessions", "300", "6", "138,333", "16384", "100%", "67%", "50%", "17%"]
+    assert total[:10] == ["2", "sessions", "300", "6", "138,333", "370,000", "100%", "67%", "50%", "17%"]
 
 
 def test_json_has_the_numbers_unrounded(tape: Tape, root: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_session_without_games_has_no_mean(tape: Tape, empty_session: Path) ->
     assert line.split()[1:9] == ["0", "0", "-", "-", "-", "-", "-", "-"]
     (found,) = tape("list", empty_session.parent, "--json").json["sessions"]
     assert found["mean_score"] is None
-    assert found["best_tile"] is None
+    assert found["best_score"] is found["highest_tile"] is None
 
 
 def test_an_empty_directory_says_how_to_fill_it(tape: Tape, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_without_a_root_it_lists_where_record_would_write(
     assert len(tape("list", "--json").json["sessions"]) == 2
     root.rename(root.with_name("elsewhere"))
     missing = tape("list")
-    assert missing.code == errors.OutDirError.exit_code
+    assert missing.code == errors.MissingPathError.exit_code
     assert "record" in missing.err
     monkeypatch.setenv("TAPE2048_OUT_DIR", "elsewhere")
     assert len(tape("list", "--json").json["sessions"]) == 2
@@ -151,7 +151,7 @@ def test_a_fact_of_another_type_is_not_believed(tape: Tape, foreign: Path) -> No
 
 @pytest.mark.parametrize(
     ("width", "left_out"),
-    [(120, []), (89, ["2048"]), (79, ["2048", "4096", "best"]), (50, ["2048", "4096", "best", "size"])],
+    [(120, []), (91, ["2048"]), (79, ["2048", "4096", "best"]), (50, ["2048", "4096", "best", "size"])],
 )
 def test_a_narrow_terminal_keeps_the_tiles_that_a_critic_is_requested(
     session: Path,

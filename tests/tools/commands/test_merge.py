@@ -256,5 +256,5 @@ def test_what_cannot_be_recovered_is_put_away(tape: Tape, tmp_path: Path) -> Non
 
 
 def test_recovering_where_nothing_is(tape: Tape, tmp_path: Path) -> None:
-    assert tape("recover", tmp_path / "none").code == errors.OutDirError.exit_code
+    assert tape("recover", tmp_path / "none").code == errors.MissingPathError.exit_code
     assert not (tmp_path / "none").exists()

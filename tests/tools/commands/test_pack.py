@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sdk import run_builders as build
+from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES
+from tests.sdk.datasets.set_builders import packdat_bytes
 
 from tape2048 import errors
 from tape2048_tools import cli
@@ -37,7 +40,7 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def packfile(tmp_path: Path) -> Path:
-    spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+    spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_block(GAMES))
     (tmp_path / "x.a2pack").write_bytes(build.a2pack_bytes(spec))
     return tmp_path / "x.a2pack"
 
@@ -61,15 +64,17 @@ class TestPack:
         done = a2pack("pack", "--input", runs, "--output", tmp_path / "y", "--align", "64", "--workers", "2")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(f"{tmp_path}/y: 4 runs, 46 steps, ")
-        spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_json(GAMES))
+        spec = build.PackSpec(PAYLOADS, align=64, stats=build.stats_block(GAMES))
         assert (tmp_path / "y").read_bytes() == build.a2pack_bytes(spec)
 
-    @pytest.mark.parametrize("flags", [["--compress", "zstd"], ["--no-entry-crc"], ["--entry-crc"]])
+    @pytest.mark.parametrize(
+        "flags", [["--compress", "zstd"], ["--compress", "lz4"], ["--no-entry-crc"], ["--entry-crc"]]
+    )
     def test_flags(self, a2pack: A2pack, runs: Path, tmp_path: Path, flags: list[str]) -> None:
         assert a2pack("pack", "--input", runs, "--output", tmp_path / "y", *flags).code == 0
         assert a2pack("validate", "--packfile", tmp_path / "y").code == 0
         info = a2pack("inspect", "--packfile", tmp_path / "y", "--index", "1", "--json").json
-        assert info["compression"] == ("zstd" if "zstd" in flags else "none")
+        assert info["compression"] == (flags[1] if "--compress" in flags else "none")
         assert (info["crc32c"] == 0) == ("--no-entry-crc" in flags)
 
     def test_bad_files_are_named(self, a2pack: A2pack, runs: Path, tmp_path: Path) -> None:
@@ -104,12 +109,12 @@ class TestPack:
             return a2pack("pack", "--input", runs, "--output", tmp_path / "y", *map(str, flags)).code
 
         assert pack("--align", 3) == 2
-        assert pack("--compress", "lz4") == 2
+        assert pack("--compress", "gzip") == 2
         assert pack("--workers", 0) == 2
         assert pack() == 0
         assert pack() == errors.NameTakenError.exit_code
         done = a2pack("pack", "--input", tmp_path / "none", "--output", tmp_path / "z")
-        assert done.code == errors.OutDirError.exit_code
+        assert done.code == errors.MissingPathError.exit_code
         assert done.err.startswith("a2pack: error: ")
 
 
@@ -139,7 +144,7 @@ class TestValidate:
 
     def test_what_is_not_there(self, a2pack: A2pack, tmp_path: Path) -> None:
         done = a2pack("validate", "--packfile", tmp_path / "none")
-        assert done.code == errors.StorageError.exit_code
+        assert done.code == errors.MissingPathError.exit_code
 
 
 def test_stats(a2pack: A2pack, packfile: Path) -> None:
@@ -147,6 +152,17 @@ def test_stats(a2pack: A2pack, packfile: Path) -> None:
     lines = [line.split() for line in a2pack("stats", "--packfile", packfile).out.splitlines()]
     assert ["count", "4"] in lines
     assert ["engine_counts", "(none):", "1,", "e:", "3"] in lines
+
+
+def test_a_pack_of_the_reference_writer(a2pack: A2pack, tmp_path: Path) -> None:
+    spec = build.PackSpec(PAYLOADS, stats=build.stats_postcard(build.reference_stats(GAMES)), data_crc=False)
+    (tmp_path / "x").write_bytes(build.a2pack_bytes(spec))
+    done = a2pack("validate", "--packfile", tmp_path / "x")
+    assert (done.code, done.out, done.err) == (0, f"OK: {tmp_path}/x (4 runs)\n", "")
+    found = a2pack("stats", "--packfile", tmp_path / "x", "--json").json
+    assert found == build.reference_stats(GAMES) | {"highest_tile_hist": None, "engine_counts": None}
+    lines = [line.split()[0] for line in a2pack("stats", "--packfile", tmp_path / "x").out.splitlines()]
+    assert sorted(lines) == sorted(build.STATS)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +180,18 @@ def test_to_jsonl(a2pack: A2pack, packfile: Path, tmp_path: Path, flags: list[st
     assert done.json == {"path": str(other), "runs": 4, "bytes": other.stat().st_size}
     again = a2pack("to-jsonl", "--packfile", packfile, "--output", tmp_path / "y.jsonl", *flags)
     assert again.code == errors.NameTakenError.exit_code
+
+
+def test_boards_as_text(a2pack: A2pack, packfile: Path, tmp_path: Path) -> None:
+    for path, how in (("number", []), ("text", ["--u64", "text"])):
+        assert a2pack("to-jsonl", "--packfile", packfile, "--output", tmp_path / path, *how).code == 0
+    numbers, texts = (
+        [json.loads(line) for line in (tmp_path / path).read_text().splitlines()]
+        for path in ("number", "text")
+    )
+    for number, text in zip(numbers, texts, strict=True):
+        boards = {"states": list(map(str, number["states"])), "final_board": str(number["final_board"])}
+        assert text == number | boards
 
 
 class TestExtract:
@@ -210,10 +238,107 @@ def test_inspect(a2pack: A2pack, packfile: Path) -> None:
     assert a2pack("inspect", "--packfile", packfile, "--index", "4").code == 2
 
 
-def test_what_holds_no_run_files_gets_a_hint(a2pack: A2pack, root: Path, tmp_path: Path) -> None:
-    done = a2pack("pack", "--input", root, "--output", tmp_path / "x.a2pack")
-    assert done.code == errors.NoRunsError.exit_code
-    assert "hint: `tape2048 convert` packs the runs of sessions" in done.err
+def test_other_sources_are_packed_run_by_run(a2pack: A2pack, packfile: Path, tmp_path: Path) -> None:
+    flags = ["--align", "1", "--compress", "zstd", "--no-entry-crc", "--json"]
+    done = a2pack("pack", "--input", packfile, "--output", tmp_path / "y", *flags)
+    assert (done.code, done.err) == (0, "")
+    assert done.json["stats"]["count"] == 4
+    assert done.json["bytes"] == (tmp_path / "y").stat().st_size < packfile.stat().st_size
+    assert (done.json["path"], done.json["left_out"]) == (str(tmp_path / "y"), [])
+    (tmp_path / "empty").mkdir()
+    empty = a2pack("pack", "--input", tmp_path / "empty", "--output", tmp_path / "z")
+    assert empty.code == errors.NoRunsError.exit_code
+
+
+class TestPackDat:
+    """validate, inspect, append and merge on pack.dat."""
+
+    @pytest.fixture
+    def dat(self, tmp_path: Path) -> Path:
+        (tmp_path / "pack.dat").write_bytes(packdat_bytes())
+        return tmp_path / "pack.dat"
+
+    def test_validate(self, a2pack: A2pack, dat: Path) -> None:
+        done = a2pack("validate", "--packfile", dat)
+        assert (done.code, done.out, done.err) == (0, f"OK: {dat} (3 runs)\n", "")
+        done = a2pack("validate", "--packfile", dat, "--json")
+        assert done.json == {"ok": True, "path": str(dat), "runs": 3, "findings": [], "padded_steps": 0}
+
+    def test_validate_finds_what_loading_does_not(self, a2pack: A2pack, dat: Path) -> None:
+        def change(body: bytearray) -> None:
+            body[28 + 32 * 5 : 28 + 32 * 5 + 8] = b"\x11" * 8  # a board that no move leads to
+            body[28 + 31] = 7  # padding
+
+        dat.write_bytes(packdat_bytes(change=change))
+        done = a2pack("validate", "--packfile", dat)
+        assert (done.code, done.out) == (2, "")
+        assert "row 4 does not lead to the next row's board" in done.err
+        found = a2pack("validate", "--packfile", dat, "--json").json
+        assert (found["ok"], found["runs"], found["padded_steps"]) == (False, None, 1)
+        assert {finding["error"] for finding in found["findings"]} <= {"FieldError", "BookkeepingError"}
+
+    def test_validate_of_a_damaged_file(self, a2pack: A2pack, dat: Path) -> None:
+        data = bytearray(dat.read_bytes())
+        data[100] ^= 1
+        dat.write_bytes(data)
+        done = a2pack("validate", "--packfile", dat)
+        assert done.code == 2
+        assert done.err.startswith(f"INVALID: {dat} (ChecksumError: ")
+
+    def test_padding_is_a_note(self, a2pack: A2pack, dat: Path) -> None:
+        dat.write_bytes(packdat_bytes(change=lambda body: body.__setitem__(28 + 26, 0xCD)))
+        done = a2pack("validate", "--packfile", dat)
+        assert done.code == 0
+        assert done.out == (
+            f"OK: {dat} (3 runs; 1 step with padding that is not zero, which nothing reads)\n"
+        )
+
+    def test_inspect(self, a2pack: A2pack, dat: Path) -> None:
+        found = a2pack("inspect", "--packfile", dat, "--index", "2", "--json").json
+        assert (found["kind"], found["id"], found["first_step_idx"]) == ("packdat", 2, 42)
+        game = DAT_GAMES[2]
+        assert (found["steps"], found["engine"], found["max_score"]) == (45, "other é", game.max_score)
+        assert found["final_board_certain"] is False
+        assert "final board" in a2pack("inspect", "--packfile", dat, "--index", "2").out
+        assert "has 3 runs" in a2pack("inspect", "--packfile", dat, "--index", "3").err
+
+    def test_append(self, a2pack: A2pack, tape: Any, dat: Path, runs: Path, tmp_path: Path) -> None:
+        (runs / "bad.a2run").write_bytes(b"A2T1")
+        new = tmp_path / "new.dat"
+        done = a2pack("append", "--packfile", dat, "--input", runs, "--output", new)
+        assert done.code == 1
+        assert done.out == f"{new}: 7 runs, 133 rows; 4 runs added\n"
+        assert "left out: " in done.err
+        assert dat.read_bytes() == packdat_bytes()
+        assert a2pack("validate", "--packfile", new).code == 0
+        (runs / "bad.a2run").unlink()
+        again = tmp_path / "again.dat"
+        done = a2pack("append", "--packfile", dat, "--input", runs, "--output", again, "--json")
+        assert done.json == {
+            "path": str(again), "runs": 7, "rows": 133, "added": 4, "normalised": 0, "left_out": []
+        }  # fmt: skip
+        assert again.read_bytes() == new.read_bytes()
+        assert a2pack("append", "--packfile", dat, "--input", runs, "--output", new).code == (
+            errors.NameTakenError.exit_code
+        )
+        assert tape(
+            "pack", "append", "--packfile", runs / "0.a2run2", "--input", runs, "--output", new
+        ).code == (errors.MagicError.exit_code)
+
+    def test_append_says_what_was_normalised(self, a2pack: A2pack, dat: Path, tmp_path: Path) -> None:
+        raw = dataclasses.replace(GAMES[0], branches=[(1e4, 2e4, 3e4, 4e4)] * len(GAMES[0].moves))
+        (tmp_path / "raw.a2run2").write_bytes(build.a2run2_bytes(raw))
+        done = a2pack(
+            "append", "--packfile", dat, "--input", tmp_path / "raw.a2run2", "--output", tmp_path / "y"
+        )
+        assert done.out.endswith("; 1 run added; branch values outside 0 to 1, normalised, in 1 run\n")
+
+    def test_merge(self, a2pack: A2pack, dat: Path, tmp_path: Path) -> None:
+        (tmp_path / "b.dat").write_bytes(packdat_bytes(DAT_GAMES[1:]))
+        both = tmp_path / "both.dat"
+        done = a2pack("merge", "--packfile", dat, "--packfile", tmp_path / "b.dat", "--output", both)
+        assert (done.code, done.out) == (0, f"{both}: 5 runs, 144 rows\n")
+        assert both.read_bytes() == packdat_bytes([*DAT_GAMES, *DAT_GAMES[1:]])
 
 
 @pytest.mark.parametrize("command", ["pack", "validate", "to-jsonl"])

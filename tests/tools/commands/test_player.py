@@ -98,11 +98,8 @@ def test_what_is_no_network_is_refused(tape: Tape, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no network")
     assert tape("player", "info", tmp_path / "text").code == errors.TruncatedError.exit_code
     done = tape("player", "info", tmp_path / "none")
-    assert done.code == errors.ConfigError.exit_code
-    assert (
-        "networks that ship: default, fast; `tape2048 train-player` makes others (--preset strong)"
-        in done.err
-    )
+    assert done.code == errors.MissingPathError.exit_code
+    assert "a network that ships: default, fast" in done.err
 
 
 # --- eval
@@ -275,8 +272,8 @@ def test_what_a_network_plays_is_recorded_and_played_again(
     assert validated.returncode == 0, validated.stdout
     quantised.rename(tmp_path / "elsewhere")
     gone = process("validate", str(path), "--replay", cwd=tmp_path, timeout=240)
-    assert gone.returncode == 1
-    assert "its player cannot be made here: found no network" in gone.stdout
+    assert gone.returncode == 0
+    assert "not replayed: its player cannot be made here: found no network" in gone.stdout
 
 
 @pytest.mark.parametrize(

@@ -355,7 +355,7 @@ def test_one_that_cannot_be_removed_is_said(tape: Tape, many: Path, monkeypatch:
 
 def test_a_directory_that_is_not_there(tape: Tape, tmp_path: Path) -> None:
     missing = tape("prune", tmp_path / "none", "--max-sessions", 1)
-    assert missing.code == errors.OutDirError.exit_code
+    assert missing.code == errors.MissingPathError.exit_code
     assert "hint: name the directory" in missing.err
     assert not (tmp_path / "none").exists()
 

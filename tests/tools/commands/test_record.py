@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import json
+import re
 import shlex
 import signal
 import subprocess
@@ -22,6 +24,7 @@ from tape2048_tools.terminal.display import duration, rate, reach_words
 from tape2048_tools.views.live import LiveView
 from tape2048_tools.views.recording import RecordingView, summary_parts
 
+from ..conftest import write_foreign_session, write_session
 from ..on_terminal import stopped_on_terminal
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Outcome
+
+    Process = Callable[..., subprocess.CompletedProcess[str]]
 
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
 
@@ -114,6 +119,46 @@ def test_what_cannot_be_is_refused_at_once(  # noqa: PLR0917 - fixtures and para
     assert done.out == ""
 
 
+@pytest.mark.parametrize("below", ["", "/one", "/one/two"])
+@pytest.mark.parametrize("kind", ["session", "foreign", "data set", "pack"])
+def test_nothing_is_recorded_into_what_is_recorded(
+    tape: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, below: str
+) -> None:
+    monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
+    place = tmp_path / "out"
+    if kind == "session":
+        write_session(place)
+    elif kind == "foreign":
+        write_foreign_session(place)
+    elif kind == "data set":
+        place.mkdir()
+        (place / "metadata.db").touch()
+        (place / "shards").mkdir()
+    else:
+        place.mkdir()
+        (place / "pack.dat").touch()
+    before = sorted(place.rglob("*"))
+    (tmp_path / "link").symlink_to(place)
+    for name in ("out", "link"):
+        done = tape("record", "--out-dir", f"{name}{below}", "--max-games", "1")
+        assert done.code == 31, done.err
+        named = {"data set": "a data set", "pack": "the directory of a pack"}.get(kind, "a session")
+        assert f"error: {place}: found {named}" in done.err
+        assert f"hint: name another --out-dir: {tmp_path}, or" in done.err
+        assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_beside_packs_and_sessions_there_is_room(root: Path, process: Process) -> None:
+    for name in ("pack.dat", "some.a2pack"):
+        (root / name).touch()
+    for out_dir in (root, root / "more"):
+        done = process("record", "--player", "random", "--max-games", "1", "--out-dir", str(out_dir))
+        assert done.returncode == 0, done.stderr
+    assert len(sessions(root)) == 3
+    assert len(sessions(root / "more")) == 1
+
+
 def test_durations_and_rates_read_well() -> None:
     assert [duration(s) for s in (0, 42.9, 3723, 90000, 200000)] == [
         "0:00",
@@ -178,6 +223,17 @@ def test_the_panel_keeps_numbers_beside_their_words(width: int) -> None:
     assert len(text.splitlines()) <= (10 if width == 60 else 8)
 
 
+def test_the_panel_says_that_it_compiles() -> None:
+    why = "compiling the game loop with ntuple: half a minute or so"
+    starting = msgspec.structs.replace(STATUS, state="starting", why=why)
+    draining = msgspec.structs.replace(starting, state="draining")
+    for status, is_said in ((starting, True), (draining, False)):
+        drawn = io.StringIO()
+        panel = LiveView().draw(RecordingView(RecorderConfig()).progress(status))
+        Console(file=drawn, width=90).print(panel)
+        assert (why in drawn.getvalue()) == is_said
+
+
 def test_the_panel_says_why_it_waits() -> None:
     status = msgspec.structs.replace(STATUS, state="paused", why="the disk\nis full")
     drawn = io.StringIO()
@@ -212,10 +268,91 @@ NOTHING = Summary(
 
 
 def test_nothing_recorded_is_said_in_a_line() -> None:
-    late = msgspec.structs.replace(NOTHING, first_step_s=2.5)
+    late = msgspec.structs.replace(NOTHING, first_step_s=2.5, played_s=0.5)
     assert summary_parts(late) == ["Nothing was recorded (SIGTERM was received)."]
     (said,) = summary_parts(NOTHING)
     assert str(said).startswith("Nothing was recorded (SIGTERM was received). No move was made yet: ")
+
+
+def test_a_recording_says_what_disk_a_minute_takes() -> None:
+    some = msgspec.structs.replace(
+        NOTHING, games=2, steps=900, bytes=30_000_000, sessions=["x/one"], elapsed_s=40, first_step_s=35
+    )
+    for played_s, said, speed in (
+        (3.0, "1 in x (30 MB, 600 MB a minute)\n", "2 (900 steps in 0:03, 300/s)\n"),
+        (0.5, "1 in x (30 MB)\n", "2 (900 steps in 0:00)\n"),
+    ):
+        out = io.StringIO()
+        facts = summary_parts(msgspec.structs.replace(some, played_s=played_s))[0]
+        Console(file=out, width=120).print(facts)
+        shown = re.sub(" +\n", "\n", out.getvalue())
+        assert said in shown
+        assert speed in shown
+
+
+@pytest.mark.slow
+def test_the_first_start_says_that_it_compiles_and_plays_as_long_as_any(
+    process: Process, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Limits of time count from the first move."""
+    args = ("record", "--player", "random", "--workers", "2", "--max-wall-s", "0.3", "--json")
+    cold = {**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY"):
+        cold.pop(variable, None)
+    first = process(*args, env=cold, timeout=180)
+    assert first.returncode == 0, first.stderr
+    said = "compiling the game loop with random: half a minute or so, the first time only (kept in "
+    assert first.stderr.count(f"{said}{tmp_path}/cache/tape2048/kernels-") == 1, first.stderr
+    assert first.stderr.count("compiling") == 1
+    summary = json.loads(first.stdout)
+    assert summary["games"] > 0
+    assert summary["first_step_s"] > 1
+    assert 0.25 <= summary["played_s"] < summary["elapsed_s"] - summary["first_step_s"] + 0.01
+
+    second = process(*args, env=cold)
+    assert second.returncode == 0, second.stderr
+    assert "compiling" not in second.stderr
+
+
+@pytest.mark.slow
+def test_where_no_machine_code_can_be_kept_that_is_said(
+    process: Process, environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "a_file").touch()
+    env = {**environment, "NUMBA_CACHE_DIR": str(tmp_path / "a_file")}
+    done = process("record", "--player", "random", "--max-games", "1", env=env, timeout=180)
+    assert done.returncode == 0, done.stderr
+    said = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
+    assert f"compiling the game loop with random: half a minute or so, {said}\n" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "said", "hint"),
+    [
+        (
+            "--player expectimax:depth=3 --workers 1 --max-wall-s 0.05 --drain-timeout-s 0",
+            "max_wall_s = 0.05 was reached; 1 game had not ended",
+            "raise this limit, or drain_timeout_s (0 s), in which games in play end",
+        ),
+        (
+            "--player random --workers 1 --max-disk-mb 1",
+            "max_disk_mb = 1 was reached (2 MB of sessions)",
+            "raise this limit, or make room: `tape2048 prune`",
+        ),
+    ],
+)
+def test_a_limit_before_the_first_game_has_ended_is_an_error(
+    process: Process, tmp_path: Path, args: str, said: str, hint: str
+) -> None:
+    earlier = write_session(tmp_path / "selfplay/20260101T000000Z_model=a")
+    with (earlier / "steps.npy").open("ab") as file:
+        file.truncate(2_000_000)
+    done = process("record", *args.split())
+    assert done.returncode == 47, done.stderr
+    assert f"selfplay: nothing was recorded: {said}" in done.stderr
+    assert f"hint: {hint}\n" in done.stderr
+    assert done.stdout == ""
 
 
 def test_the_summary_as_json(tape: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tape2048 import errors
 from tape2048_tools.sessions.summary import quantiles
@@ -123,6 +124,55 @@ def test_what_is_no_session_is_an_error(tape: Tape, tmp_path: Path, args: list[s
     done = tape("show", tmp_path, *args)
     assert done.code == errors.NotASessionError.exit_code
     assert done.out == ""
+
+
+def test_a_directory_is_summed_up(tape: Tape, root: Path, session: Path) -> None:
+    document = tape("show", root, "--json").json
+    assert (document["root"], document["sessions"], document["broken"]) == (str(root), 2, [])
+    assert (document["rows"], document["games"]) == (300, 6)
+    assert document["bytes"] == tape("list", root, "--json").json["total"]["bytes"]
+    assert document["score"]["mean"] == pytest.approx(830_000 / 6)
+    assert (document["started_at"], document["ended_at"]) == (
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-01T00:01:00+00:00",
+    )
+    (player,) = document["players"]
+    assert (player["player"], player["sessions"], player["games"]) == ("expectimax:depth=2", 2, 6)
+    assert player["player_sha256"] == ["ab" * 32]
+    interval = stats.binomtest(3, 6).proportion_ci(0.95, method="wilson")
+    assert player["reach"]["8192"] == pytest.approx(
+        {"share": 0.5, "low": interval.low, "high": interval.high}, abs=1e-6
+    )
+    assert [tile["games"] for tile in document["tiles"]] == [2, 1, 2, 1]
+    assert document["labels"][0]["games"] == 3
+    best = document["best"]
+    assert (best["session"], best["run_id"], best["score"]) == (session.name, 3, 370_000)
+    # The same game and the same word in `list`.
+    assert tape("list", root, "--json").json["total"]["best_score"] == best["score"]
+
+    out = tape("show", root).out
+    assert "expectimax:depth=2      6     138,333  370,000" in out
+    assert "50% (18.8-81.2)" in out
+    assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
+
+
+def test_a_directory_with_players_and_with_a_broken_session(
+    tape: Tape, root: Path, session: Path, foreign: Path
+) -> None:
+    foreign.rename(root / "foreign")
+    (session / "metadata.db").write_bytes(b"x" * (session / "metadata.db").stat().st_size)
+    done = tape("show", root, "--json")
+    assert done.code == 1
+    assert [broken["name"] for broken in done.json["broken"]] == [session.name]
+    assert [player["player"] for player in done.json["players"]] == ["expectimax:depth=2", "unknown"]
+    assert done.json["best"]["session"] == "20260101T000100Z_model=expectimax"
+    assert f"NotSqliteError: {session}/metadata.db" in tape("show", root).out
+
+
+def test_a_directory_of_sessions_without_games(tape: Tape, empty_session: Path) -> None:
+    assert tape("show", empty_session.parent).code == 0
+    document = tape("show", empty_session.parent, "--json").json
+    assert (document["games"], document["best"], document["players"][0]["reach"]) == (0, None, {})
 
 
 def test_quantiles_are_values_that_occur() -> None:

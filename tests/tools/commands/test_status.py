@@ -112,7 +112,8 @@ def test_one_that_runs_is_enough_and_one_can_be_named(tape: Tape, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["status", "rotate", "stop"])
 def test_where_nobody_ever_recorded(tape: Tape, tmp_path: Path, command: str) -> None:
-    done = tape(command, str(tmp_path / "nothing"))
+    assert tape(command, str(tmp_path / "nothing")).code == errors.MissingPathError.exit_code
+    done = tape(command, str(tmp_path))
     assert done.code == errors.NotRunningError.exit_code
     assert "no recorder" in done.err
     assert done.out == ""

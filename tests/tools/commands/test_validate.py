@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import sys
 import types
 from pathlib import Path
@@ -56,6 +58,30 @@ def test_a_flipped_bit_is_found_and_placed(tape: Tape, root: Path, session: Path
     assert {found["error"] for found in first["findings"]} == {"ChecksumError"}
 
 
+def test_rows_of_games_that_never_ended_are_a_note(tape: Tape, foreign: Path) -> None:
+    with contextlib.closing(sqlite3.connect(foreign / "metadata.db")) as database, database:
+        database.execute("DELETE FROM runs WHERE id = 2")
+    done = tape("validate", foreign)
+    assert done.code == 0
+    note = "60 rows of games that never reached the table runs: left out"
+    assert done.out.splitlines()[1] == f"    note: {note}"
+    (found,) = tape("validate", foreign, "--json").json["sessions"]
+    assert (found["ok"], found["notes"]) == (True, [note])
+    assert "rows   40 (without 60 of no run)" in tape("show", foreign).out
+    assert tape("show", foreign, "--json").json["rows_without_run"] == 60
+
+
+def test_wrong_embeddings_are_found_and_no_reason_for_the_quarantine(tape: Tape, session: Path) -> None:
+    (session / "embeddings.json").write_text("{}")
+    done = tape("validate", session, "--quarantine")
+    assert done.code == 1
+    assert f"EmbeddingsError: {session}/embeddings.json: malformed" in done.out
+    assert session.is_dir()
+    flip(session / "steps.npy", 192 + 28 * 10 + 20)
+    assert tape("validate", session, "--quarantine").code == 1
+    assert not session.exists()
+
+
 def test_offset_and_hint_of_a_finding_are_shown(tape: Tape, session: Path) -> None:
     (session / "metadata.db").write_bytes(b"nope")
     out = tape("validate", session).out
@@ -99,9 +125,8 @@ def test_a_directory_without_sessions_is_not_ok(tape: Tape, tmp_path: Path) -> N
 
 def test_a_path_without_a_directory_is_no_finding(tape: Tape, session: Path) -> None:
     missing = tape("validate", session, session.parent / "missing", "--json")
-    assert (missing.code, missing.out) == (errors.OutDirError.exit_code, "")
-    assert "missing: no such file or directory" in missing.err
-    assert "hint: " in missing.err
+    assert (missing.code, missing.out) == (errors.MissingPathError.exit_code, "")
+    assert "missing: nothing stands at this path" in missing.err
     file = tape("validate", session / "steps.npy")
     assert (file.code, file.out) == (errors.NotASessionError.exit_code, "")
     assert "steps.npy: found a file, expected a directory" in file.err
@@ -146,14 +171,31 @@ def test_a_game_that_goes_otherwise_is_a_finding(tape: Tape, session: Path, repl
     assert "hint: which player?" in done.out
 
 
-def test_a_player_that_is_not_known_here_is_a_finding(
-    tape: Tape, session: Path, replay: dict[str, Any]
-) -> None:
-    replay["raises"] = errors.ConfigError("no player 'alien'", hint="install it")
+def test_a_player_that_is_not_known_here_is_a_note(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    replay["raises"] = errors.ReplayError("it was played by an alien", hint="install it")
+    done = tape("validate", session, "--replay", "--quarantine")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("ok  ")
+    assert "3 checksums, not replayed: it was played by an alien" in done.out
+    assert tape("validate", session, "--replay", "--quiet").out == ""
+    document = tape("validate", session, "--replay", "--json")
+    (found,) = document.json["sessions"]
+    assert (document.code, found["ok"], found["findings"]) == (0, True, [])
+    assert (found["replayed"], found["not_replayed"]) == (None, "it was played by an alien")
+
+
+def test_sessions_of_others_are_not_replayed(tape: Tape, session: Path, foreign: Path) -> None:
+    done = tape("validate", session, foreign, "--replay")
+    assert done.code == 0
+    assert "not replayed: it was played by expectimax abababababab; here expectimax is " in done.out
+    assert "not replayed: the session does not say what played it" in done.out
+
+
+def test_a_replay_that_fails_is_a_finding(tape: Tape, session: Path, replay: dict[str, Any]) -> None:
+    replay["raises"] = errors.FieldError("record_action is True, the rows are of 28 bytes")
     done = tape("validate", session, "--replay")
     assert done.code == 1
-    assert "ConfigError: no player 'alien'" in done.out
-    assert tape("validate", session, "--replay", "--json").json["sessions"][0]["replayed"] is None
+    assert "FieldError: record_action is True" in done.out
 
 
 def test_what_is_damaged_is_not_played_again(tape: Tape, session: Path, replay: dict[str, Any]) -> None:

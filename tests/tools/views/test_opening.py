@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,10 +60,10 @@ def test_a_dumb_terminal_gets_lines(
     assert capsys.readouterr().err.endswith(" info an event\n")
 
 
-def test_a_terminal_that_became_narrower_keeps_no_pieces(
+def test_the_rows_that_a_narrower_terminal_adds_are_erased(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has wrapped the lines of the panel: more rows are to be erased than were drawn."""
+    """Of the lines, only that of the bar is longer than 30."""
     on_a_terminal(monkeypatch)
     monkeypatch.setattr(live, "_DRAW_INTERVAL_S", 0.0)
     up = "\x1b[1A"
@@ -70,8 +74,50 @@ def test_a_terminal_that_became_narrower_keeps_no_pieces(
             view._console._width = int(width)
             view.show(lambda: Progress("part", 1, 2, "rows", state="working", facts={"games": ["1"]}))
             rows.append(capsys.readouterr().err.count(up))
-    lines = 5
-    assert rows == [0, lines - 1, lines - 1 + 2 * lines]
+    lines = 4
+    assert rows == [0, lines - 1, lines - 1 + 1]
+
+
+def tmux(*args: str | Path) -> str:
+    command = ["tmux", "-f", "/dev/null", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux, whose windows wrap as terminals do")
+@pytest.mark.parametrize("shown", ["panel", "event", "both"])
+@pytest.mark.parametrize("widths", [(60,), (80, 60, 50), (50, 100, 45)])
+def test_a_terminal_that_became_narrower_keeps_no_pieces(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, widths: tuple[int, ...]
+) -> None:
+    server = ("-S", tmp_path / "tmux")
+    terminal = tmux(*server, "new-session", "-dPF", "#{pane_tty}", "-x100", "-y40", "sleep 60").strip()
+    monkeypatch.setattr(live, "_DRAW_AFTER_S", -1.0)
+    monkeypatch.setattr(live, "_DRAW_INTERVAL_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    facts = {"reach": ["2048 50%", "4096 30%", "8192 22%", "16384 3%"], "disk": ["82 GB left"]}
+    progress = Progress("part", 1, 2, "rows", state="working", facts=facts)
+    try:
+        with Path(terminal).open("w") as stream:
+            monkeypatch.setattr("sys.stderr", stream)
+            view = live.LiveView("a job")
+            for number, width in enumerate((100, *widths)):
+                tmux(*server, "resize-window", "-x", str(width))
+                view._console._width = width
+                view.event(f"before {number}")
+                if shown != "event" or not number:
+                    view.show(lambda: progress)
+                if shown != "panel":
+                    view.event(f"after {number}")
+                stream.flush()
+                time.sleep(0.2)  # tmux reads it
+            text = tmux(*server, "capture-pane", "-p", "-S", "-")
+            rows = 5 if shown == "event" else len(view._console.render_lines(view.draw(progress)))
+    finally:
+        tmux(*server, "kill-server")
+    for said in ("a job", "working", "part", "reach", "disk"):
+        assert text.count(said) == 1, text
+    panel = [line for line in text.split("\n") if line and not line.startswith(("before", "after"))]
+    assert len(panel) == rows, text
 
 
 @pytest.fixture

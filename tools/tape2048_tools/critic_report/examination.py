@@ -134,20 +134,18 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     from tape2048.base.resources import available_cores
     from tape2048.critic.oracle import Oracle
     from tape2048_recorder.players.rollouts import play_rollouts
-    from tape2048_recorder.replay.replay import player_of
+    from tape2048_recorder.replay.playing import recorded_player
 
     sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]
-    by_player = {str(one.meta.get("player_sha256")): one for one in sessions}
-    if len(by_player) > 1:
-        named = ", ".join(
-            f"{one.meta.get('player') or 'an unknown one'} {sha256[:12]}" for sha256, one in by_player.items()
-        )
+    players = players_of(corpus)
+    if len(players) > 1:
         raise EvaluationError(
-            f"found games of {len(by_player)} players ({named}), expected one: the oracle plays on with it",
+            f"found games of {len(players)} players ({'; '.join(map(str, players))}), expected one: "
+            "the oracle plays on with it",
             path=corpus.sessions[0].path.parent,
             hint="examine the sessions of one player: ROOT may be a single session",
         )
-    meta, player = player_of(sessions[0])
+    meta, player = recorded_player(sessions[0].path, sessions[0].meta)
 
     def play(
         boards: NDArray[np.uint64], *, first: int, progress: Callable[[int, int], object] | None

@@ -79,7 +79,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
         else "none",
     }
     if (truth := evaluation.truth) is not None:
-        kept = f", {number(truth.known)} of them kept from before" if truth.known else ""
+        kept = f", {number(truth.known)} of them from disk" if truth.known else ""
         known["rollouts"] = (
             f"{number(truth.rollouts)} from each of {counted(truth.positions, 'position')}{kept}, "
             f"by the player {truth.player_sha256[:16]}..., seed {truth.seed}"
@@ -193,5 +193,5 @@ def estimate_text(found: Estimate | None, *, signed: bool = False) -> str:
     form = "+.3f" if signed else ".3f"
     if found.low is None or found.high is None:
         return f"{found.value:{form}}"
-    between = " to " if signed else "-"
+    between = " to " if signed or found.low < 0 else "-"
     return f"{found.value:{form}} ({found.low:{form}}{between}{found.high:{form}})"

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import ConfigError, MissingPackageError, PlayerImportError, WorkerStartError
+from tape2048.errors import (
+    ConfigError,
+    MissingPackageError,
+    NothingRecordedError,
+    PlayerImportError,
+    WorkerStartError,
+)
 
 if TYPE_CHECKING:
     from tape2048_recorder.config.schema import RecorderConfig
@@ -28,7 +34,10 @@ STOP_TIMEOUT_S = 180
 #: Exit codes that a restart cannot change; 2 is click's, for wrong usage.
 FINAL = (
     2,
-    *sorted(e.exit_code for e in (ConfigError, MissingPackageError, PlayerImportError, WorkerStartError)),
+    *sorted(
+        e.exit_code
+        for e in (ConfigError, MissingPackageError, NothingRecordedError, PlayerImportError, WorkerStartError)
+    ),
 )
 
 #: Increasing delays of restarts, and the first version of systemd that has them.
@@ -152,8 +161,8 @@ NotifyAccess=main
 ExecStart={program} record --config {config} --instance %i
 ExecReload=/bin/kill -HUP $MAINPID
 
-# Exit codes that a restart cannot change: usage, a player that cannot start, a missing package,
-# configuration, a player that cannot be imported.
+# Exit codes that a restart cannot change: usage, a player that cannot start, a limit that is met before any
+# game has ended, a missing package, configuration, a player that cannot be imported.
 Restart=on-failure
 RestartSec=10s
 {back_off}RestartPreventExitStatus={final}

@@ -31,6 +31,14 @@ _CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
 
 
+class _Flag(click.Option):
+    """The flag of a setting, which stands in the help below the heading of the setting's group."""
+
+    def __init__(self, *args: Any, group: str | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
 def flags_of(config: type[msgspec.Struct]) -> Callable[[Any], Any]:
     """Return a decorator that gives a command one flag for each setting of a configuration.
 
@@ -53,11 +61,14 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
     text = f"{text}  [default: {default}{units}]"
     if setting.kind == "bool":
         name = setting.flag.removeprefix("--")
-        return click.option(f"--{name}/--no-{name}", setting.name, default=None, help=text)
+        names = f"--{name}/--no-{name}", setting.name
+        return click.option(*names, cls=_Flag, group=setting.group, default=None, help=text)
     metavar = _METAVARS.get(setting.unit, "N" if setting.kind in ("int", "float") else "TEXT")
     if setting.pattern is not None and (choices := _CHOICES.fullmatch(setting.pattern)):
         metavar = f"[{choices[1]}]"
-    return click.option(setting.flag, setting.name, metavar=metavar, help=text)
+    return click.option(
+        setting.flag, setting.name, cls=_Flag, group=setting.group, metavar=metavar, help=text
+    )
 
 
 def setting_options(command: Any) -> Any:

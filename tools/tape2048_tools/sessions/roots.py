@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tape2048.errors import OutDirError
+from tape2048.errors import OutDirError, TapeError
 
 
 def default_root(config_path: Path | None = None) -> Path:
@@ -40,6 +40,17 @@ def refuse_session(root: Path, hint: str) -> None:
         is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY))
     if is_session:
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
+
+
+def described(path: Path, error: TapeError) -> dict[str, str | None]:
+    """Return an unreadable session and its error, for JSON."""
+    return {
+        "name": path.name,
+        "path": str(path),
+        "error": type(error).__name__,
+        "message": str(error),
+        "hint": error.hint,
+    }
 
 
 def directory_bytes(path: Path) -> int:

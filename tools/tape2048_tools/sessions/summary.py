@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from tape2048.base.intervals import wilson
 from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, Manifest
 from tape2048.session.directory import MANIFEST_BYTES_MAX
+from tape2048.session.labels import DEFAULT_THRESHOLDS, REACH_TILES
+from tape2048.settings.fields import show_plain
 from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:
@@ -19,13 +23,7 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
-#: Tiles of the reach rates: the first ones compare weak players, the last ones strong players.
-REACH_THRESHOLDS = (2048, 4096, 8192, 16384, 32768)
-
-#: Tiles of the critic's labels.
-LABEL_THRESHOLDS = (8192, 16384, 32768)
-
-_NO_REACH: dict[int, float | None] = dict.fromkeys(REACH_THRESHOLDS)
+_NO_REACH: dict[int, float | None] = dict.fromkeys(REACH_TILES)
 
 _decode_manifest = msgspec.json.Decoder(Manifest).decode
 
@@ -39,7 +37,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         rows: rows in ``steps.npy``.
         games: runs.
         mean_score: mean of the games' final scores.
-        best_tile: the highest tile of any game.
+        best_score: the highest final score of any game, which is the best game.
+        highest_tile: the highest tile of any game.
         reach: share of games that reached each tile.
         bytes: size of the directory's files.
         recovered: whether crash recovery published it.
@@ -50,7 +49,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     games: int
     mean_score: float | None
-    best_tile: int | None
+    best_score: int | None
+    highest_tile: int | None
     reach: dict[int, float | None]
     bytes: int
     recovered: bool | None
@@ -105,7 +105,8 @@ def brief(path: str, name: str) -> Summary | None:
         rows=manifest.rows,
         games=manifest.runs,
         mean_score=None,
-        best_tile=None,
+        best_score=None,
+        highest_tile=None,
         reach=_NO_REACH,
         bytes=sum(sizes.values()),
         recovered=None,
@@ -122,8 +123,9 @@ def summarize(session: Session) -> Summary:
         rows=len(session.steps),
         games=len(runs),
         mean_score=float(runs["max_score"].mean()) if len(runs) else None,
-        best_tile=int(runs["highest_tile"].max()) if len(runs) else None,
-        reach=reach(runs, REACH_THRESHOLDS),
+        best_score=int(runs["max_score"].max()) if len(runs) else None,
+        highest_tile=int(runs["highest_tile"].max()) if len(runs) else None,
+        reach=reach(runs, REACH_TILES),
         bytes=directory_bytes(session.path),
         recovered=recovered if isinstance(recovered, bool) else None,
     )
@@ -163,7 +165,7 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
     """
     rows = int(runs["rows"].sum(dtype=np.uint64))
     found: list[dict[str, float | int | None]] = []
-    for threshold in LABEL_THRESHOLDS:
+    for threshold in DEFAULT_THRESHOLDS:
         positive = runs["highest_tile"] >= threshold
         positive_rows = int(runs["rows"][positive].sum(dtype=np.uint64))
         found.append(
@@ -175,3 +177,65 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
             }
         )
     return found
+
+
+def sum_up(sessions: Sequence[Session]) -> dict[str, Any]:
+    """Sum up all games of sessions, for ``show``: counts, time span, players, scores, tiles, labels."""
+    runs = np.concatenate([session.runs for session in sessions])
+    by_player: dict[str, list[Session]] = {}
+    for session in sessions:
+        by_player.setdefault(_player(session), []).append(session)
+    started, ended = (
+        [moment for session in sessions if (moment := _moment(session.meta.get(key))) is not None]
+        for key in ("started_at", "ended_at")
+    )
+    return {
+        "sessions": len(sessions),
+        "rows": sum(len(session) for session in sessions),
+        "games": len(runs),
+        "bytes": sum(directory_bytes(session.path) for session in sessions),
+        "started_at": min(started).isoformat() if started else None,
+        "ended_at": max(ended).isoformat() if ended else None,
+        "players": [_of_player(player, its) for player, its in by_player.items()],
+        "score": quantiles(runs["max_score"]),
+        "steps": quantiles(runs["steps"]),
+        "tiles": msgspec.to_builtins(tiles(runs)),
+        "labels": label_prevalence(runs),
+    }
+
+
+def _of_player(player: str, sessions: Sequence[Session]) -> dict[str, Any]:
+    runs = np.concatenate([session.runs for session in sessions])
+    # A set: a player whose weights are replaced while it plays has a checksum for each of them.
+    hashes = {str(sha) for session in sessions if (sha := session.meta.get("player_sha256")) is not None}
+    reached = {tile: int((runs["highest_tile"] >= tile).sum()) for tile in REACH_TILES}
+    return {
+        "player": player,
+        "player_sha256": sorted(hashes),
+        "sessions": len(sessions),
+        "games": len(runs),
+        "rows": sum(len(session) for session in sessions),
+        "mean_score": float(runs["max_score"].mean()) if len(runs) else None,
+        "best_score": int(runs["max_score"].max()) if len(runs) else None,
+        "reach": {str(tile): wilson(count, len(runs))._asdict() for tile, count in reached.items()}
+        if len(runs)
+        else {},
+    }
+
+
+def _player(session: Session) -> str:
+    """Return a session's player with its parameters, as ``record`` takes it."""
+    args = session.meta.get("player_args")
+    name = str(session.meta.get("player", "unknown"))
+    if not isinstance(args, dict) or not args:
+        return name
+    return f"{name}:{','.join(f'{key}={show_plain(value)}' for key, value in args.items())}"
+
+
+def _moment(text: Any) -> dt.datetime | None:
+    """Parse a time in UTC; None if it is none."""
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return moment.astimezone(dt.UTC) if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

@@ -24,7 +24,62 @@ class _LatePath(click.Path):
         return Path(os.fsdecode(super().convert(value, param, ctx)))
 
 
+class _ExistingPath(_LatePath):
+    """A path at which something has to stand: refused before a command imports or reads anything."""
+
+    def __init__(self, hint: str | None = None) -> None:
+        super().__init__()
+        self.hint = hint
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Check a value and make it a path; MissingPathError where nothing stands."""
+        path = super().convert(value, param, ctx)
+        refuse_missing(path, self.hint)
+        return path
+
+
+def refuse_missing(path: Path, hint: str | None = None) -> None:
+    """Raise MissingPathError if nothing stands at a path; other errors are left to whoever reads it."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        from tape2048.errors import MissingPathError
+
+        raise MissingPathError("nothing stands at this path", path=path, hint=hint) from None
+    except OSError:
+        pass
+
+
+#: A path to write, or one with a check of its own.
 PATH = _LatePath()
+
+#: A path to read.
+EXISTING = _ExistingPath()
+
+
+def tower(value: str) -> str:
+    """Check an option's value: the directory of a tower, or ``module:factory``."""
+    if ":" not in value:
+        from pathlib import Path
+
+        refuse_missing(Path(value))
+    return value
+
+
+def critic_or_name(value: str) -> Path:
+    """Convert a critic's path, or the name of one that ships."""
+    from pathlib import Path
+
+    from tape2048.critic.facts import SHIPPED
+
+    path = Path(value)
+    if value not in SHIPPED:
+        refuse_missing(path, f"a path, or one that ships: {', '.join(SHIPPED)}")
+    return path
+
+
+#: A directory of sessions.
+ROOT = _ExistingPath("name the directory that `tape2048 record` writes to (--out-dir), or record")
 
 #: Exit code of a command that did its work and found something wrong.
 EXIT_FINDINGS = 1
@@ -34,7 +89,9 @@ ROOT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100
 
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 CRITIC_TOWER = click.option(
-    "--tower", help="Tower of a critic of embeddings, which then takes boards: DIR or module:factory."
+    "--tower",
+    type=tower,
+    help="Tower of a critic of embeddings, which then takes boards: DIR or module:factory.",
 )
 
 
@@ -80,7 +137,7 @@ def running_recorder(timeout_text: str, timeout_s: float | None = None) -> Calla
     shown: dict[str, Any] = {} if timeout_s is None else {"default": timeout_s, "show_default": True}
     seconds = click.FloatRange(min=0)
     return options(
-        click.argument("directory", type=PATH, default="selfplay"),
+        click.argument("directory", type=ROOT, default="selfplay"),
         click.option("--instance", metavar="TEXT", help="Name of the recorder, if several run there."),
         click.option("--timeout-s", metavar="SECONDS", type=seconds, help=timeout_text, **shown),
     )
@@ -99,6 +156,19 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = examples
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below the headings that they name as ``group``, all others below the last one."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        others: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                group = getattr(parameter, "group", None)
+                (others if group is None else sections.setdefault(group, [])).append(record)
+        for title, records in [*sections.items(), ("Options", others)]:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples after the help."""
         super().format_epilog(ctx, formatter)
@@ -111,6 +181,11 @@ class Group(Command, click.Group):
     """A group with examples, which suggests the nearest command for an unknown name."""
 
     command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options and the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
     def subcommand(
         self, *examples: str, name: str | None = None
@@ -146,11 +221,19 @@ class LazyGroup(Group):
 
     Args:
         lazy: for each subcommand its module, which has it as ``command``, and its line in the help.
+        headings: for each heading of the help the names of its subcommands; None: one heading for all.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]],
+        headings: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
+        self.headings = headings or {"Commands": list(lazy)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the help."""
@@ -165,6 +248,8 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in self.lazy.items()])
+        """Write the lists of commands without importing them, in columns of one width."""
+        width = max(map(len, self.lazy))
+        for title, names in self.headings.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), self.lazy[name][1]) for name in names])

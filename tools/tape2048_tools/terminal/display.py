@@ -59,6 +59,11 @@ def share(value: float | None) -> str:
     return f"{percent:.{digits}f}%"
 
 
+def share_between(value: float, low: float, high: float) -> str:
+    """Format a share with its interval: ``83% (81.2-84.6)``."""
+    return f"{share(value)} ({100 * low:.1f}-{100 * high:.1f})"
+
+
 def size(count: int) -> str:
     """Format bytes with a decimal unit: ``280 MB``."""
     value = float(count)

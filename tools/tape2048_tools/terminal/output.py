@@ -238,6 +238,13 @@ def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
             complain(f"left out: {count - _NAMED_MAX:,} more for this reason")
 
 
+def normalised_note(runs: int) -> str:
+    """Word the number of runs whose branch values were normalised, for the end of a result; empty for 0."""
+    from tape2048.base.text import counted
+
+    return f"; branch values outside 0 to 1, normalised, in {counted(runs, 'run')}" if runs else ""
+
+
 def unwritten(error: OSError) -> Exception:
     """Return the exception for a failed write to standard output, and drop its buffer."""
     drop_unwritten(sys.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tape2048_tools.terminal.output import cell, printable
 from tape2048_tools.views.progress import Progress, View
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
     from tape2048_recorder.status.report import Level
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 48
-_BESIDE = 16  # width of a panel's borders, a fact's name and spaces
+_BESIDE = 14  # width of a fact's name and spaces
 _PANEL_WIDTH = 88
 _BAR_WIDTH = 24
 _DRAW_INTERVAL_S = 0.4
@@ -40,6 +41,65 @@ def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
     return "".join(_BARS[min(int((mean - low) / span * len(_BARS)), len(_BARS) - 1)] for mean in means)
 
 
+class Display:
+    """Lines on a terminal that are replaced by the next ones; a context.
+
+    A terminal that becomes narrower wraps what stands on it. So lines have no frame and end with their text:
+    short ones stay whole, and the additional rows of longer ones are erased before the next lines.
+
+    Args:
+        console: the terminal.
+        transient: whether the last lines are erased at the end.
+    """
+
+    def __init__(self, console: Console, *, transient: bool = True) -> None:
+        from rich.live import Live
+
+        self.console = console
+        self._widths: list[int] = []  # of the lines on the terminal
+        self._live = Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._erase_wrapped()
+        self._live.stop()
+
+    def show(self, drawn: RenderableType) -> None:
+        """Replace the lines."""
+        from rich.console import Group
+        from rich.text import Text
+
+        self._erase_wrapped()
+        rendered = self.console.render_lines(drawn, pad=False)[: self.console.height]
+        lines = [Text(no_wrap=True, overflow="crop") for _ in rendered]
+        for line, parts in zip(lines, rendered, strict=True):
+            for part in parts:
+                line.append(part.text, part.style)
+            line.rstrip()
+        self._live.start()
+        self._live.update(Group(*lines), refresh=True)
+        self._widths = [line.cell_len for line in lines]
+
+    def print(self, text: Text) -> None:
+        """Print above the lines."""
+        self._erase_wrapped()
+        self.console.print(text)
+
+    def _erase_wrapped(self) -> None:
+        """Erase the additional rows into which the terminal has wrapped the lines."""
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        width = self.console.width
+        rows = sum(max(line - 1, 0) // width for line in self._widths)
+        if rows:
+            up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
+            self.console.control(Control(*up * rows))
+        self._widths = [min(line, width) for line in self._widths]
+
+
 class LiveView(View):
     """A panel for a job with a state, a line with a bar for one without.
 
@@ -49,46 +109,26 @@ class LiveView(View):
 
     def __init__(self, title: str = "") -> None:
         from rich.console import Console
-        from rich.live import Live
 
         super().__init__(_DRAW_INTERVAL_S, _DRAW_AFTER_S)
         self._title = title
         self._trend: list[float] = []
-        self._drawn = (0, 0)  # lines, and the width of the terminal when they were drawn
         self._console: Console = Console(stderr=True, highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._display = Display(self._console)
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
-            self._live.stop()
+            self._display.__exit__()
         super().__exit__()
 
     def event(self, message: str, level: Level = "info") -> None:
         """Print a line above the panel."""
         with self._dropping_unwritten():
-            self._erase_wrapped()
-            self._console.print(cell(message, _STYLES[level]))
+            self._display.print(cell(message, _STYLES[level]))
 
     def _show(self, progress: Progress) -> None:
         with self._dropping_unwritten():
-            self._erase_wrapped()
-            drawn = self.draw(progress)
-            self._live.start()
-            self._live.update(drawn, refresh=True)
-            lines = self._console.render_lines(drawn, pad=False)
-            self._drawn = len(lines), self._console.width
-
-    def _erase_wrapped(self) -> None:
-        """Erase the rows into which a terminal that became narrower has wrapped the drawn lines."""
-        from rich.control import Control
-        from rich.segment import ControlType
-
-        lines, width = self._drawn
-        if self._console.width < width:
-            rows = lines * (math.ceil(min(width, _PANEL_WIDTH) / self._console.width) - 1)
-            up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
-            self._console.control(Control(*up * rows))
-        self._drawn = lines, self._console.width
+            self._display.show(self.draw(progress))
 
     @contextlib.contextmanager
     def _dropping_unwritten(self) -> Iterator[None]:
@@ -103,7 +143,8 @@ class LiveView(View):
     def draw(self, progress: Progress) -> RenderableType:
         """Return the display of one moment."""
         from rich.columns import Columns
-        from rich.panel import Panel
+        from rich.console import Group
+        from rich.padding import Padding
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -134,4 +175,4 @@ class LiveView(View):
             shown.add_row(name, Columns(map(cell, facts), padding=(0, 3)))
         if progress.warning is not None:
             shown.add_row("", cell(progress.warning, "yellow"))
-        return Panel(shown, title=Text(printable(self._title)), title_align="left", width=_PANEL_WIDTH)
+        return Group(Text(printable(self._title), "bold"), Padding(shown, (0, 0, 0, 2)))

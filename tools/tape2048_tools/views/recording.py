@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 _SESSIONS_SHOWN = 8
 
+#: A shorter recording says nothing about speed, and the disk that a minute takes.
+_SHORTEST_S = 1.0
+
 
 class RecordingView:
     """The view to which a recorder reports."""
@@ -87,7 +90,7 @@ class RecordingView:
             ],
             elapsed_s=status.elapsed_s,
             facts=facts,
-            warning=status.why if status.state == "paused" else None,
+            warning=status.why if status.state in {"paused", "starting"} else None,
         )
 
     def _disk(self, free_bytes: int, bytes_per_s: float) -> str:
@@ -110,20 +113,20 @@ def summary_parts(summary: Summary) -> list[RenderableType]:
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
         text = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
-        if summary.first_step_s is None and not summary.reason.startswith(("max_disk_mb", "max_ram_mb")):
-            text += (
-                " No move was made yet: the first start of a version compiles for about half a minute."
-                " Start it again, and let it run longer."
-            )
+        if summary.first_step_s is None:
+            text += " No move was made yet: it compiled, or loaded the player."
         return [text]
-    steps_per_s = summary.steps / summary.elapsed_s
+    played_s, speed, a_minute = summary.played_s, "", ""
+    if played_s >= _SHORTEST_S:
+        speed = f", {rate(summary.steps / played_s)}/s"
+        a_minute = f", {size(round(summary.bytes / played_s * 60))} a minute"
     facts: dict[str, object] = {
         "ended": summary.reason,
         "games": f"{number(summary.games)} ({counted(summary.steps, 'step')} in "
-        f"{duration(summary.elapsed_s)}, {rate(steps_per_s)}/s{in_model(summary.model_share)})",
+        f"{duration(played_s)}{speed}{in_model(summary.model_share)})",
         "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
         "reach": "   ".join(reach_words(summary.reach)),
-        "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)})",
+        "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)}{a_minute})",
     }
     if summary.recovered:
         facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a recorder that was killed"

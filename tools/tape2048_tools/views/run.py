@@ -18,8 +18,13 @@ def exps_of(packed: int) -> list[int]:
     return [packed >> (60 - 4 * i) & 15 for i in range(16)]
 
 
-def run_document(run: Run) -> dict[str, Any]:
-    """Return the run's facts, for ``--json`` and for :func:`run_parts`."""
+def run_document(run: Run, last: str = "final") -> dict[str, Any]:
+    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown ones.
+
+    Args:
+        run: the run.
+        last: the name of its last board: ``final``, or ``last`` where the final one was not recorded.
+    """
     import datetime as dt
 
     import numpy as np
@@ -36,9 +41,9 @@ def run_document(run: Run) -> dict[str, Any]:
     counts = np.bincount(run.moves, minlength=4)
     return {
         "steps": meta.steps,
-        "start_unix_s": meta.start_unix_s,
+        "start_unix_s": meta.start_unix_s or None,
         "started": started,
-        "elapsed_s": round(meta.elapsed_s, 6),
+        "elapsed_s": round(meta.elapsed_s, 6) or None,
         "moves_per_s": meta.steps / meta.elapsed_s if meta.elapsed_s > 0 else None,
         "max_score": meta.max_score,
         "highest_tile": meta.highest_tile,
@@ -46,29 +51,29 @@ def run_document(run: Run) -> dict[str, Any]:
         "moves": {move.name: int(counts[move]) for move in Move},
         "moves_unknown": int(counts[len(Move) :].sum()),
         "steps_with_branches": None if run.has_branches is None else int(run.has_branches.sum()),
-        "final_board": run.final_board,
-        "final_exps": exps_of(run.final_board),
+        f"{last}_board": run.final_board,
+        f"{last}_exps": exps_of(run.final_board),
     }
 
 
 def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
-    """Return a document of :func:`run_document`, which may have further keys, and the final board as text."""
-    shown = {
-        key: value for key, value in document.items() if key not in ("final_board", "final_exps", "moves")
-    }
-    rate = document["moves_per_s"]
-    shown |= {
+    """Return a document of :func:`run_document`, which may have further keys, and its last board as text."""
+    written = {
         "steps": number(document["steps"]),
         "max_score": number(document["max_score"]),
-        "moves_per_s": "-" if rate is None else f"{rate:,.1f}",
+        "moves_per_s": f"{document['moves_per_s'] or 0:,.1f}",
         "moves": ", ".join(f"{name} {number(count)}" for name, count in document["moves"].items()),
     }
-    return [
-        columns({key: "-" if value is None else value for key, value in shown.items()}),
-        "",
-        cell("final board", "bold"),
-        board(exps_of(run.final_board)),
-    ]
+    unsaid = {"moves_unknown"} if not document["moves_unknown"] else set()
+    if not any(document["moves"].values()) and document["moves_unknown"]:
+        unsaid = {"moves"}
+    shown = {
+        key: written.get(key, value)
+        for key, value in document.items()
+        if value is not None and not key.endswith(("_board", "_exps")) and key not in unsaid
+    }
+    title = "final board" if "final_board" in document else "last recorded board"
+    return [columns(shown), "", cell(title, "bold"), board(exps_of(run.final_board))]
 
 
 def step_document(run: Run, step: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "thresholds": "4096 8192", "tuples": "0123 0145", "stages": "", "stride": 1, "epochs": 3, "threads": 1,
-    "val_share": 0.2, "test_share": 0.0,
+    "val_share": 0.2, "test_share": 0.0, "decay": 0.9,
 }  # fmt: skip
 STEPS = 40
 #: What a line of metrics says of time, which no resuming brings back.

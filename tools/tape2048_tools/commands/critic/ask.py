@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import CRITIC_TOWER, DEVICE, PATH, json_option, new_command
+from tape2048_tools.terminal.click_extras import (
+    CRITIC_TOWER,
+    DEVICE,
+    critic_or_name,
+    json_option,
+    new_command,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @new_command(
@@ -17,8 +26,9 @@ from tape2048_tools.terminal.click_extras import CRITIC_TOWER, DEVICE, PATH, jso
 @click.argument("boards", nargs=-1, required=True, metavar="BOARD...")
 @click.option(
     "--critic",
-    type=PATH,
-    default=Path("default"),
+    type=critic_or_name,
+    default="default",
+    metavar="CRITIC",
     show_default=True,
     help="A critic, or default: the one that ships.",
 )

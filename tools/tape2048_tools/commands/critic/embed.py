@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.terminal.click_extras import DEVICE, PATH, int_option, json_option, new_command
+from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, int_option, json_option, new_command, tower
 from tape2048_tools.terminal.display import duration, number, size
 from tape2048_tools.terminal.output import print_result, printable, table
 from tape2048_tools.views.opening import progress_bar
@@ -43,9 +43,13 @@ class _Share(click.ParamType[tuple[int, int]]):
     "tape2048 embed selfplay --tower my_towers:load --checkpoint tower.pt --pooling cls --device cuda",
     "torchrun --nproc-per-node 8 --no-python tape2048 embed selfplay --tower critic/best",
 )
-@click.argument("sources", nargs=-1, required=True, type=PATH, metavar="SESSION|ROOT...")
-@click.option("--tower", required=True, help="Directory of a tower or token critic, or module:factory.")
-@click.option("--checkpoint", type=PATH, help="Argument of the factory; its SHA-256 identifies the tower.")
+@click.argument("sources", nargs=-1, required=True, type=EXISTING, metavar="SESSION|ROOT...")
+@click.option(
+    "--tower", type=tower, required=True, help="Directory of a tower or token critic, or module:factory."
+)
+@click.option(
+    "--checkpoint", type=EXISTING, help="Argument of the factory; its SHA-256 identifies the tower."
+)
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls"]),

@@ -9,7 +9,9 @@ import click
 from tape2048_tools.terminal.click_extras import (
     CRITIC_TOWER,
     DEVICE,
+    EXISTING,
     PATH,
+    critic_or_name,
     force_option,
     int_option,
     json_option,
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     "tape2048 critic eval critic/best selfplay --oracle 48 --positions 3000",
     "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
-@click.argument("critic", type=PATH)
-@click.argument("root", type=PATH)
+@click.argument("critic", type=critic_or_name)
+@click.argument("root", type=EXISTING)
 @click.option(
     "--split",
     "part",

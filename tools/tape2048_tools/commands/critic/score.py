@@ -9,7 +9,9 @@ import click
 from tape2048_tools.terminal.click_extras import (
     CRITIC_TOWER,
     DEVICE,
+    EXISTING,
     PATH,
+    critic_or_name,
     exit_on_findings,
     force_option,
     json_option,
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     "tape2048 critic score critic/best selfplay --out scores.npy --json",
     "tape2048 critic score critic/best games.a2pack --out games.npy",
 )
-@click.argument("critic", type=PATH)
-@click.argument("source", type=PATH)
+@click.argument("critic", type=critic_or_name)
+@click.argument("source", type=EXISTING)
 @click.option("--out", type=PATH, required=True, metavar="FILE.npy", help="The file to write.")
 @CRITIC_TOWER
 @DEVICE

@@ -22,7 +22,7 @@ from tape2048_tools.options.critic import (
     ntuple_options,
     require_torch,
 )
-from tape2048_tools.terminal.click_extras import PATH, Command, int_option, json_option
+from tape2048_tools.terminal.click_extras import PATH, Command, int_option, json_option, refuse_missing
 from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     if print_config:
         _print_config(config, config_path, flags)
         return
+    refuse_missing(Path(config.data))  # before torch, which takes seconds to import
     require_torch()
     sys.path.append(str(Path.cwd()))  # for the module of module:factory
     from tape2048.torch.training.run import train_critic
@@ -126,13 +127,14 @@ def _ntuple(
         return
     if (player is None) != (games is None):
         raise click.UsageError("give --player and --games together: a player, and how many games it plays")
+    if player is None:
+        refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic
     from tape2048_tools.views.ntuple_critic import ntuple_view, open_games, trained_facts, trained_summary
 
-    with _stopped_by_signals() as stop:
-        source = open_games(config, player, games)
-        with ntuple_view(config) as view:
-            trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
+    source = open_games(config, player, games)
+    with _stopped_by_signals() as stop, ntuple_view(config) as view:
+        trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
     print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
 
 

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, force_option, int_option, json_option, new_group
-from tape2048_tools.terminal.display import duration, number, share, size
+from tape2048_tools.terminal.click_extras import (
+    PATH,
+    force_option,
+    int_option,
+    json_option,
+    new_group,
+    refuse_missing,
+)
+from tape2048_tools.terminal.display import duration, number, share, share_between, size
 from tape2048_tools.terminal.output import columns, print_result, table
 from tape2048_tools.views.opening import progress_bar
 
@@ -29,8 +36,19 @@ def command() -> None:
     """Evaluate players; show and quantise their networks."""
 
 
+def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Return the name of a shipped network, or a path at which something stands."""
+    from pathlib import Path
+
+    from tape2048.ntuple.files import SHIPPED
+
+    if value not in SHIPPED:
+        refuse_missing(Path(value), f"name a file, or a network that ships: {', '.join(SHIPPED)}")
+    return value
+
+
 @command.subcommand("tape2048 player info default", "tape2048 player info mine.ntuple --json")
-@click.argument("weights")
+@click.argument("weights", callback=_network)
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
     """Show the contents of a network file. WEIGHTS is a file, or a shipped network (default, fast)."""
@@ -95,13 +113,14 @@ def evaluate_players(*, players: tuple[str, ...], games: int, seed: int, threads
     as for `record`: NAME or NAME:key=value,key=value.
     """
     from tape2048.base.resources import available_cores
-    from tape2048_recorder.players.evaluation import evaluate
     from tape2048_recorder.players.registry import check_player, make_player
     from tape2048_tools.options.recorder import parse_player
 
     chosen = {text: parse_player(text) for text in players}
     for name, args in chosen.values():
         check_player(name, args)
+    from tape2048_recorder.players.evaluation import evaluate
+
     # Make all players first: a damaged network would waste the games of the players before it.
     made = [(text, make_player(name, args)) for text, (name, args) in chosen.items()]
     found: dict[str, Evaluation] = {}
@@ -130,10 +149,7 @@ def _table(found: dict[str, Evaluation]) -> Table:
             text,
             number(result.games),
             number(result.mean_score) + (f" ±{number(result.mean_score_error)}" if result.games > 1 else ""),
-            *(
-                f"{share(one.share)} ({100 * one.low:.1f}-{100 * one.high:.1f})"
-                for one in (result.reach[tile] for tile in REACH_TILES)
-            ),
+            *(share_between(*one) for one in (result.reach[tile] for tile in REACH_TILES)),
             number(result.moves_per_cpu_s),
             number(result.moves_per_s),
         )
@@ -141,7 +157,7 @@ def _table(found: dict[str, Evaluation]) -> Table:
 
 
 @command.subcommand("tape2048 player quantise runs/mine/network.safetensors mine.ntuple --step 16")
-@click.argument("source")
+@click.argument("source", callback=_network)
 @click.argument("target", type=PATH)
 @click.option("--step", type=float, default=16.0, show_default=True, help="Points of score per int16 step.")
 @force_option("TARGET")

@@ -33,7 +33,11 @@ def command(*, config_path: Path | None, as_json: bool) -> None:
     Run it as the user and in the environment of the recorder. The exit code is 1 if a check fails: the
     recorder will not work. After a warning it works, with a drawback.
     """
+    from tape2048.settings.toml import read_toml
     from tape2048_tools.machine.doctor import examine
+
+    if config_path is not None:
+        read_toml(config_path)  # a file that cannot be read says nothing about the machine
 
     checks = examine(config_path)
     failed = any(check.status == "fail" for check in checks)

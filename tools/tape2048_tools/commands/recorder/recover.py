@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.output import cell, complain, print_result, printable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _Collected:
     "tape2048 recover /data/selfplay",
     "tape2048 recover selfplay --instance default --json",
 )
-@click.argument("root", type=PATH, required=False)
+@click.argument("root", type=ROOT, required=False)
 @click.option("--instance", "instances", multiple=True, help="Recover this instance only (repeatable).")
 @json_option("Print one JSON document: sessions and events.")
 def command(*, root: Path | None, instances: Sequence[str], as_json: bool) -> None:
@@ -102,13 +102,12 @@ def _unfinished(root: Path, known: list[str]) -> list[str]:
     Unknown ones are drafts of other programs, such as ``convert``.
 
     Raises:
-        OutDirError: the directory cannot be listed.
+        MissingPathError: nothing stands at ``root``.
+        StorageError: it cannot be read.
     """
-    from tape2048.errors import OutDirError
+    from tape2048.io.reading import reading
 
-    try:
+    with reading(root):
         names = [entry.name for entry in root.iterdir()]
-    except OSError as error:
-        raise OutDirError(f"cannot be listed: {error.strerror or error}", path=root) from error
     found = {match["instance"] for name in names if (match := _PARTIAL.fullmatch(name))}
     return sorted(found.intersection(known))

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
-from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import duration, number, share, size
 from tape2048_tools.terminal.output import cell, columns, print_human, print_result, printable
 
@@ -34,7 +34,7 @@ WATCH_S = 1.0
     "tape2048 status selfplay --json | jq '.recorders[].status.steps_per_s'",
     "tape2048 status selfplay --instance default >/dev/null || echo not recording",
 )
-@click.argument("directory", type=PATH, default="selfplay")
+@click.argument("directory", type=ROOT, default="selfplay")
 @click.option("--instance", metavar="TEXT", help="Name of the recorder.  [default: all of the directory]")
 @click.option("--watch", is_flag=True, help="Update the display each second, until Ctrl-C.")
 @json_option("Print one JSON document: each recorder with its verdict.")
@@ -66,16 +66,17 @@ def _look(directory: Path, instance: str | None) -> list[Found]:
 
 
 def _watch(directory: Path, instance: str | None) -> None:
-    from rich.console import Group
-    from rich.live import Live
+    from rich.console import Console, Group
+
+    from tape2048_tools.views.live import Display
 
     if not sys.stdout.isatty():
         while True:  # one line a second, until the process is ended
             print_human(*(f"{printable(s.instance)}: {_line(s, v)}" for s, v in _look(directory, instance)))
             time.sleep(WATCH_S)
-    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+    with contextlib.suppress(KeyboardInterrupt), Display(Console(), transient=False) as display:
         while True:
-            live.update(Group(*_parts(_look(directory, instance))), refresh=True)
+            display.show(Group(*_parts(_look(directory, instance))))
             time.sleep(WATCH_S)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048_tools.commands.runs.convert import conversion_options, write_converted
-from tape2048_tools.terminal.click_extras import PATH, new_command
+from tape2048_tools.terminal.click_extras import EXISTING, PATH, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     "tape2048 annotate runs/ annotated.a2pack --player expectimax:depth=2",
     "tape2048 annotate selfplay/ ds --player ntuple:look_below=16 --to dataset --lossy",
 )
-@click.argument("source", type=PATH)
+@click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
 @click.option(
     "--player", default="ntuple", metavar="PLAYER", help="Player with its parameters.  [default: ntuple]"
@@ -30,12 +30,8 @@ def command(*, source: Path, target: Path, player: str, replace: bool, **how: An
     Values are normalised step by step over the legal moves: the best is just below 1, the worst 0. Without
     --replace, steps keep the values that they have. SOURCE and TARGET are as for `tape2048 convert`.
     """
-    from tape2048.conversion import open_source
     from tape2048_recorder.replay.annotate import Annotator
-    from tape2048_recorder.replay.replay import final_boards
     from tape2048_tools.options.recorder import parse_player
 
     name, args = parse_player(player)
-    annotator = Annotator(name, args, replace=replace)
-    annotated = open_source(source, final_boards).changed(annotator)
-    write_converted("annotating", annotated, target, **how)
+    write_converted("annotating", source, target, change=Annotator(name, args, replace=replace), **how)

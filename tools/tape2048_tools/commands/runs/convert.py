@@ -9,6 +9,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     WORKERS,
     exit_on_findings,
@@ -20,18 +21,25 @@ from tape2048_tools.terminal.click_extras import (
 from tape2048_tools.terminal.output import complain, complain_left_out, print_result, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from tape2048.conversion.sources import Source
+    from tape2048.formats.dataset_layout import SkippedRun
 
 #: Copy of :data:`tape2048.conversion.targets.TARGETS`, whose module would load NumPy for ``--help``.
 _TARGETS = ("a2run", "a2run2", "pack", "packdat", "dataset", "session", "jsonl", "parquet")
 
 
+LOSSY = click.option(
+    "--lossy",
+    is_flag=True,
+    help="Drop facts that the target cannot hold, and the ends of games that are not known.",
+)
+
 #: The flags of commands that write runs in another format.
 conversion_options = options(
     click.option("--to", type=click.Choice(_TARGETS), help="Format to write.  [default: by TARGET's name]"),
-    click.option("--lossy", is_flag=True, help="Drop facts that TARGET's format cannot hold."),
+    LOSSY,
     WORKERS,
     json_option(),
     quiet_option(),
@@ -44,27 +52,40 @@ conversion_options = options(
     "tape2048 convert runs.a2pack pack.dat --lossy",
     "tape2048 convert ds/ runs.parquet",
 )
-@click.argument("source", type=PATH)
+@click.argument("source", type=EXISTING)
 @click.argument("target", type=PATH)
+@click.option(
+    "--u64",
+    type=click.Choice(["number", "text"]),
+    default="number",
+    help="jsonl: packed boards as numbers (default), which some readers round, or as text.",
+)
 @conversion_options
 def command(*, source: Path, target: Path, **how: Any) -> None:
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of run files, a pack, a pack.dat, a data set, a session, a directory of
     sessions, or JSONL or Parquet with one run a row. TARGET's extension (.a2run, .a2run2, .a2pack, .dat,
-    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete.
+    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Files of runs and JSON
+    lines have the ids of the runs in their session.
+
+    What TARGET is follows from its name and format, not from the number of runs: a name that ends in .a2run
+    or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other
+    name is a directory with a file for each run.
+
+    A session holds no final boards, and no moves without --record-action. Games of built-in players are
+    replayed from their seeds for what is missing; those that come out differently are left out. Without
+    moves, games of other players are refused (61); with --lossy they end at their last recorded board.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 61; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
     code is 1; without a readable run nothing is written (51).
     """
-    from tape2048_recorder.replay.replay import final_boards
-
-    write_converted("converting", source, target, endings=final_boards, **how)
+    write_converted("converting", source, target, **how)
 
 
 def write_converted(
-    label: str, source: Path | Source, target: Path, to: str | None, *, as_json: bool, quiet: bool, **how: Any
+    label: str, source: Path, target: Path, to: str | None, *, as_json: bool, quiet: bool, **how: Any
 ) -> None:
     """Convert, and report the written, dropped and skipped runs; exit with 1 if runs were skipped.
 
@@ -78,13 +99,19 @@ def write_converted(
         how: further arguments of ``convert``.
     """
     from tape2048.conversion.targets import convert
+    from tape2048_recorder.replay.playing import replayer
     from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(label, quiet=quiet) as progress:
-        converted = convert(source, target, to, progress=progress, **how)
-    for what, count in converted.lost.items():
-        complain(f"lost: {what}, of {counted(count, 'run')}")
-    complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in converted.skipped)
+        converted = convert(source, target, to, progress=progress, replayer=replayer, **how)
+    complain_missing(converted.lost, converted.skipped)
     text = f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})"
     print_result(msgspec.to_builtins(converted), lambda: [text], as_json=as_json)
     exit_on_findings(converted.skipped)
+
+
+def complain_missing(lost: Mapping[str, int], skipped: Iterable[SkippedRun]) -> None:
+    """Report on standard error what was dropped from how many runs, and the runs that were left out."""
+    for what, count in lost.items():
+        complain(f"lost: {what}, of {counted(count, 'run')}")
+    complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)

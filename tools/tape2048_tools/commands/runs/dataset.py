@@ -10,7 +10,9 @@ import click
 import msgspec
 
 from tape2048.base.text import counted
+from tape2048_tools.commands.runs.convert import LOSSY, complain_missing
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     WORKERS,
     exit_on_findings,
@@ -24,8 +26,8 @@ from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
-    complain_left_out,
     finding,
+    normalised_note,
     print_human,
     print_json,
     print_result,
@@ -40,19 +42,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.conversion.dataset_build import Built
-    from tape2048.conversion.sources import Source
     from tape2048.datasets.dataset import Dataset
 
-_DATASET = click.argument("dataset", type=PATH)
-_SOURCES = click.argument("sources", type=PATH, nargs=-1, required=True)
+_DATASET = click.argument("dataset", type=EXISTING)
+_SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)
 _SHARD_ROWS = int_option(
     "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
 )
-_FINAL_BOARDS = click.option(
-    "--final-boards", is_flag=True, help="Replay games of sessions for exact final boards."
-)
 #: The options at the end of ``build`` and ``append``.
-_BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
+_BUILD_OPTIONS = options(LOSSY, WORKERS, json_option(), quiet_option())
 
 
 @new_group(
@@ -65,15 +63,14 @@ _BUILD_OPTIONS = options(_FINAL_BOARDS, WORKERS, json_option(), quiet_option())
 def command() -> None:
     """Build data sets (all steps in one array, runs in SQLite), append to them, filter, check.
 
-    SOURCES are run files, directories of run files, packs, pack.dat, data sets, sessions (recorded with
-    record_action) or directories of sessions.
+    SOURCES are run files, directories of run files, packs, pack.dat, data sets, sessions or directories of
+    sessions, whose games are replayed as by `tape2048 convert`.
     """
 
 
 @command.subcommand(
     "tape2048 dataset build runs/ --output ds",
     "tape2048 dataset build selfplay/ old.a2pack --output ds --shard-rows 100000000 --workers 4",
-    "tape2048 dataset build selfplay/ --output ds --final-boards",
 )
 @_SOURCES
 @click.option("--output", type=PATH, required=True, metavar="DIR", help="The new data set.")
@@ -113,24 +110,20 @@ def _build(
     build: Callable[..., Built],
     sources: Sequence[Path],
     *,
-    final_boards: bool,
+    lossy: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Call ``build`` with the opened sources under a progress bar, and report the result."""
+    """Call ``build`` with the sources under a progress bar, and report the result."""
+    from tape2048_recorder.replay.playing import replayer
     from tape2048_tools.views.opening import progress_bar
 
     with progress_bar(label, quiet=quiet) as bar:
-        opened: Sequence[Path | Source] = sources
-        if final_boards:
-            from tape2048.conversion.sources import open_source
-            from tape2048_recorder.replay import replay
-
-            opened = [open_source(path, replay.final_boards) for path in sources]
         progress = None if bar is None else lambda done, total, _steps: bar(done, total)
-        built = build(sources=opened, progress=progress)
-    complain_left_out((skipped.run, f"{skipped.error}: {skipped.message}") for skipped in built.skipped)
+        built = build(sources=sources, replayer=replayer, lossy=lossy, progress=progress)
+    complain_missing(built.lost, built.skipped)
     text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
+    text += normalised_note(built.normalised)
     if built.skipped:
         text += f"; {counted(len(built.skipped), 'run')} left out"
     print_result(msgspec.to_builtins(built), lambda: [text], as_json=as_json)
@@ -225,15 +218,16 @@ def filter_(
 
 
 @command.subcommand("tape2048 dataset verify ds", "tape2048 dataset verify ds other --json")
-@click.argument("datasets", type=PATH, nargs=-1, required=True)
+@click.argument("datasets", type=EXISTING, nargs=-1, required=True)
 @json_option()
 @quiet_option()
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
-    """Check data sets completely.
+    """Check data sets, or pack.dat, completely.
 
     This reads every checksum, and every row against the run table and the rules of the game. The exit code is
-    1 if there are findings. If one of the paths is not a directory (73), none is read.
+    1 if there are findings. If one of the paths is neither a directory nor a pack.dat (73), none is read.
     """
+    from tape2048.datasets.directory import is_packdat
     from tape2048.datasets.verify import verify_dataset
     from tape2048.errors import NotADatasetError
     from tape2048.io.reading import reading
@@ -241,9 +235,9 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
 
     for path in datasets:
         with reading(path):
-            exists, is_directory = path.exists(), path.is_dir()
-        if not is_directory:
-            raise NotADatasetError("not a directory" if exists else "no such file or directory", path=path)
+            is_directory = path.is_dir()
+        if not is_directory and not is_packdat(path):
+            raise NotADatasetError("neither a directory nor a pack.dat", path=path)
     reports = []
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:
@@ -287,7 +281,7 @@ def _stats(dataset: Dataset) -> dict[str, Any]:
         "path": str(path),
         "rows": len(dataset),
         "runs": len(runs),
-        "bytes": sum(part.stat().st_size for part in path.rglob("*") if part.is_file()),
+        "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
         "created": manifest.created if manifest else None,
         "updated": manifest.updated if manifest else None,
         "score": quantiles(runs["max_score"]),

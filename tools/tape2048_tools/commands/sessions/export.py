@@ -1,4 +1,4 @@
-"""``tape2048 export``: write rows or runs to one file for other tools."""
+"""``tape2048 export``: write rows, runs, or a summary of run files to one file for other tools."""
 
 from __future__ import annotations
 
@@ -7,21 +7,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tape2048_tools.terminal.click_extras import PATH, force_option, json_option, new_command, quiet_option
+from tape2048.errors import NoRunsError
+from tape2048_tools.terminal.click_extras import (
+    EXISTING,
+    PATH,
+    exit_on_findings,
+    force_option,
+    json_option,
+    new_command,
+    quiet_option,
+)
 from tape2048_tools.terminal.display import size
-from tape2048_tools.terminal.output import cell, print_human, print_json, unwritten
+from tape2048_tools.terminal.output import cell, complain_left_out, print_human, print_json, unwritten
 from tape2048_tools.views.opening import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.corpus import Corpus
-    from tape2048.export.table import TableName
+    from tape2048.conversion.sources import Source
+    from tape2048.export.table import Table, TableName
     from tape2048.export.write import Format
+    from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048.runs.jsonl import U64
 
 #: The value of ``--output`` for standard output.
 _STDOUT = "-"
+#: Formats that can go to a pipe.
+_LINES = ("jsonl", "csv")
 
 
 def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -43,12 +56,13 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
     'tape2048 export selfplay --runs --format jsonl --output - --where "max_score >= 100000" | jq .steps',
     "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --output rows.arrow",
+    "tape2048 export traces/ --runs --format csv --output traces.csv",
 )
-@click.argument("sources", type=PATH, nargs=-1, required=True)
+@click.argument("sources", type=EXISTING, nargs=-1, required=True)
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["parquet", "arrow", "jsonl"]),
+    type=click.Choice(["parquet", "arrow", "jsonl", "csv"]),
     required=True,
     help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
 )
@@ -57,12 +71,18 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     "--output",
     "-o",
     type=PATH,
-    help="The file to write; - is standard output (jsonl).  [default: <source>.<rows|runs>.<format>]",
+    help="The file; - is standard output (jsonl, csv).  [default: <source>.<rows|runs>.<format>]",
 )
 @click.option("--labels", metavar="TILES", callback=_tiles, help="Add columns reached_<tile>, as 8192,16384.")
-@click.option("--where", metavar="SQL", help="Condition on runs, such as max_score >= 50000.")
+@click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as max_score >= 50000.")
 @click.option(
     "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
+)
+@click.option(
+    "--u64",
+    type=click.Choice(["number", "text"]),
+    default="number",
+    help="jsonl: ids and seeds as numbers (default), which some readers round, or as text.",
 )
 @force_option("the file")
 @json_option()
@@ -76,6 +96,7 @@ def command(
     labels: tuple[int, ...],
     where: str | None,
     compression: str | None,
+    u64: U64,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -83,34 +104,44 @@ def command(
     """Write the rows or runs of sessions to one file for other tools.
 
     Each of SOURCES is a session, or a directory of sessions. The file appears when it is complete.
+
+    With --runs, SOURCES may also be run files, directories of them, packs or data sets: the metadata of a
+    run becomes one record. Unreadable runs are left out and named on standard error; the exit code is then 1.
+
+    pyarrow.json, Hugging Face datasets, jq before 1.7 and JavaScript round large seeds in jsonl: see --u64.
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
-    from tape2048.export.write import COMPRESSIONS, default_path, export
+    from tape2048.export.table import make_table, run_file_table
+    from tape2048.export.write import COMPRESSIONS, default_path, write_table
 
     if compression is not None and compression not in COMPRESSIONS[format_]:
         raise click.UsageError(
             f"--compression {compression}: {format_} supports {', '.join(COMPRESSIONS[format_])}"
         )
     to_stdout = output is not None and str(output) == _STDOUT
-    if to_stdout and format_ != "jsonl":
-        raise click.UsageError(f"--output -: {format_} needs a file; only jsonl can go to a pipe")
+    if to_stdout and format_ not in _LINES:
+        raise click.UsageError(f"--output -: {format_} needs a file; only jsonl and csv can go to a pipe")
+    if u64 != "number" and format_ != "jsonl":
+        raise click.UsageError(f"--u64 {u64}: {format_} holds every integer as it is; it is for jsonl")
     table: TableName = "rows" if rows else "runs"
-    corpus = Corpus.open(sources, where, load="mmap")
+    skipped: list[SkippedRun] = []
+    if not rows and (run_files := _open_run_files(sources)):
+        if where is not None:
+            raise click.UsageError("--where: a condition on runs of sessions; these are run files")
+        with progress_bar("reading runs", quiet=quiet) as progress:
+            found, skipped = run_file_table(run_files, labels, progress)
+    else:
+        found = make_table(Corpus.open(sources, where, load="mmap"), table, labels)
+    complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)
     if to_stdout:
-        _to_stdout(corpus, table, labels)
+        _to_stdout(found, format_, u64)
+        exit_on_findings(skipped)
         return
     path = default_path(sources[0], table, format_) if output is None else output
     with progress_bar(f"writing {path.name}", quiet=quiet) as progress:
-        records = export(
-            corpus,
-            path,
-            format=format_,
-            table=table,
-            thresholds=labels,
-            compression=compression,
-            replace=force,
-            progress=progress,
+        records = write_table(
+            found, path, format=format_, compression=compression, u64=u64, replace=force, progress=progress
         )
     written = path.stat().st_size
     if as_json:
@@ -118,14 +149,27 @@ def command(
         print_json({"path": str(path), **kind, "records": records, "bytes": written})
     elif not quiet:
         print_human(cell(f"{path}: {counted(records, table.removesuffix('s'))}, {size(written)}"))
+    exit_on_findings(skipped)
 
 
-def _to_stdout(corpus: Corpus, table: TableName, labels: tuple[int, ...]) -> None:
-    from tape2048.export.table import make_table
-    from tape2048.export.write import write_jsonl
+def _open_run_files(paths: Sequence[Path]) -> list[Source]:
+    """Open run files; return none for sessions, and for paths with nothing, which ``Corpus.open`` refuses."""
+    from tape2048.conversion.sources import kind_of, open_source
+
+    are_files = {kind_of(path) not in {"session", "sessions"} for path in paths if path.exists()}
+    if len(are_files) > 1:
+        raise click.UsageError("some of SOURCES are sessions, and some are run files; export them separately")
+    try:
+        return [open_source(path) for path in paths] if True in are_files else []
+    except NoRunsError:
+        return []
+
+
+def _to_stdout(table: Table, format_: Format, u64: U64) -> None:
+    from tape2048.export.write import write_lines
 
     try:
-        write_jsonl(make_table(corpus, table, labels), sys.stdout.buffer, lambda _done, _total: None)
+        write_lines(table, sys.stdout.buffer, lambda _done, _total: None, format=format_, u64=u64)
         sys.stdout.buffer.flush()
     except OSError as error:
         raise unwritten(error) from error

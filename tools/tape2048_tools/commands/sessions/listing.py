@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048.errors import OutDirError, TapeError
-from tape2048_tools.sessions.roots import default_root, refuse_session
-from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_command
+from tape2048.errors import StorageError, TapeError
+from tape2048_tools.sessions.roots import default_root, described, refuse_session
+from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.display import number, share, size
 from tape2048_tools.terminal.output import (
     cell,
@@ -43,7 +43,7 @@ _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
     "tape2048 list --scores",
     "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
-@click.argument("root", type=PATH, required=False)
+@click.argument("root", type=ROOT, required=False)
 @click.option(
     "--scores/--no-scores",
     default=None,
@@ -51,7 +51,7 @@ _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
 )
 @json_option("Print one JSON document: sessions, broken ones, totals.")
 def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
-    """List the sessions in ROOT: rows, games, mean score, reach of the big tiles, size.
+    """List the sessions in ROOT: rows, games, mean and best score, reach of the big tiles, size.
 
     ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
     scores to the sessions; no rows are read. An unreadable session is listed with its error, and the exit
@@ -64,7 +64,7 @@ def command(*, root: Path | None, scores: bool | None, as_json: bool) -> None:
     refuse_session(directory, f"show it with: tape2048 show {directory}; or list its parent directory")
     try:
         good, broken, scores = _open_all(directory, scores)
-    except OutDirError as error:
+    except StorageError as error:
         error.hint = error.hint or f"name another directory, or record: tape2048 record --out-dir {directory}"
         raise
     put_away = len(list_quarantine(directory))
@@ -90,11 +90,11 @@ def _lines(
     summaries: Sequence[Summary], *, scores: bool, note: bool, gap: int
 ) -> tuple[list[str], list[list[str]]]:
     """Return headings, a line for each session and one of totals; fewer columns for a narrow terminal."""
-    from tape2048_tools.sessions.summary import REACH_THRESHOLDS
+    from tape2048.session.labels import REACH_TILES
 
     headings = ["session", ">rows", ">games"]
     if scores:
-        headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_THRESHOLDS)]
+        headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_TILES)]
     headings += [">size", *(["note"] if note else [])]
     named = [(printable(summary.name), summary) for summary in summaries]
     if len(summaries) > 1:
@@ -127,14 +127,15 @@ def _table(summaries: Sequence[Summary]) -> Any:
 def _numbers(summary: Summary, *, scores: bool) -> list[str]:
     found = [number(summary.rows), number(summary.games)]
     if scores:
-        best = "-" if summary.best_tile is None else str(summary.best_tile)
-        found += [number(summary.mean_score), best, *map(share, summary.reach.values())]
+        scores_shown = number(summary.mean_score), number(summary.best_score)
+        found += [*scores_shown, *map(share, summary.reach.values())]
     return [*found, size(summary.bytes)]
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:
     """Combine sessions into one summary; means and shares are over games."""
-    from tape2048_tools.sessions.summary import REACH_THRESHOLDS, Summary
+    from tape2048.session.labels import REACH_TILES
+    from tape2048_tools.sessions.summary import Summary
 
     games = sum(summary.games for summary in summaries)
 
@@ -149,8 +150,9 @@ def _total(summaries: Sequence[Summary]) -> Summary:
         rows=sum(summary.rows for summary in summaries),
         games=games,
         mean_score=mean([summary.mean_score for summary in summaries]),
-        best_tile=max((summary.best_tile for summary in summaries if summary.best_tile), default=None),
-        reach={tile: mean([summary.reach[tile] for summary in summaries]) for tile in REACH_THRESHOLDS},
+        best_score=max((one.best_score for one in summaries if one.best_score is not None), default=None),
+        highest_tile=max((one.highest_tile for one in summaries if one.highest_tile), default=None),
+        reach={tile: mean([summary.reach[tile] for summary in summaries]) for tile in REACH_TILES},
         bytes=sum(summary.bytes for summary in summaries),
         recovered=None,
     )
@@ -161,17 +163,8 @@ def _document(directory: Path, good: list[Summary], broken: list[tuple[Path, Tap
     return {
         "root": str(directory),
         "sessions": msgspec.to_builtins(good, str_keys=True),
-        "broken": [
-            {
-                "name": path.name,
-                "path": str(path),
-                "error": type(error).__name__,
-                "message": str(error),
-                "hint": error.hint,
-            }
-            for path, error in broken
-        ],
-        "total": {key: total[key] for key in ("rows", "games", "mean_score", "best_tile", "reach", "bytes")},
+        "broken": [described(*pair) for pair in broken],
+        "total": {key: value for key, value in total.items() if key not in {"name", "path", "recovered"}},
     }
 
 

@@ -9,6 +9,7 @@ import click
 
 from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
+    EXISTING,
     PATH,
     exit_on_findings,
     json_option,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     "tape2048 merge selfplay/20260101T*_model=greedy --out merged",
     "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
 )
-@click.argument("sessions", metavar="SESSION...", type=PATH, nargs=-1, required=True)
+@click.argument("sessions", metavar="SESSION...", type=EXISTING, nargs=-1, required=True)
 @click.option(
     "--out",
     "out_dir",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tape2048.base.text import counted
-from tape2048.errors import OutDirError, RemoveAllError
+from tape2048.errors import RemoveAllError, StorageError
 from tape2048_recorder.config.loading import CONFIG_ENV
 from tape2048_recorder.config.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder import flags_of
 from tape2048_tools.sessions.roots import default_root, refuse_session
 from tape2048_tools.terminal.click_extras import (
     PATH,
+    ROOT,
     exit_on_findings,
     json_option,
     new_command,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     "tape2048 prune selfplay --tag greedy --max-sessions 20",
     "tape2048 prune --config recorder.toml",
 )
-@click.argument("root", type=PATH, required=False)
+@click.argument("root", type=ROOT, required=False)
 @click.option(
     "--config",
     "config_path",
@@ -81,7 +82,7 @@ def command(
 
     try:
         found, skipped = candidates(directory, tags)
-    except OutDirError as error:
+    except StorageError as error:
         error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
         raise
     for tag in sorted(set(tags) - {session.tag for session in found}):

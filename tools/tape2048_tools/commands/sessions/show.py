@@ -1,4 +1,4 @@
-"""``tape2048 show``: show one session in full."""
+"""``tape2048 show``: show one session in full, or sum up a directory of sessions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048_tools.terminal.click_extras import PATH, json_option, new_command
-from tape2048_tools.terminal.display import board, number, share, size
-from tape2048_tools.terminal.output import cell, columns, print_result, table
+from tape2048_tools.terminal.click_extras import EXISTING, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.display import board, number, share, share_between, size
+from tape2048_tools.terminal.output import cell, columns, finding, print_result, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
 
+    from tape2048.errors import TapeError
     from tape2048.session.session import Session
 
 _BAR_WIDTH = 40
@@ -24,16 +26,86 @@ _BAR_WIDTH = 40
 @new_command(
     "tape2048 show selfplay/20260101T000000Z_model=ntuple",
     'tape2048 show "$(ls -d selfplay/*/ | tail -1)"',
+    "tape2048 show selfplay",
     "tape2048 show SESSION --json | jq .score.p50",
 )
-@click.argument("session", type=PATH)
+@click.argument("path", metavar="SESSION|ROOT", type=EXISTING)
 @json_option()
-def command(*, session: Path, as_json: bool) -> None:
-    """Show a session: its facts and settings, scores, tiles, labels, its best game."""
-    from tape2048.session.session import Session
+def command(*, path: Path, as_json: bool) -> None:
+    """Show a session, or sum up a directory of sessions.
 
-    document = _document(Session.open(session))
+    A session: its facts and settings, scores, tiles, labels, its best game. A directory: the games of all its
+    sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on disk. The
+    best game is the one with the highest score. An unreadable session in a directory is named, and the exit
+    code is then 1.
+    """
+    from tape2048.formats.session import METADATA_DB
+    from tape2048.io.reading import reading
+    from tape2048.session.session import Session, sessions
+
+    with reading(path):
+        is_root = path.is_dir() and not (path / METADATA_DB).exists()
+    if is_root and (paths := sessions(path)):
+        _show_root(path, paths, as_json=as_json)
+        return
+    document = _document(Session.open(path))
     print_result(document, lambda: _parts(document), as_json=as_json)
+
+
+def _show_root(root: Path, paths: Sequence[Path], *, as_json: bool) -> None:
+    """Show the sum of the readable sessions, and the error of each of the others."""
+    import numpy as np
+
+    from tape2048.errors import TapeError
+    from tape2048.session.session import Session
+    from tape2048_tools.sessions.roots import described
+    from tape2048_tools.sessions.summary import sum_up
+
+    opened: list[Session] = []
+    broken: list[tuple[Path, TapeError]] = []
+    for path in paths:
+        try:
+            opened.append(Session.open(path))
+        except TapeError as error:
+            broken.append((path, error))
+    document: dict[str, Any] = {"root": str(root), "broken": [described(*pair) for pair in broken]}
+    if opened:
+        highest = [int(one.runs["max_score"].max(initial=0)) if len(one.runs) else -1 for one in opened]
+        best = opened[int(np.argmax(highest))]
+        document |= sum_up(opened)
+        document["best"] = {"session": best.name, **found} if (found := _best(best)) else None
+    findings = [finding(type(error).__name__, str(error), error.hint) for _, error in broken]
+    shown = _root_parts(document) if opened and not as_json else []
+    print_result(document, lambda: [*shown, *findings], as_json=as_json)
+    exit_on_findings(broken)
+
+
+def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
+    shown = {
+        "sessions": number(document["sessions"]),
+        "rows": number(document["rows"]),
+        "games": number(document["games"]),
+        "size": size(document["bytes"]),
+        "started_at": document["started_at"],
+        "ended_at": document["ended_at"],
+    }
+    facts = {key: value for key, value in shown.items() if value is not None}
+    parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(facts)]
+    if document["games"]:
+        parts += ["", _players(document), "", _quantiles(document), "", _tiles(document), ""]
+        parts += [_labels(document), "", *_best_parts(document["best"])]
+    return parts
+
+
+def _players(document: dict[str, Any]) -> RenderableType:
+    from tape2048.session.labels import REACH_TILES
+
+    made = table("player", ">games", ">mean score", ">best", *(f">{tile}" for tile in REACH_TILES))
+    for one in document["players"]:
+        rates = (share_between(rate["share"], rate["low"], rate["high"]) for rate in one["reach"].values())
+        counts = number(one["games"]), number(one["mean_score"]), number(one["best_score"])
+        made.add_row(cell(one["player"]), *counts, *rates)
+    return made
 
 
 def _document(session: Session) -> dict[str, Any]:
@@ -45,6 +117,7 @@ def _document(session: Session) -> dict[str, Any]:
         "name": session.name,
         "path": str(session.path),
         "rows": len(session),
+        "rows_without_run": session.rows_without_run,
         "games": len(runs),
         "bytes": directory_bytes(session.path),
         "meta": session.meta,
@@ -57,7 +130,10 @@ def _document(session: Session) -> dict[str, Any]:
 
 
 def _best(session: Session) -> dict[str, Any] | None:
-    """Return the game with the highest score, and its last recorded board (the final one has no row)."""
+    """Return the game with the highest score (the first of them), and its last recorded board.
+
+    The final board has no row.
+    """
     if not len(session.runs):
         return None
     ordinal = int(session.runs["max_score"].argmax())
@@ -78,9 +154,10 @@ def _best(session: Session) -> dict[str, Any] | None:
 def _parts(document: dict[str, Any]) -> list[RenderableType]:
     facts = {key: value for key, value in document["meta"].items() if key not in ("config", "rows", "runs")}
     config = document["meta"].get("config")
+    left_out = document["rows_without_run"]
     shown = {
         "path": document["path"],
-        "rows": number(document["rows"]),
+        "rows": number(document["rows"]) + (f" (without {left_out:,} of no run)" if left_out else ""),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
         **{key: _plain(value) for key, value in facts.items()},
@@ -135,7 +212,9 @@ def _labels(document: dict[str, Any]) -> RenderableType:
 
 
 def _best_parts(best: dict[str, Any]) -> list[RenderableType]:
-    facts = f"best game: run {best['run_id']}, score {number(best['score'])}, {number(best['steps'])} moves"
+    where = f" of {best['session']}" if "session" in best else ""
+    score, moves = number(best["score"]), number(best["steps"])
+    facts = f"best game: run {best['run_id']}{where}, score {score}, {moves} moves"
     if best["exps"] is None:
         return [cell(f"{facts}; none of its boards was recorded")]
     return [cell(f"{facts}; its board before move {best['step_idx']}", "bold"), board(best["exps"])]

@@ -10,12 +10,19 @@ import msgspec
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
-from tape2048.errors import FormatError, NotASessionError, OutDirError, ReplayError, TapeError, error_class
+from tape2048.errors import (
+    EmbeddingsError,
+    FormatError,
+    NotASessionError,
+    ReplayError,
+    TapeError,
+    error_class,
+)
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
 from tape2048_tools.terminal.click_extras import (
-    PATH,
+    EXISTING,
     exit_on_findings,
     json_option,
     new_command,
@@ -41,7 +48,9 @@ class Checked(msgspec.Struct, frozen=True):
         runs: number of runs in the run table.
         checksums: number of checksums recomputed.
         replayed: number of runs replayed; None if not requested, or not possible.
+        not_replayed: why no run could be replayed, or None.
         findings: all defects.
+        notes: facts that are no defects.
         quarantined: the path in the quarantine, or None.
     """
 
@@ -52,7 +61,9 @@ class Checked(msgspec.Struct, frozen=True):
     runs: int
     checksums: int
     replayed: int | None
+    not_replayed: str | None
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
     quarantined: str | None = None
 
 
@@ -62,7 +73,7 @@ class Checked(msgspec.Struct, frozen=True):
     "tape2048 validate selfplay --quarantine",
     "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
 )
-@click.argument("paths", type=PATH, nargs=-1, required=True)
+@click.argument("paths", type=EXISTING, nargs=-1, required=True)
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(
     "--quarantine",
@@ -75,9 +86,10 @@ class Checked(msgspec.Struct, frozen=True):
 def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. If one
-    of PATHS is not a directory (11, 31), nothing is read. --quarantine does not move sessions that the
-    operating system failed to read: the session itself may be fine.
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A player
+    that cannot be replayed here is no finding: a note says why. If one of PATHS is missing (38) or not a
+    directory (11), nothing is read. --quarantine does not move sessions that the operating system failed to
+    read: the session itself may be fine. Nor does it for embeddings alone, which `embed --force` makes again.
     """
     sessions = [session for path in paths for session in _expand(path)]
     checked: list[Checked] = []
@@ -98,17 +110,14 @@ def _expand(path: Path) -> list[Path]:
     """Return the session, or the sessions of a directory.
 
     Raises:
-        OutDirError: the path does not exist.
         NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
     from tape2048.session.session import sessions
 
     with reading(path):
-        exists = path.exists()
-    if not exists:
-        raise OutDirError("no such file or directory", path=path, hint=_EXPECTED)
-    if not path.is_dir():
+        is_directory = path.is_dir()
+    if not is_directory:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
         SESSION_NAME.fullmatch(path.resolve().name)
@@ -127,9 +136,9 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
     with progress_bar(f"{which} reading", quiet=quiet) as progress:
         report = validate_session(path, progress=progress)
     findings = report.findings
-    replayed = None
+    replayed = not_replayed = None
     if replay and report.ok:  # damaged games prove nothing about the player
-        replayed, found = _replay(path, which, quiet=quiet)
+        replayed, not_replayed, found = _replay(path, which, quiet=quiet)
         findings += found
     return Checked(
         name=Path(report.path).name,
@@ -139,7 +148,9 @@ def _check(path: Path, which: str, *, replay: bool, quiet: bool) -> Checked:
         runs=report.runs,
         checksums=report.checksums,
         replayed=replayed,
+        not_replayed=not_replayed,
         findings=findings,
+        notes=report.notes,
     )
 
 
@@ -149,8 +160,9 @@ def _put_away(result: Checked) -> Checked:
     from tape2048.session.locks import RemovalLock
 
     path = Path(result.path)
-    about_bytes = (issubclass(error_class(found.error), FormatError) for found in result.findings)
-    if not path.is_dir() or path.is_symlink() or not all(about_bytes):
+    kinds = [error_class(found.error) for found in result.findings]
+    about_bytes = all(issubclass(kind, FormatError) for kind in kinds) and set(kinds) != {EmbeddingsError}
+    if not path.is_dir() or path.is_symlink() or not about_bytes:
         return result
     # Read it again: a transient failure of the device is no reason. Findings of a replay are the player's.
     replay_failed = any(found.error == ReplayError.__name__ for found in result.findings)
@@ -164,15 +176,18 @@ def _put_away(result: Checked) -> Checked:
     return msgspec.structs.replace(result, quarantined=str(moved))
 
 
-def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, tuple[Finding, ...]]:
+def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, str | None, tuple[Finding, ...]]:
+    """Return the number of runs replayed, or why there is none, and the findings."""
     from tape2048_recorder.replay.replay import replay_session
 
     try:
         with progress_bar(f"{which} replaying", quiet=quiet) as progress:
             report = replay_session(path, progress=progress)
-    except TapeError as error:  # such as an unknown player
-        return None, (Finding.of(error),)
-    return report.runs, tuple(report.findings)
+    except ReplayError as error:  # such as an unknown player, which says nothing about the games
+        return None, error.message, ()
+    except TapeError as error:
+        return None, None, (Finding.of(error),)
+    return report.runs, None, tuple(report.findings)
 
 
 def _print(result: Checked, *, quiet: bool) -> None:
@@ -181,8 +196,12 @@ def _print(result: Checked, *, quiet: bool) -> None:
         facts.append(counted(result.checksums, "checksum") if result.checksums else "no checksums to compare")
         if result.replayed is not None:
             facts.append(f"{counted(result.replayed, 'run')} replayed")
+        if result.not_replayed is not None:
+            facts.append(f"not replayed: {result.not_replayed}")
         word = "ok " if result.ok else "BAD"
         print_human(cell(f"{word} {result.name}: {', '.join(facts)}", "" if result.ok else "bold red"))
+        for note in result.notes:
+            print_human(cell(f"    note: {note}"))
     for found in result.findings:
         text = str(TapeError(found.message, path=found.path, offset=found.offset))
         print_human(finding(found.error, text, found.hint))
