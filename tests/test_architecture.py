@@ -39,7 +39,7 @@ MAY_IMPORT = {
 }
 #: The SDK's rooms that the recorder does without: it writes sessions, and loads no batches.
 NOT_FOR_THE_RECORDER = {"batches", "conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
-#: Modules of these rooms that it needs all the same: critics choose moves, and learn from games that it plays.
+#: Modules of these rooms that it needs: critics choose moves, and learn from games that it plays.
 FOR_THE_RECORDER = ("tape2048.critic.facts", "tape2048.critic.ntuple.")
 
 ROOM_MODULES_MAX = 12
