@@ -1,5 +1,6 @@
 """Critics without PyTorch: settings, evaluation, metrics, baselines, rollouts, score files.
 
+- `Critic`: an n-tuple critic.
 - `CriticConfig`: the settings of a training.
 - `evaluate`: evaluates a critic on held-out games.
 - `Evaluation`: the result of an evaluation.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tape2048.critic.metrics import calibration_error as calibration_error
     from tape2048.critic.metrics import ranking as ranking
     from tape2048.critic.metrics import reliability as reliability
+    from tape2048.critic.ntuple.critic import Critic as Critic
     from tape2048.critic.oracle import Oracle as Oracle
     from tape2048.critic.scores import CriticScores as CriticScores
     from tape2048.critic.scores import open_scores as open_scores
@@ -41,6 +43,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         config="CriticConfig",
+        **{"ntuple.critic": "Critic"},
         evaluation="Evaluation evaluate",
         metrics="Estimate RunBootstrap brier_score calibration_error ranking reliability",
         oracle="Oracle",
