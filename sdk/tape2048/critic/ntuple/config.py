@@ -85,8 +85,8 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     patience: Annotated[
         Count | None,
         about(
-            "end after so many validations in a row without a lower loss",
-            why="a falling rate ends by itself",
+            "end after so many validations in a row without a lower loss, with the critic of the lowest",
+            why="outcomes of some hundred games are too few to choose by",
             none="off",
         ),
     ] = None

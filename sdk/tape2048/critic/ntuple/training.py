@@ -5,7 +5,11 @@
     <dir>/
         checkpoint.safetensors   state for resumption; replaced atomically
         metrics.jsonl            a line for each pass over the games
-        best.critic              the critic with the lowest loss on the validation part
+        best.critic              the critic after the last pass, or with ``patience`` that of the lowest loss
+
+Outcomes of some hundred games are too few to choose by: luck moves their loss more than twelve passes do,
+while the critic explains more and more of what rollouts say. So, unless ``patience`` is set, the critic is that
+of the last pass, when the rate has fallen to 0.
 
 With one thread, a training that was stopped and resumed gives the same critic to the last bit.
 """
@@ -277,8 +281,10 @@ def train_ntuple_critic(
                 trainer.save(files.checkpoint)
                 return TrainedNTuple(trainer.progress(), best if best.exists() else None)
             state.loss = trainer.validate()
-            if state.best_loss is None or state.loss < state.best_loss:
+            improved = state.best_loss is None or state.loss < state.best_loss
+            if improved:
                 state.best_loss, state.best_epoch = state.loss, state.epoch
+            if improved or config.patience is None:
                 trainer.critic().save(best, preset=0)
             files.append_metrics(trainer.progress()._asdict(), view.event)
             view.progress(trainer.progress())
