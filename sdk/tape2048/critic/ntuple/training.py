@@ -8,8 +8,8 @@
         best.critic              the critic after the last pass, or with ``patience`` that of the lowest loss
 
 Outcomes of some hundred games are too few to choose by: luck moves their loss more than twelve passes do,
-while the critic explains more and more of what rollouts say. So, unless ``patience`` is set, the critic is that
-of the last pass, when the rate has fallen to 0.
+while the critic explains more and more of what rollouts say. So, unless ``patience`` is set, the critic is
+that of the last pass, when the rate has fallen to 0.
 
 With one thread, a training that was stopped and resumed gives the same critic to the last bit.
 """
