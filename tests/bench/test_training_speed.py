@@ -1,4 +1,4 @@
-"""Training: moves a second, and what a second thread brings."""
+"""Training: moves and boards a second, and what a second thread brings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from . import training
+from . import ntuple_critic, training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,5 +23,13 @@ if TYPE_CHECKING:
 def test_one_thread_and_two(benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool) -> None:
     how = {"moves": 150_000_000 if full else 20_000, "games": 1000 if full else 2}
     found = benchmark.pedantic(training.training_figures, kwargs={**how, "rounds": min(rounds, 4)}, rounds=1)
+    figures.extend(found)
+    assert all(figure.value > 0 for figure in found)
+
+
+@pytest.mark.benchmark(group="training")
+def test_an_ntuple_critic(benchmark: Benchmark, figures: list[Figure], rounds: int, full: bool) -> None:
+    how = {"games": 2000, "judged": 1_000_000} if full else {"games": 4, "judged": 1000}
+    found = benchmark.pedantic(ntuple_critic.critic_figures, kwargs={**how, "rounds": rounds}, rounds=1)
     figures.extend(found)
     assert all(figure.value > 0 for figure in found)

@@ -52,7 +52,7 @@ _SUFFIXES: dict[str, dict[str, Decimal]] = {
     "s": {"s": Decimal(1), "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)},
     "mb": {"MB": Decimal(1), "GB": Decimal(10) ** 3, "TB": Decimal(10) ** 6},
 }
-_COUNTED = ("_games", "moves", "_rows", "_sessions", "_steps")
+_COUNTED = ("games", "moves", "_rows", "_sessions", "_steps")
 
 _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 

@@ -19,7 +19,9 @@ import pytest
 
 from tape2048 import Corpus, errors
 from tape2048.critic import Critic, open_scores
+from tape2048.critic.facts import SHIPPED
 from tape2048.critic.ntuple import NTupleCriticConfig
+from tape2048.critic.ntuple.config import PRESETS
 from tape2048.game.rules import exps_to_boards
 from tape2048.io.safetensors import decode
 from tape2048_tools.cli import run
@@ -84,7 +86,7 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
     assert re.search(r"info going on from 4\d\d games \(critic/checkpoint", again.err)
     facts = json.loads(again.out)
     assert (facts["done"], facts["early"], facts["best"]) == (True, False, "critic/best.critic")
-    assert facts["best_loss"] == min(line["loss"] for line in lines)
+    assert (facts["loss"], facts["best_loss"]) == (lines[-1]["loss"], min(line["loss"] for line in lines))
     changed = tape(*TRAIN, *SMALL, "--decay", "0.5")
     assert changed.code == errors.CheckpointError.exit_code
     assert "decay = 0.9, not 0.5" in changed.err
@@ -97,14 +99,18 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
     assert (player.name, player.games) == ("greedy", 200)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["critic"], "nothing is recorded"
     other = tape(*TRAIN, *SMALL, "--player", "greedy", "--games", "201")
-    assert (other.code, "games = '" in other.err) == (errors.CheckpointError.exit_code, True)
+    assert other.code == errors.CheckpointError.exit_code
+    assert re.search(r"has corpus = '[0-9a-f]{64}', not '[0-9a-f]{64}'; games = 200, not 201", other.err)
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--player", "greedy"), 2, "--player and --games together"),
-        (("--games", "5"), 2, "--player and --games together"),
+        (("--player", "greedy"), errors.ConfigError.exit_code, "found 'greedy' beside games = None"),
+        (("--games", "5"), errors.ConfigError.exit_code, "found '' beside games = 5"),
+        (("--games", "0"), errors.ConfigError.exit_code, "--games"),
+        (("--preset", "other"), errors.UnknownKeyError.exit_code, "one of: default"),
+        (("--preset", "default", "--config", "a.toml"), 2, "not both"),
         (("--player", "gredy", "--games", "5"), errors.UnknownKeyError.exit_code, "gredy"),
         (("--player", "greedy", "--games", "1"), errors.EmptyCorpusError.exit_code, "more games"),
         (("--player", "greedy", "--games", str(10**13)), errors.ConfigError.exit_code, "are free"),
@@ -156,6 +162,16 @@ def test_print_config_is_a_configuration(tape: Tape, tmp_path: Path) -> None:
     wrong = tape(*TRAIN, "--config", "wrong.toml")
     assert (wrong.code, "nearest is 'tuples'" in wrong.err) == (errors.UnknownKeyError.exit_code, True)
     assert "tape2048 critic train --kind ntuple --print-config" in wrong.err
+
+
+def test_the_preset_of_a_shipped_critic_is_a_configuration(tape: Tape) -> None:
+    assert set(PRESETS) == set(SHIPPED)
+    for name in PRESETS:
+        done = tape(*TRAIN, "--preset", name, "--out", "made", "--print-config")
+        assert done.code == 0, done.err
+        values = tomllib.loads(done.out)
+        assert (values["player"], values["out"]) == ("ntuple", "made")
+        assert values["games"] >= 15_000
 
 
 def test_games_of_several_players_are_refused_unless_wanted(tape: Tape, made: Made) -> None:

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from tape2048.critic.ntuple.training import NTupleProgress, TrainedNTuple
 
 
-def open_games(config: NTupleCriticConfig, player: str | None, games: int | None) -> GameSource:
-    """Return the games of a training: those of its sessions, or ``games`` that ``player`` plays now."""
-    if player is None or games is None:
+def open_games(config: NTupleCriticConfig) -> GameSource:
+    """Return the games of a training: those of its sessions, or those that its player plays now."""
+    if config.games is None:
         from tape2048.critic.ntuple.games import corpus_games
 
         with progress_bar("reading", unit="boards") as progress:
             return corpus_games(config, progress)
     from tape2048_recorder.players.collecting import played_games
 
-    name, args = parse_player(player)
+    name, args = parse_player(config.player)
     with progress_bar("playing", unit="games") as progress:
-        return played_games(config, name, args, games, progress)
+        return played_games(config, name, args, config.games, progress)
 
 
 def ntuple_view(config: NTupleCriticConfig) -> JobView[NTupleProgress]:

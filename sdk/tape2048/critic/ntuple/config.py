@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.resources
+from pathlib import Path
 from typing import Annotated
 
 from tape2048.base.resources import available_cores
 from tape2048.critic.config import LearningConfig
-from tape2048.errors import ConfigError
+from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.ntuple.layout import TILES, Layout
 from tape2048.settings.fields import Count, Positive, Share, about
+
+#: Configurations in the package, each of the critic that ships under its name.
+PRESETS = ("default",)
 
 
 class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
@@ -20,6 +25,17 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         2
     """
 
+    player: Annotated[
+        str,
+        about(
+            "play games with this built-in player, and record none, in place of reading `data`; empty: no",
+            why="recorded games are there, and can be examined",
+        ),
+    ] = ""
+    games: Annotated[
+        Count | None,
+        about("games that `player` plays", why="a player needs it: 15,000 make a good critic", none="off"),
+    ] = None
     tuples: Annotated[
         str,
         about(
@@ -70,8 +86,8 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     patience: Annotated[
         Count | None,
         about(
-            "end after so many validations in a row without a lower loss",
-            why="a falling rate ends by itself",
+            "end after so many validations in a row without a lower loss, with the critic of the lowest",
+            why="outcomes of some hundred games are too few to choose by",
             none="off",
         ),
     ] = None
@@ -122,3 +138,15 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         if self.tiles[-1] > TILES[-1]:
             raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {TILES[-1]}")
         _ = self.layout
+        if bool(self.player) != (self.games is not None):
+            raise ConfigError(
+                f"player: found {self.player!r} beside games = {self.games}, expected both or none",
+                hint="--player ntuple --games 15k",
+            )
+
+
+def preset_path(name: str) -> Path:
+    """Return the file of a preset; UnknownKeyError for an unknown one."""
+    if name not in PRESETS:
+        raise UnknownKeyError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
+    return Path(str(importlib.resources.files(__package__) / "presets" / f"{name}.toml"))

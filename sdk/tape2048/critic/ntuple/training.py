@@ -5,7 +5,11 @@
     <dir>/
         checkpoint.safetensors   state for resumption; replaced atomically
         metrics.jsonl            a line for each pass over the games
-        best.critic              the critic with the lowest loss on the validation part
+        best.critic              the critic after the last pass, or with ``patience`` that of the lowest loss
+
+Outcomes of some hundred games are too few to choose by: luck moves their loss more than twelve passes do,
+while the critic explains more and more of what rollouts say. So, unless ``patience`` is set, the critic is
+that of the last pass, when the rate has fallen to 0.
 
 With one thread, a training that was stopped and resumed gives the same critic to the last bit.
 """
@@ -219,9 +223,9 @@ class _Trainer:
             self.state = msgspec.json.decode(texts.get("state", ""), type=_State)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise CheckpointError(f"its table does not describe a checkpoint: {error}", path=path) from error
-        found = {"games": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in _FREE}}
+        found = {"corpus": texts.get("corpus"), **{k: v for k, v in saved.items() if k not in _FREE}}
         mine = msgspec.to_builtins(self.config)
-        expected = {"games": self.source.identity, **{k: v for k, v in mine.items() if k not in _FREE}}
+        expected = {"corpus": self.source.identity, **{k: v for k, v in mine.items() if k not in _FREE}}
         hint = "resume with its settings and games, or start over with another --out"
         check_same(found, expected, path, CheckpointError, hint)
         places, records = arrays.get("places"), arrays.get("records")
@@ -295,8 +299,10 @@ def train_ntuple_critic(
                 trainer.save(files.checkpoint)
                 return TrainedNTuple(trainer.progress(), best if best.exists() else None)
             state.loss = trainer.validate()
-            if state.best_loss is None or state.loss < state.best_loss:
+            improved = state.best_loss is None or state.loss < state.best_loss
+            if improved:
                 state.best_loss, state.best_epoch = state.loss, state.epoch
+            if improved or config.patience is None:
                 trainer.critic().save(best, preset=0)
             if trainer.done():
                 view.event("compressing the critic")

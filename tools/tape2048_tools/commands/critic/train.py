@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tape2048.critic.config import CriticConfig
-from tape2048.critic.ntuple.config import NTupleCriticConfig
+from tape2048.critic.ntuple.config import NTupleCriticConfig, preset_path
 from tape2048_tools.options.critic import (
     critic_options,
     example_toml,
@@ -22,7 +22,7 @@ from tape2048_tools.options.critic import (
     ntuple_options,
     require_torch,
 )
-from tape2048_tools.terminal.click_extras import PATH, Command, int_option, json_option, refuse_missing
+from tape2048_tools.terminal.click_extras import PATH, Command, json_option, refuse_missing
 from tape2048_tools.terminal.output import print_human, print_result
 
 if TYPE_CHECKING:
@@ -94,23 +94,22 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
     cls=Command,
     examples=(
         "tape2048 critic train --kind ntuple --data selfplay --out critic",
-        "tape2048 critic train --kind ntuple --player ntuple --games 100000 --out critic",
-        "tape2048 critic train --kind ntuple --thresholds '2048 4096' --player greedy --games 9000 --out low",
+        "tape2048 critic train --kind ntuple --player ntuple --games 100k --out critic",
+        "tape2048 critic train --kind ntuple --thresholds '2048 4096' --player greedy --games 9k --out low",
+        "tape2048 critic train --kind ntuple --preset default --out runs/default-critic",
         "tape2048 critic train --kind ntuple --print-config > ntuple-critic.toml",
     ),
 )
 @_KIND
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
-@click.option("--player", help="Play games with this player, and record none, in place of reading sessions.")
-@int_option("--games", "Number of games that --player plays.")
+@click.option("--preset", help="Shipped configuration in place of a file: default.")
 @ntuple_options
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
 def _ntuple(
     *,
     config_path: Path | None,
-    player: str | None,
-    games: int | None,
+    preset: str | None,
     print_config: bool,
     as_json: bool,
     **flags: Any,
@@ -121,18 +120,19 @@ def _ntuple(
     SIGTERM or Ctrl-C writes a checkpoint and ends; the same command resumes the training.
     """
     del flags["kind"]
+    if preset is not None and config_path is not None:
+        raise click.UsageError("give --config FILE or --preset NAME, not both")
+    config_path = config_path if preset is None else preset_path(preset)
     config = load_critic_config(NTupleCriticConfig, config_path, flags)
     if print_config:
         _print_config(config, config_path, flags)
         return
-    if (player is None) != (games is None):
-        raise click.UsageError("give --player and --games together: a player, and how many games it plays")
-    if player is None:
+    if config.games is None:
         refuse_missing(Path(config.data))
     from tape2048.critic.ntuple.training import train_ntuple_critic
     from tape2048_tools.views.ntuple_critic import ntuple_view, open_games, trained_facts, trained_summary
 
-    source = open_games(config, player, games)
+    source = open_games(config)
     with _stopped_by_signals() as stop, ntuple_view(config) as view:
         trained = train_ntuple_critic(config, source, Path(config.out), view, stop.is_set)
     print_result(trained_facts(trained), lambda: trained_summary(config, trained), as_json=as_json)
