@@ -182,7 +182,7 @@ def test_a_critic_learns_the_share_of_all_rows(uneven: Path, tmp_path: Path, pos
     )  # fmt: skip
     train_critic(made)
     tokens, of_rows, of_games = shares(uneven, "train")
-    found = Critic.load(tmp_path / "critic/last", "cpu").from_tokens(tokens)[0]
+    found = Critic.load(tmp_path / "critic/last", "cpu")(tokens)[0]
     assert found[0] == pytest.approx(of_rows[0], abs=0.04)
     assert abs(of_games[0] - of_rows[0]) > 0.2, "what it learned of rows that all count the same"
 
@@ -199,7 +199,7 @@ def test_losses_are_those_of_all_rows(uneven: Path, tmp_path: Path) -> None:
     for line, part in ((train, "train"), (val, "val")):
         assert (line["kind"], line["step"]) == (part, games)
         tokens, (share,), _ = shares(uneven, part)
-        p = float(Critic.load(tmp_path / "critic/last", "cpu").from_tokens(tokens)[0, 0])
+        p = float(Critic.load(tmp_path / "critic/last", "cpu")(tokens)[0, 0])
         loss = -share * math.log(p) - (1 - share) * math.log(1 - p)
         assert line["loss"] == pytest.approx(loss, rel=1e-5)
     assert val["auroc"] == {str(TILES[0]): 0.5}
