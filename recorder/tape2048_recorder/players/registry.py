@@ -150,7 +150,7 @@ REGISTRY: dict[str, PlayerKind] = {
                     0, 0, 16, "look a second spawn ahead where it looks at all and fewer cells are empty"
                 ),
                 "look_margin": Parameter(
-                    6400.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
+                    650.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
                 ),
                 "downgrade": Parameter(
                     OF_NETWORK,
@@ -179,7 +179,7 @@ REGISTRY: dict[str, PlayerKind] = {
                 ),
                 "weights": Parameter("default", 0, 0, "the n-tuple network of `margin`"),
                 "margin": Parameter(
-                    400.0, 0, 1e6, "points of score; moves this close to the network's best one; 0: all"
+                    50.0, 0, 1e6, "points of score; moves this close to the network's best one; 0: all"
                 ),
             },
             check=check_critic,
