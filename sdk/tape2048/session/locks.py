@@ -24,7 +24,7 @@ import struct
 import threading
 from collections import deque
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tape2048.errors import HeldError, MissingPathError, NotASessionError
 from tape2048.io.durable import open_fd, storage_errors, try_lock
