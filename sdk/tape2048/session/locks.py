@@ -24,7 +24,7 @@ import struct
 import threading
 from collections import deque
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tape2048.errors import HeldError, MissingPathError, NotASessionError
 from tape2048.io.durable import open_fd, storage_errors, try_lock
@@ -89,10 +89,10 @@ class ReadLock:
         self._file = file
         self._byte = byte
 
-    def __del__(self) -> None:
+    def __del__(self, suppress: Any = contextlib.suppress, getpid: Any = os.getpid) -> None:
         # When the interpreter exits, globals are gone, and the kernel unlocks.
-        with contextlib.suppress(Exception):
-            if self._file.pid == os.getpid():
+        with suppress(Exception):
+            if self._file.pid == getpid():
                 self._file.released.append(self._byte)
                 if _mutex.acquire(blocking=False):
                     try:

@@ -95,7 +95,7 @@ def test_one_seed_gives_one_set_of_games_on_any_workers_and_lanes(tmp_path: Path
     assert meta["player"] == f"{PLAYER}:hashed"
     others = {meta_of(path)["player_sha256"] for path in sessions(tmp_path / "1-4096")}
     assert others == {meta["player_sha256"]}, "lanes choose no moves"
-    with pytest.raises(ReplayError, match="runs code"):
+    with pytest.raises(ReplayError, match="which is code that the session names"):
         replay_session(sessions(tmp_path / "2-64")[0])
 
 

@@ -112,13 +112,13 @@ def test_a_flipped_bit_of_the_header_is_an_error(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(FormatError, match="rows of") as caught:
+    with pytest.raises(FormatError, match=r"rows of|magic .* is missing") as caught:
         read_journal(path, ROW_BYTES)
     assert (caught.value.path, caught.value.offset) == (str(path), 0)
 
 
 def test_rows_of_another_size_are_refused(path: Path) -> None:
-    with pytest.raises(FormatError, match="expected b'T2KJRNL1' and 29"):
+    with pytest.raises(FormatError, match="found rows of 28 bytes, expected 29"):
         read_journal(path, ROW_BYTES + 1)
 
 
