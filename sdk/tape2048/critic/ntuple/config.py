@@ -116,8 +116,8 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     prune_below: Annotated[
         float,
         about(
-            "leave out weights that moved by less squared error than this; 0: none",
-            why="they are of boards that hardly any game visits, and half of the file",
+            "put the mean of its table in the place of each weight that saw less squared error than this",
+            why="0.1 halves the file; of 15,000 games it costs accuracy, of 100,000 none",
             ge=0,
         ),
     ] = 0.0

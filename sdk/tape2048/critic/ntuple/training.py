@@ -176,10 +176,15 @@ class _Trainer:
         config, width = self.config, self.width
         limit = np.iinfo(np.int16).max
         weights = np.empty((self.layout.entries, width), np.int16)
-        for first in range(0, len(weights), 1 << 18):
-            part = slice(first, first + (1 << 18))
-            units = np.clip(np.rint(self.records[part, :width] / config.weight_step), -limit, limit)
-            weights[part] = np.where(self.records[part, width:] < config.prune_below, 0, units)
+        tables = self.layout.tables(self.records), self.layout.tables(weights)
+        for records, out in zip(*(found.values() for found in tables), strict=True):
+            learned, squares = records[:, :width], records[:, width:]
+            pruned = squares < config.prune_below
+            # The mean of those that moved a little is a better guess than 0, also where nothing was learned.
+            moved = pruned & (squares > 0)
+            mean = (learned * moved).sum(axis=0, dtype=np.float64) / np.maximum(moved.sum(axis=0), 1)
+            units = np.rint(np.where(pruned, mean.astype(np.float32), learned) / config.weight_step)
+            out[:] = np.clip(units, -limit, limit)
         facts = CriticFacts(
             thresholds=list(config.tiles),
             corpus_hash=self.source.identity,

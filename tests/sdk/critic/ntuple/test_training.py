@@ -371,15 +371,24 @@ def test_without_patience_the_critic_is_that_of_the_last_pass(
     assert Critic.load(tmp_path / "best.critic").info.step == 3 * source.train_games
 
 
-def test_rare_weights_are_left_out_on_request(
+def test_rare_weights_become_the_mean_of_their_table_on_request(
     root: Path, source: GameSource, whole: tuple[Path, TrainedNTuple, Seen], tmp_path: Path
 ) -> None:
     train_ntuple_critic(config(root, prune_below=20.0), source, tmp_path)
-    pruned = Critic.load(tmp_path / "best.critic").weights
-    full = Critic.load(whole[0] / "best.critic").weights
-    assert 0 < np.count_nonzero(pruned) < 0.9 * np.count_nonzero(full)
-    kept = pruned != 0
-    assert (pruned[kept] == full[kept]).all()
+    pruned, full = (Critic.load(path / "best.critic") for path in (tmp_path, whole[0]))
+    tables = zip(
+        pruned.layout.tables(pruned.weights).values(), full.layout.tables(full.weights).values(), strict=True
+    )
+    changed = kept = 0
+    for mine, theirs in tables:
+        for column in range(len(pruned.thresholds)):
+            means = np.unique(mine[mine[:, column] != theirs[:, column], column])
+            assert len(means) <= 1
+            changed += int((mine[:, column] != theirs[:, column]).sum())
+            kept += int(((mine[:, column] == theirs[:, column]) & (theirs[:, column] != 0)).sum())
+            for mean in means:
+                assert min(theirs[:, column]) < mean < max(theirs[:, column])
+    assert changed > 0 < kept
     assert (tmp_path / "best.critic").stat().st_size < (whole[0] / "best.critic").stat().st_size
 
 
