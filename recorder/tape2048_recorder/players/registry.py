@@ -150,7 +150,7 @@ REGISTRY: dict[str, PlayerKind] = {
                     0, 0, 16, "look a second spawn ahead where it looks at all and fewer cells are empty"
                 ),
                 "look_margin": Parameter(
-                    650.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
+                    6400.0, 0, 1e6, "points of score; look ahead at moves this close to the best one; 0: all"
                 ),
                 "downgrade": Parameter(
                     OF_NETWORK,
