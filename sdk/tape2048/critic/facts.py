@@ -83,7 +83,8 @@ def players_of(corpus: View) -> list[PlayedBy]:
 
 
 def _named(meta: dict[str, Any]) -> str:
-    name, args = meta.get("player"), meta.get("config", {}).get("player_args")
+    name, config = meta.get("player"), meta.get("config")
+    args = config.get("player_args") if isinstance(config, dict) else None
     if not isinstance(name, str):
         return ""
     given = ",".join(f"{key}={value}" for key, value in args.items()) if isinstance(args, dict) else ""

@@ -187,6 +187,13 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
     assert doubts([PlayedBy("a", "a" * 64, 1)]) == []
 
 
+@pytest.mark.parametrize("told", ["text", None, {"player_args": 3}])
+def test_a_session_with_odd_facts_names_its_player_alone(tmp_path: Path, told: object) -> None:
+    facts = {"engine": "toy", "player": "mine", "config": told}
+    write_ours(tmp_path / "20250101T030405Z_model=toy", Spec(games=[Game(1, 5)], facts=facts))
+    assert [one.name for one in players_of(Corpus.open(tmp_path))] == ["mine"]
+
+
 def test_strangers_are_players_that_a_critic_does_not_judge(built: Built) -> None:
     players = players_of(Corpus.open(built.root))
     split = SplitInfo(fractions={"train": 1.0})
