@@ -394,8 +394,8 @@ def test_a_worker_that_goes_wrong_is_replaced_and_nothing_shows(
         workers=2, seed=SEED, max_games=GAMES, hooks=only_workers_see(tmp_path, "sitecustomize", code)
     )
     assert recorder.process.returncode == 0
-    (warning,) = recorder.events("warning")
-    assert said in warning
+    warnings = recorder.events("warning")
+    assert sum(said in warning for warning in warnings) == 1, warnings
     assert_sessions_valid(root)
     runs = published_runs(root)
     assert len(runs) == recorder.summary["games"] == GAMES
@@ -503,7 +503,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
         hooks={"tape2048_recorder.daemon.daemon:FLOWING_S": 1.2},
     )
     said = recorder.wait_for_event("paused: ")
-    assert "the disk is full" in said or "no room" in said
+    assert any(why in said for why in ("the disk is full", "no room", "no space left")), said
     workers = recorder.workers
     assert len(workers) == 2
     wait_until_idle(workers)
