@@ -13,7 +13,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.batches.fields import Batch, Layout, check_fields, check_label_dtype
-from tape2048.errors import CorpusError, EmptyCorpusError
+from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
 from tape2048.formats.phase import ALL, Phase, make_phase
 from tape2048.formats.rows import run_ordinal, unchecked_numbers
 from tape2048.session.labels import DEFAULT_THRESHOLDS, check_thresholds
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tape2048.batches.batches import Batches
     from tape2048.batches.fields import BatchOptions, LabelDtype
     from tape2048.batches.gatherer import Gatherer
-    from tape2048.errors import Skipped
     from tape2048.session.session import Rows
     from tape2048.store.filters import Filters
     from tape2048.store.store import CorpusLoad, HeldLoad, Store
@@ -51,6 +50,10 @@ class Corpus(View):
     Sessions recorded with the action and without it open together. Records and the field ``action`` have it
     where every session of a view's runs has it; the field ``move``, recovered from the boards, is always
     there. In other views, records of the sessions with the action are copies without it.
+
+    Sessions on tape serve the same as sessions of rows, and both open together. Their boards are decoded for
+    each batch, or once with ``load="packed"``; their records are always copies. A step that the rules do not
+    allow is an error of whatever decodes it.
 
     Pickling sends paths and the selection, and unpickling opens the sessions again with the same ``load``. So
     each spawned worker of a ``"ram"`` or ``"packed"`` corpus reads a copy of its own, where forked workers
@@ -101,13 +104,15 @@ class Corpus(View):
         Args:
             root: a directory of sessions, one session, or several of either.
             where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
-            load: ``"ram"`` reads the rows into memory. ``"packed"`` maps them, and reads their boards into
-                memory at 8 bytes a row, which serve boards, labels and legal masks. ``"mmap"`` leaves the
-                rows in the page cache. ``"auto"`` takes the first of these that fits ``ram_budget``.
+            load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
+                maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,
+                labels and legal masks. ``"mmap"`` leaves the rows in the page cache. ``"auto"`` takes the
+                first of these that fits ``ram_budget``; where all sessions are on tape, it tries ``"packed"``
+                first.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
-            damaged: raise the error of a session that cannot be opened, or skip the session and list it in
-                :attr:`skipped`.
+            damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
+                decoded), or skip the session and list it in :attr:`skipped`.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
             **filters: as for :meth:`where`.
 
@@ -122,17 +127,28 @@ class Corpus(View):
         check_corpus_load(load)
         named = named_filters(filters)
         opened, damage = open_sessions(root, damaged)
-        runs = gather_runs(opened)
-        chosen = None
-        if where is not None or filters:
-            chosen = choose_runs(where, named, runs, opened)
-            check_some(runs, chosen, "the filter")
-        elif not len(runs) or not runs["rows"].any():
-            found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
-            raise EmptyCorpusError(f"{found}, and not one row")
-        with _progress_bar(progress) as report:
-            store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
-        return cls(store, skipped=tuple(damage))
+        while True:
+            runs = gather_runs(opened)
+            chosen = None
+            if where is not None or filters:
+                chosen = choose_runs(where, named, runs, opened)
+                check_some(runs, chosen, "the filter")
+            elif not len(runs) or not runs["rows"].any():
+                found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
+                raise EmptyCorpusError(f"{found}, and not one row")
+            try:
+                with _progress_bar(progress) as report:
+                    store = open_store(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
+            except FormatError as error:  # of a tape, which is decoded only here
+                bad = [session for session in opened if session.path == Path(error.path or "").parent]
+                if damaged == "raise" or not bad:
+                    raise
+                opened = tuple(session for session in opened if session not in bad)
+                damage += [Skipped(session.path, error.detach()) for session in bad]
+                if not opened:
+                    raise
+            else:
+                return cls(store, skipped=tuple(damage))
 
     # -------------------------------------------------------------------------------- what is in it
 
@@ -197,7 +213,8 @@ class Corpus(View):
         Args:
             steps: range of ``step_idx``.
             fraction: range of ``step_idx / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
-            empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once.
+            empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once, or
+                decodes them.
 
         Raises:
             EmptyCorpusError: no row is left.

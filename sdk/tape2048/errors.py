@@ -75,7 +75,7 @@ class FormatError(TapeError, exit_code=10):
 
 
 class NotASessionError(FormatError, exit_code=11):
-    """No session at this path: a file, or a directory without ``steps.npy`` or ``metadata.db``."""
+    """No session at this path: a file, or a directory without rows or ``metadata.db``."""
 
 
 class NpyHeaderError(FormatError, exit_code=12):
@@ -150,6 +150,10 @@ class RecoveryError(FormatError, exit_code=29):
     """Two boards are not consecutive: no single move and spawn leads from one to the next."""
 
 
+class GameError(FormatError, exit_code=74):
+    """A tape has a step that the rules do not allow, or a game that does not stop at its end."""
+
+
 class NetworkError(FormatError, exit_code=70):
     """A file of weights is intact, but holds no network that a player can use."""
 
@@ -194,6 +198,14 @@ class MissingPathError(StorageError, exit_code=38):
     """Nothing stands at a path that was named to be read."""
 
 
+class TooManyFilesError(StorageError, exit_code=39):
+    """No free file descriptor: the limit of this process (EMFILE) or of the machine (ENFILE) is reached."""
+
+
+class ForeignFileError(StorageError, exit_code=77):
+    """A link, a pipe or another user's file stands in place of a recorder's file; it was left as it is."""
+
+
 class UpkeepError(TapeError, exit_code=34):
     """Sessions cannot be removed, merged or recovered as requested; nothing has changed."""
 
@@ -208,6 +220,10 @@ class RemoveAllError(UpkeepError, exit_code=36):
 
 class MergeError(UpkeepError, exit_code=37):
     """Sessions cannot be merged: two players or sampling rates, foreign sessions, or a duplicate game."""
+
+
+class RepackError(UpkeepError, exit_code=48):
+    """A session cannot be written in the other storage: foreign, sampled, or without what a tape has."""
 
 
 class RecorderError(TapeError, exit_code=40):

@@ -57,8 +57,10 @@ _FILL_ROWS = 1 << 20
 class _Memory:
     """What a store needs of a session whose rows were never in a file."""
 
-    def __init__(self, steps: NDArray[np.void]) -> None:
+    def __init__(self, steps: NDArray[np.void], tape: Any = None) -> None:
         self.steps = steps
+        self.dtype = steps.dtype
+        self.tape = tape
         self.load = "ram"
         self.manifest = None
         self.meta: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from crc32c import crc32c
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.sdk import run_builders as build
+from tests.sdk.tapes import games_on_tape, plain_npy
 
 HERE = Path(__file__).parent
 
@@ -35,7 +36,14 @@ def golden() -> dict[str, bytes]:
     third = build.game(3, with_branches=False, steps_max=5, engine="")
     v1, v2, plain = build.a2t1_bytes(first), build.a2run2_bytes(second), build.a2run2_bytes(third)
     spec = build.PackSpec([v1, v2, plain], align=64, stats=build.stats_block([first, second, third]))
-    return {"golden.a2run": v1, "golden.a2run2": v2, "golden.a2pack": build.a2pack_bytes(spec)}
+    games = games_on_tape(1039, 3051)
+    return {
+        "golden.a2run": v1,
+        "golden.a2run2": v2,
+        "golden.a2pack": build.a2pack_bytes(spec),
+        "golden.tape.npy": plain_npy("|u1", games.tape),
+        "golden.anchors.npy": plain_npy("<u8", games.boards[::16]),
+    }
 
 
 def critic() -> bytes:

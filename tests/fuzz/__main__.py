@@ -34,7 +34,8 @@ def main() -> None:
 
     # Before the targets import them: what is imported here is traced.
     with atheris.instrument_imports(
-        include=["tape2048.formats", "tape2048.formats.manifest"], enable_loader_override=False
+        include=["tape2048.formats", "tape2048.tape", "tape2048.maintenance.tape_checks"],
+        enable_loader_override=False,
     ):
         import harness
         from corpus import corpus_files

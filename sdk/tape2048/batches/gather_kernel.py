@@ -17,6 +17,7 @@ import numpy as np
 from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
+from tape2048.batches.decoding import SCRATCH_WORDS, decode_chunk
 from tape2048.batches.lookup import (
     CHUNK,
     Chunk,
@@ -52,6 +53,8 @@ from tape2048.jit.intrinsics import (
     word,
 )
 from tape2048.store.packed_boards import EXPS, board_of
+from tape2048.store.tape_rows import END, FIRST, entry_of
+from tape2048.tape.codec import step_forward
 
 U64 = np.uint64
 
@@ -94,23 +97,25 @@ def _chunk(scratch: Any, ordinal: Any, tables: Any) -> Any:
     segment = base + table
     exponent = segment + table
     row = exponent + table
-    return Chunk(number, base if tables.words else number, segment, exponent, row, row + table)
+    board = row + table
+    return Chunk(number, base if tables.words else number, segment, exponent, row, board, board + table)
 
 
 @register_jitable
 def _wants(tables: Any, out: Any) -> Any:
     """Find the parts of a row that the outputs need."""
     of_board = out.tokens or out.legal
-    boards = of_board and tables.packed
+    boards = out.boards or (of_board and tables.packed)
     rows = out.records or out.step or out.action or out.move or (of_board and not tables.packed)
-    away = (rows and not (tables.line or tables.pool)) or (boards and not tables.board_line)
-    segments = away or out.run or out.segment or (out.weight and tables.weights)
+    taped = tables.tape and not tables.pool and (rows or (boards and not tables.board))
+    away = (rows and not (tables.line or tables.pool)) or (boards and not (tables.board_line or tables.pool))
+    segments = away or taped or out.run or out.segment or (out.weight and tables.weights)
     labels = out.flags or out.targets
     # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
     # too.
     lead = U64(0) if out.records or out.step or out.move else EXPS
     last = _EXPS_LAST + (tables.row_bytes if out.move else U64(0))
-    return Wants(segments, labels, rows, lead, last, boards)
+    return Wants(segments, labels, rows, lead, last, boards, taped)
 
 
 @register_jitable
@@ -142,13 +147,14 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, target: Any) -> None:
 
 
 @register_jitable
-def _write_tokens(chunks: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
+def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
     """Write boards as bytes; each case has its loop, since a constant symmetry of 0 costs nothing.
 
     The loops prefetch the second chunk on the way: all requests at once would exceed the slots for lines in
     flight, and the processor would stall.
     """
     chunk, coming, wants = chunks
+    packed = wants.boards
     nothing = U64(0)
     if packed and key:
         for k in range(count):
@@ -200,35 +206,41 @@ def _write_targets(chunk: Any, count: Any, tables: Any, target: Any) -> None:
 
 
 @register_jitable
-def _following(base: Any, tables: Any) -> Any:
-    """Return the addresses of a row and of the row one step later, 0 if that was not recorded.
+def _following(base: Any, segment: Any, address: Any, tables: Any) -> Any:
+    """Return the address of the row one step after a row of a file, 0 if that was not recorded.
 
     It is the next row in the view, or else in memory: a view may end in the middle of a run.
     """
-    segment = find(base, tables.entries, tables.starts, tables.shift)
-    stride = stride_of(tables, segment)
-    address = word(tables.address, segment) + base * stride
     step = load32(address + _STEP) + U64(1)
     if base + U64(1) < tables.rows:
         after = find(base + U64(1), tables.entries, tables.starts, tables.shift)
         there = word(tables.address, after) + (base + U64(1)) * stride_of(tables, after)
         same = run_of(tables, after) == run_of(tables, segment)
         if same and load32(there + _STEP) == step:
-            return address, there
-    there = address + stride
+            return there
+    there = address + stride_of(tables, segment)
     inside = there < word(tables.end, segment)
     if inside and load64(there) == load64(address) and load32(there + _STEP) == step:
-        return address, there
-    return address, U64(0)
+        return there
+    return U64(0)
 
 
 @register_jitable
 def _write_moves(chunk: Any, count: Any, tables: Any, key: Any, target: Any) -> None:
     for k in range(count):
         base = word(chunk.base, k)
+        segment = find(base, tables.entries, tables.starts, tables.shift)
         # Not the chunk's address: a pool has the row, but not the next one.
-        address, there = _following(base, tables)
-        move = recover_move(board_of(address), board_of(there)) if there else U64(UNKNOWN)
+        address = word(tables.address, segment) + base * stride_of(tables, segment)
+        move = U64(UNKNOWN)
+        if tables.tape and word(entry_of(tables.tape, segment), FIRST):
+            if address + U64(1) < word(entry_of(tables.tape, segment), END):
+                board = load64(word(chunk.board, k)) if not tables.pool else board_of(word(chunk.row, k))
+                move = recover_move(board, step_forward(board, load8(address)))
+        else:
+            there = _following(base, segment, address, tables)
+            if there:
+                move = recover_move(board_of(address), board_of(there))
         if move < U64(4):
             move = U64(SYMMETRY_MOVES[_turn(key, base), move])
         store8_at(target + k, move)
@@ -258,10 +270,12 @@ def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> Non
 
 
 @register_jitable
-def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) -> None:
-    """Write the outputs that need no row."""
+def _write_words(chunk: Any, count: Any, first: Any, tables: Any, out: Any) -> None:
+    """Write the outputs that need no row, and packed boards."""
     for k in range(count):
         at = first + k
+        if out.boards:
+            keep(out.boards, at, load64(word(chunk.board, k)))
         if out.row:
             keep(out.row, at, word(chunk.number, k))
         if out.base:
@@ -279,20 +293,20 @@ def _write_numbers(chunk: Any, count: Any, first: Any, tables: Any, out: Any) ->
 @register_jitable
 def _write(chunks: Any, rows: Any, tables: Any, key: Any, out: Any) -> None:
     """Write the outputs of the first of two chunks; ``rows``: its first index in the batch, and its count."""
-    chunk, _, _ = chunks
+    chunk, _, wants = chunks
     first, count = rows
     if out.tokens:
-        _write_tokens(chunks, count, key, tables.packed, out.tokens + (first << U64(4)))
+        _write_tokens(chunks, count, key, out.tokens + (first << U64(4)))
     if out.flags:
         _write_labels(chunk, count, tables, out.flags + first * tables.threshold_count)
     if out.targets:
         _write_targets(chunk, count, tables, out.targets + first * tables.threshold_count * U64(4))
     if out.records:
         _write_records(chunk, count, tables.row_bytes, out.records + first * tables.row_bytes)
-    if out.row or out.base or out.run or out.segment or out.weight:
-        _write_numbers(chunk, count, first, tables, out)
+    if out.row or out.base or out.run or out.segment or out.weight or out.boards:
+        _write_words(chunk, count, first, tables, out)
     if out.legal:
-        _write_legal(chunk, count, key, tables.packed, out.legal + first)
+        _write_legal(chunk, count, key, wants.boards, out.legal + first)
     if out.step or out.action or out.symmetry:
         _write_by_row(chunk, count, first, key, out)
     if out.move:
@@ -319,16 +333,19 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
         out_words: the entries of an ``Outputs``, ``u64``; each array has room for as many rows.
 
     Returns:
-        The number of rows written: all, or the index of the first place outside the view.
+        The number of rows written: all, or the index of the first place outside the view. Or a negative
+        number, -1 - the number in the map of a row before which its tape has a step that the rules do not
+        allow.
     """
     tables = _tables(plan)
     order = Order(*_entries(order_words, _ORDER_ENTRIES))
     out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
     key = order.symmetry_key
     wants = _wants(tables, out)
-    memory = np.empty(_CHUNKS * _CHUNK_WORDS + CHUNK, np.uint64)
-    lanes = memory[_CHUNKS * _CHUNK_WORDS :]
+    memory = np.empty(_CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS, np.uint64)
+    lanes = memory[_CHUNKS * _CHUNK_WORDS :][:CHUNK]
     scratch = U64(memory.ctypes.data)
+    decoded = scratch + U64(8 * (_CHUNKS * _CHUNK_WORDS + CHUNK))
     looked_up = U64(0)  # rows of the chunk before
     place, total = U64(places[0]), U64(places[1])
     begin, ordinal = U64(0), U64(0)
@@ -349,6 +366,11 @@ def fill(plan: Any, order_words: Any, places: Any, keys: Any, out_words: Any) ->
             prefetch_rows(chunk, within, wants)
         if within < wanted:
             total = begin + within
+        if looked_up and wants.taped:
+            bad = decode_chunk(before, looked_up, tables, wants, decoded)
+            if bad:
+                total = U64(0) - bad
+                break
         if looked_up:
             _write((before, chunk, wants), (begin - looked_up, looked_up), tables, key, out)
         begin += within

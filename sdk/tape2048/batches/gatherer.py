@@ -52,7 +52,8 @@ class Gatherer:
 
     Attributes:
         plan: the kernel's tables.
-        reads_rows: whether a field is read from whole rows and not from packed boards.
+        reads_rows: whether a field is read from rows or tapes, and not from packed boards in memory.
+        takes_boards: whether boards as words suffice for all fields.
         embedding_width: D; 0 without embeddings.
 
     Raises:
@@ -82,6 +83,7 @@ class Gatherer:
         self._thresholds = exponents_of(thresholds)
         self._labels = view.label_guide if "labels" in fields else NO_LABELS
         self.plan = self.plan_of(NO_POOL)
+        self.takes_boards = self.plan.packed and not _OF_ROWS & set(fields)
         self._embeddings: list[NDArray[np.uint16]] = []
         self.embedding_width = 0
         if "embeddings" in fields:
@@ -105,7 +107,7 @@ class Gatherer:
             # Copying constant words takes three microseconds less than making them.
             order, target = _LISTED_WORDS.copy(), _RECORD_WORDS.copy()
             order[_LISTED], target[_RECORDS] = address_of(numbers), address_of(records)
-            done = gather_kernel.fill(self.plan.words, order, (0, len(numbers)), NO_KEYS, target)
+            done = self.run(self.plan, order, (0, len(numbers)), NO_KEYS, target)
         self._check_done(done, numbers)
 
     def _check_done(self, done: int, numbers: NDArray[np.int64]) -> None:
@@ -121,12 +123,26 @@ class Gatherer:
         ``gather_kernel.fill``.
         """
         assert places[1] <= batch.capacity
-        done: int = gather_kernel.fill(self.plan.words, order, places, keys, batch.words)
+        done = self.run(self.plan, order, places, keys, batch.words)
         self.finish(batch, done)
         return done
 
-    @staticmethod
+    def run(
+        self,
+        plan: Plan,
+        order: NDArray[np.uint64],
+        places: tuple[int, int],
+        keys: NDArray[np.uint64],
+        out: NDArray[np.uint64],
+    ) -> int:
+        """Call ``gather_kernel.fill``; raise the FormatError of a tape with a step against the rules."""
+        done: int = gather_kernel.fill(plan.words, order, places, keys, out)
+        if done < 0:
+            self._store.raise_defect(self._rowmap, -1 - done)
+        return done
+
     def fill_part(
+        self,
         plan: Plan,
         order: NDArray[np.uint64],
         places: tuple[int, int],
@@ -138,7 +154,7 @@ class Gatherer:
         """Fill rows from ``at`` on by a pool's plan, as :meth:`fill`; :meth:`finish` has to follow."""
         assert at + places[1] <= batch.capacity
         words = batch.words_from(at) if at else batch.words
-        done = gather_kernel.fill(plan.words, order, places, keys, words)
+        done = self.run(plan, order, places, keys, words)
         assert done == places[1]
 
     def finish(self, batch: Batch, rows: int) -> None:

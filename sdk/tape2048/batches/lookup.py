@@ -25,11 +25,15 @@ from tape2048.jit.intrinsics import (
     word,
 )
 from tape2048.store.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
+from tape2048.store.tape_rows import FIRST, entry_of, nearest
 
 U64 = np.uint64
 
 #: Rows of a chunk, a power of two: 64 took 5 to 8% longer, and 256 as long; two chunks fit the L1 cache.
 CHUNK = 128
+
+#: Rows of a part of a chunk: consecutive rows on tape are decoded one after the other within it.
+PART = 32
 
 _LINE = U64(64)
 _BOARD_BYTES = U64(BOARD_BYTES)
@@ -40,7 +44,9 @@ class Chunk(NamedTuple):
 
     ``number`` has each row's place in the view, and after the look-up its number in the view; ``base`` its
     number in the map (the same table without a mask); ``segment`` its segment; ``exponent`` that of its
-    game's highest tile; ``row`` its address; ``board`` the address of its packed board.
+    game's highest tile; ``row`` its address; ``board`` the address of its packed board; ``source``, of a row
+    on tape, the address of the byte from which it is decoded, on the board at ``board``, or 0 where the row
+    follows on the one before it in the chunk.
     """
 
     number: Any
@@ -49,10 +55,14 @@ class Chunk(NamedTuple):
     exponent: Any
     row: Any
     board: Any
+    source: Any
 
 
 class Wants(NamedTuple):
-    """The parts of a row that the outputs need: segment, label, bytes ``lead`` to ``last``, packed board."""
+    """The parts of a row that the outputs need: segment, label, bytes ``lead`` to ``last``, packed board.
+
+    ``taped``: rows or boards of the view are decoded from tape.
+    """
 
     segments: Any
     labels: Any
@@ -60,6 +70,7 @@ class Wants(NamedTuple):
     lead: Any
     last: Any
     boards: Any
+    taped: Any
 
 
 @register_jitable
@@ -138,7 +149,10 @@ def _take_from_pool(chunk: Any, count: Any, tables: Any) -> Any:
     count = _within(chunk.number, count, tables.pool_rows)
     for k in range(count):
         slot = word(chunk.number, k)
-        keep(chunk.row, k, tables.pool + slot * tables.row_bytes)
+        if tables.packed:
+            keep(chunk.board, k, tables.pool + slot * _BOARD_BYTES)
+        else:
+            keep(chunk.row, k, tables.pool + slot * tables.row_bytes)
         within = slot & ((U64(1) << tables.pool_shift) - U64(1))
         keep(chunk.number, k, word(tables.pool_firsts, slot >> tables.pool_shift) + within)
     return count
@@ -205,6 +219,30 @@ def _resolve(chunk: Any, count: Any, tables: Any, cap_key: Any) -> Any:
 
 
 @register_jitable
+def _find_sources(chunk: Any, count: Any, tables: Any) -> None:
+    """Find from where rows on tape are decoded, and prefetch it.
+
+    A row that follows on the one before it in the chunk needs only that one's board. But every 32nd row is
+    decoded by itself, so that the chunk's parts do not wait for each other.
+    """
+    before = U64(0)
+    for k in range(count):
+        row, entry = word(chunk.row, k), entry_of(tables.tape, word(chunk.segment, k))
+        if not word(entry, FIRST):
+            before = U64(0)
+            continue
+        if row == before + U64(1) and row != word(entry, FIRST) and k % PART:
+            keep(chunk.source, k, U64(0))
+        else:
+            known, source = nearest(row, entry)
+            keep(chunk.board, k, known)
+            keep(chunk.source, k, source)
+            prefetch_many(known)
+            prefetch_many(source)
+        before = row
+
+
+@register_jitable
 def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> Any:
     """Fill the wanted tables of a chunk from its places.
 
@@ -218,10 +256,12 @@ def look_up(chunk: Any, count: Any, tables: Any, cap_key: Any, wants: Any) -> An
             keep(chunk.segment, k, segment)
     if wants.labels:
         _label(chunk, count, tables)
-    if wants.rows and not tables.pool:
+    if (wants.rows or wants.taped) and not tables.pool:
         _locate(chunk, count, (tables.line, tables.address, tables.strides, tables.row_bytes), chunk.row)
-    if wants.boards:
+    if wants.boards and tables.board:
         _locate(chunk, count, (tables.board_line, tables.board, U64(0), _BOARD_BYTES), chunk.board)
+    if wants.taped:
+        _find_sources(chunk, count, tables)
     return count
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.guide import NO_GUIDE, Guide
-from tape2048.store.row_map import NO_LABELS
+from tape2048.store.row_map import BOARD_BYTES, NO_LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,10 +36,10 @@ class Cap(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Copied rows: chunks of the view, one after the other.
+    """Copied rows or boards: chunks of the view, one after the other.
 
     Attributes:
-        rows: the copied rows, ``u8[n, row_bytes]``.
+        rows: the copied rows, ``u8[n, row_bytes]``, or their packed boards, ``u8[n, 8]``.
         firsts: the view's number of each chunk's first row, ``u64[C]``.
         shift: a chunk has ``2**shift`` rows; only the last one may be shorter.
     """
@@ -54,21 +54,25 @@ NO_POOL = Pool(np.empty((0, 0), np.uint8), np.empty(0, np.uint64), 0)
 
 
 class Tables(
-    namedtuple(  # noqa: PYI024 - thirty-two entries of one type, u64
+    namedtuple(  # noqa: PYI024 - thirty-five entries of one type, u64
         "Tables",
         "limit entries starts shift line address strides packed board_line board run end rows row_bytes "
         "run_starts words ranks samples cap_entries cap_starts cap_shift cap_evenly pool pool_firsts "
-        "pool_shift pool_rows labels exponents thresholds threshold_count patterns weights",
+        "pool_shift pool_rows labels exponents thresholds threshold_count patterns weights tape runs "
+        "run_bytes",
     )
 ):
     """The entries of a plan, in this order: ``u64``, most of them addresses (0: there is no such table).
 
     ``limit`` bounds the numbers of the view's rows, ``rows`` those of the map. ``row_bytes`` is the size of a
-    view's row, and the distance of two rows unless there are ``strides``. ``packed`` is 1 with packed
-    boards, whose addresses are in ``board`` or follow from ``board_line``. ``labels`` is the label guide (see
+    view's row, and the distance of two rows unless there are ``strides``. ``packed`` is 1 where boards are
+    served as words: those of a pool, packed ones, whose addresses are in ``board`` or follow from
+    ``board_line``, or, where all rows are on tape, decoded ones. ``labels`` is the label guide (see
     :func:`make_label_guide`). ``exponents`` has the exponent of the highest tile of each segment, not of each
     run, so most batches need no run. ``patterns`` has a row's labels for each exponent, as the bytes of a
     word; 0 if they do not fit. ``weights`` has the weight of each segment's rows, f32; 0 where all are 1.
+    ``tape`` has the segments' entries of a ``TapeMap``, and ``runs`` the ids of the runs, ``run_bytes``
+    apart.
     """
 
     __slots__ = ()
@@ -91,18 +95,18 @@ class Order(NamedTuple):
 
 
 class Outputs(
-    namedtuple(  # noqa: PYI024 - fourteen entries of one type, u64
+    namedtuple(  # noqa: PYI024 - fifteen entries of one type, u64
         "Outputs",
-        "records tokens flags targets weight row run step action legal move symmetry segment base",
-        defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        "records tokens flags targets weight row run step action legal move symmetry segment base boards",
+        defaults=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     )
 ):
     """The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
 
     For a batch of B rows: ``records`` u8[B, row_bytes], ``tokens`` u8[B, 16], ``flags`` bool[B, T] and
     ``targets`` f32[B, T] (labels), ``weight`` f32[B], ``row`` i64[B] (number in the view, after its cap),
-    ``run`` and ``step`` u32[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u32[B]
-    and ``base`` i64[B] (number in the map).
+    ``run`` and ``step`` u32[B], ``action``, ``legal``, ``move`` and ``symmetry`` u8[B], ``segment`` u32[B],
+    ``base`` i64[B] (number in the map), and ``boards`` u64[B] (packed, if the plan's boards are).
     """
 
     __slots__ = ()
@@ -135,11 +139,12 @@ class Plan:
 
     Attributes:
         words: the entries of ``Tables``, ``u64``.
+        packed: whether boards are served as words.
         line: address of row 0, number of rows and bytes of a row, ``u64``, if all rows are adjacent in memory
             and in the view's order; else None.
     """
 
-    __slots__ = ("_kept", "line", "words")
+    __slots__ = ("_kept", "line", "packed", "words")
 
     def __init__(
         self,
@@ -152,7 +157,9 @@ class Plan:
         labels: NDArray[np.uint32] = NO_LABELS,
     ) -> None:
         by_segment = exponents[rows.run]
-        packed = len(rows.board) > 0 and len(pool.rows) == 0
+        pooled = len(pool.rows) > 0
+        in_memory = len(rows.board) > 0 and not pooled
+        packed = pool.rows.shape[1] == BOARD_BYTES if pooled else in_memory or rows.tape.alone
         numbers = cap.guide.starts if len(cap.guide.entries) else rows.run_starts
         patterns = _label_patterns(thresholds)
         weights = cap.weights[rows.run] if len(cap.guide.entries) else cap.weights
@@ -165,8 +172,8 @@ class Plan:
             address=address_of(rows.address),
             strides=address_of(rows.strides),
             packed=int(packed),
-            board_line=rows.board_line if packed else 0,
-            board=address_of(rows.board) if packed else 0,
+            board_line=rows.board_line if in_memory else 0,
+            board=address_of(rows.board) if in_memory else 0,
             run=address_of(rows.run),
             end=address_of(rows.end),
             rows=rows.rows,
@@ -189,8 +196,12 @@ class Plan:
             threshold_count=len(thresholds),
             patterns=address_of(patterns),
             weights=address_of(weights),
+            tape=address_of(rows.tape.segments),
+            runs=address_of(rows.tape.runs["id"]) if len(rows.tape.segments) else 0,
+            run_bytes=rows.tape.runs.itemsize,
         )
         self.words = np.array(tables, np.uint64)
+        self.packed = packed
         is_line = tables.line and not (tables.words or tables.cap_entries or tables.pool)
         line = np.uint64(tables.line), np.uint64(tables.limit), np.uint64(tables.row_bytes)
         self.line = line if is_line else None

@@ -9,7 +9,8 @@ again.
 The price: a batch is a random sample of its pool's chunks and not of the corpus, and the rows of one game, in
 one or two chunks, meet in the same pool. With c chunks in a pool, a batch sees about c places of the corpus
 (and mostly c games or a few more), different ones in each epoch. So the pool should hold hundreds of chunks:
-512 of them are 33M rows or 0.94 GB, twice that in memory.
+512 of them are 33M rows or 0.94 GB, twice that in memory. Where boards are packed or decoded from tape, and
+no field needs more of a row, the pool has boards alone: 0.27 GB.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tape2048.batches.gatherer import NO_KEYS
 from tape2048.batches.plan import Order, Outputs, Plan, Pool, address_of
 from tape2048.batches.shuffle import Permutation
 from tape2048.io.bulk_read import allocate
+from tape2048.store.row_map import BOARD_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +74,7 @@ class PoolReader:
     Args:
         gatherer: the gatherer of the view.
         rows: rows of an epoch on all ranks together.
-        row_bytes: bytes of a row.
+        row_bytes: bytes of a row; where boards suffice, the pool has those instead.
         pool_rows: most rows in memory.
         ranks: this rank, and the number of ranks.
 
@@ -88,7 +90,7 @@ class PoolReader:
     ) -> None:
         self._gatherer = gatherer
         self._rows = rows
-        self._row_bytes = row_bytes
+        self._row_bytes = BOARD_BYTES if gatherer.takes_boards else row_bytes
         self._rank, self._world = ranks
         fine = (rows // (CHUNKS_MIN * self._world)).bit_length() - 1
         self._shift = max(0, min(CHUNK_SHIFT, fine))
@@ -201,8 +203,9 @@ class PoolReader:
         order = np.array(Order(gather_kernel.STRAIGHT, cap_key=share.cap_key), np.uint64)
         end = 0
         for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-            target = np.array(Outputs(records=address_of(rows[end:])), np.uint64)
-            gather_kernel.fill(self._gatherer.plan.words, order, (first, length), NO_KEYS, target)
+            name = "boards" if self._gatherer.takes_boards else "records"
+            target = np.array(Outputs(**{name: address_of(rows[end:])}), np.uint64)
+            self._gatherer.run(self._gatherer.plan, order, (first, length), NO_KEYS, target)
             end += length
         keys = Permutation(end, seed=share.seed, epoch=number).keys
         return _Loaded(self._gatherer.plan_of(Pool(rows, firsts, self._shift)), keys)

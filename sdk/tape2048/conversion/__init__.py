@@ -8,6 +8,8 @@
 - `append_dataset`: appends sources to a data set.
 - `write_view`: writes a view as a data set of its own.
 - `Built`: the result of a build.
+- `repack_session`: writes a session in the other storage, rows or tape.
+- `Repacked`: the result of it.
 - `session_run`: one run of a session as a `Run`.
 - `write_session`: writes a session from runs.
 """
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from tape2048.conversion.dataset_build import append_dataset as append_dataset
     from tape2048.conversion.dataset_build import build_dataset as build_dataset
     from tape2048.conversion.dataset_build import write_view as write_view
+    from tape2048.conversion.repacking import Repacked as Repacked
+    from tape2048.conversion.repacking import repack_session as repack_session
     from tape2048.conversion.session_runs import session_run as session_run
     from tape2048.conversion.session_runs import write_session as write_session
     from tape2048.conversion.sources import SourceRun as SourceRun
@@ -35,5 +39,6 @@ else:
         sources="open_source SourceRun",
         targets="convert Converted",
         dataset_build="build_dataset append_dataset write_view Built",
+        repacking="repack_session Repacked",
         session_runs="session_run write_session",
     )

@@ -30,6 +30,8 @@ from tape2048.io.durable import open_fd, storage_errors, write_all
 from tape2048.io.staging import Staging
 from tape2048.runs.engine_text import engine_text, identity_of
 from tape2048.runs.run import Run, RunMeta
+from tape2048.tape.layout import ROWS, TAPE
+from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,13 +39,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.session.session import Session
+    from tape2048.tape.layout import Storage
 
     #: Plays a game again: from its seed and number of moves to its boards, ``u64[n + 1]``, and its moves,
     #: ``u8[n]``. Where the number is wrong, n is another one.
     Play = Callable[[int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
 #: Rows of a block of a written session.
-_BLOCK_ROWS = 262_144
+BLOCK_ROWS = 262_144
 
 
 #: Losses of a game without recorded moves, where it cannot be replayed.
@@ -61,8 +64,8 @@ def session_run(
 ) -> tuple[Run, bool, tuple[str, ...]]:
     """Return one run of a session as a :class:`Run`.
 
-    A session holds no board after a game's last move, and perhaps no moves (``record_action``) or not all
-    boards (``sample_rate``). What the rules do not tell is played again.
+    A session of rows holds no board after a game's last move, and perhaps no moves (``record_action``) or not
+    all boards (``sample_rate``). What the rules do not tell is played again. A session on tape holds all.
 
     Args:
         session: the session.
@@ -95,6 +98,9 @@ def session_run(
     from tape2048.game.moves import last_boards
 
     row = session.runs[ordinal]
+    if session.tape is not None:
+        made = session.moves(session.rows_of(ordinal))
+        return Run(session.tape.states(ordinal), made, _meta(session, row)), True, ()
     name = f"run {row['id']}"
     rows = session.steps[session.rows_of(ordinal)]
     steps = int(row["steps"])
@@ -197,18 +203,23 @@ def _unix_s(text: Any) -> int:
 
 
 def write_session(
-    directory: str | os.PathLike[str], runs: Iterable[Run], facts: dict[str, Any] | None = None
+    directory: str | os.PathLike[str],
+    runs: Iterable[Run],
+    facts: dict[str, Any] | None = None,
+    *,
+    storage: Storage = ROWS,
 ) -> int:
     """Write a session with moves from runs; it appears whole or not at all.
 
-    A session does not hold branch values, start, elapsed time and engine of a run, nor the board after its
-    last move. A run whose engine's text carries a game's seed keeps the seed; that of any other run is a hash
-    of its boards and moves, so that the same game has the same identity everywhere.
+    A session does not hold branch values, start, elapsed time and engine of a run; of rows, nor the board
+    after its last move. A run whose engine's text carries a game's seed keeps the seed; that of any other run
+    is a hash of its boards and moves, so that the same game has the same identity everywhere.
 
     Args:
         directory: the session, which must not exist.
         runs: in their order; ids count from 0.
         facts: added to the table ``session``.
+        storage: ``"rows"``, or ``"tape"``, which holds whole games alone.
 
     Returns:
         The number of runs.
@@ -216,6 +227,7 @@ def write_session(
     Raises:
         NameTakenError: ``directory`` exists.
         FieldError: a score or a run that is too large for a session's fields.
+        FormatError: a run that no tape holds: see :func:`tape2048.tape.check_games`.
         StorageError: the operating system could not write it.
 
     Example:
@@ -226,7 +238,8 @@ def write_session(
     """
     target = Path(os.path.abspath(directory))
     with storage_errors(target, "writing it"), Staging(target) as staging:
-        count = _write_files(staging.path, runs, facts or {})
+        write = _write_tape if storage == TAPE else _write_files
+        count = write(staging.path, runs, facts or {})
         staging.publish()
     return count
 
@@ -236,7 +249,8 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
 
     from tape2048.game.rules import boards_to_exps
 
-    table, players = [], set()
+    table: list[tuple[int, ...]] = []
+    players: set[str | None] = set()
     blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
     row_bytes = ACTION_STEP_DTYPE.itemsize
     done = 0
@@ -250,7 +264,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
             seed, player = _seed_and_player(run)
             players.add(player)
             table.append(_run_record(run, run_id, seed, done))
-            if blocks and blocks[-1][1] + len(run) <= _BLOCK_ROWS:
+            if blocks and blocks[-1][1] + len(run) <= BLOCK_ROWS:
                 first, rows, checksum = blocks[-1]
                 blocks[-1] = first, rows + len(run), crc32c(data, checksum)
             elif len(run):
@@ -259,7 +273,35 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
         header = session_header(ACTION_STEP_DTYPE, done)
         write_all(fd, header, 0)
         os.fsync(fd)
-    facts = {
+    facts = {**_facts(players), "rows": done, "runs": len(table), **facts}
+    steps_crc = crc32c(header)
+    for _, rows, checksum in blocks:
+        steps_crc = crc32c_combine(steps_crc, checksum, rows * row_bytes)
+    finish_session(
+        draft,
+        {STEPS_NPY: FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc)},
+        np.array(table, RUN_DTYPE),
+        np.array(blocks, BLOCK_DTYPE),
+        facts,
+    )
+    return len(table)
+
+
+def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
+    count, players = 0, set[str | None]()
+    with TapeWriter(draft) as writer:
+        for run in runs:
+            seed, player = _seed_and_player(run)
+            players.add(player)
+            record = np.array([_run_record(run, count, seed, 0)], RUN_DTYPE)
+            writer.add_boards(run.boards, run.moves, run.states[-1:], record)
+            count += 1
+        writer.finish({**_facts(players), **facts})
+    return count
+
+
+def _facts(players: set[str | None]) -> dict[str, Any]:
+    return {
         "format_version": FORMAT_VERSION,
         "engine": f"tape2048 {__version__}",
         "player": "converted",
@@ -267,21 +309,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
         "sample_rate": 1,
         "record_action": True,
         "recovered": False,
-        "rows": done,
-        "runs": len(table),
-        **facts,
     }
-    steps_crc = crc32c(header)
-    for _, rows, checksum in blocks:
-        steps_crc = crc32c_combine(steps_crc, checksum, rows * row_bytes)
-    finish_session(
-        draft,
-        FileEntry(STEPS_HEADER_BYTES + done * row_bytes, steps_crc),
-        np.array(table, RUN_DTYPE),
-        np.array(blocks, BLOCK_DTYPE),
-        facts,
-    )
-    return len(table)
 
 
 def _seed_and_player(run: Run) -> tuple[int, str | None]:

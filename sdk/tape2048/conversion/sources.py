@@ -31,6 +31,7 @@ from tape2048.io.reading import open_regular, reading
 from tape2048.packs.layout import MAGIC as PACK_MAGIC
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import find_run_files, first_bytes, read_run_file
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     import os
@@ -300,7 +301,7 @@ def _sessions(path: Path, kind: str, replayer: Replayer | None, *, lossy: bool, 
 
 
 def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:
-    """Return the function that plays a session's games again; None without a replayable player.
+    """Return the function that plays a session's games again; None without a replayable player, and on tape.
 
     Raises:
         LossError: the player is needed for moves, and ``lossy`` is not set.
@@ -310,6 +311,8 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
 
     directory = check_directory(path)
     steps = find_steps(directory)[0]
+    if steps.name == TAPE_NPY:
+        return None  # which holds every move and the final boards
     facts = read_facts(directory / METADATA_DB)
     why = "no player was given"
     if replayer is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from tape2048.base.text import pretty_json
 from tape2048.errors import ManifestError, StorageError, TruncatedError
 from tape2048.formats.metadata import write_metadata
-from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEPS_NPY, FileEntry, Manifest
+from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
 from tape2048.io.crc import crc32c_file
 from tape2048.io.durable import fsync_dir, write_file
 from tape2048.io.reading import open_regular, read_exactly
@@ -104,24 +104,33 @@ def file_defects(
 
 
 def finish_session(
-    directory: Path, steps: FileEntry, runs: NDArray[np.void], blocks: NDArray[np.void], facts: dict[str, Any]
+    directory: Path,
+    rows_files: Mapping[str, FileEntry],
+    runs: NDArray[np.void],
+    blocks: NDArray[np.void],
+    facts: dict[str, Any],
+    *,
+    start_boards: NDArray[np.uint64] | None = None,
+    anchor_rows: int | None = None,
 ) -> int:
     """Write ``metadata.db`` and the manifest of an unpublished session, and flush them and the directory.
 
     Args:
         directory: the session's; its rows are written and flushed.
-        steps: entry of ``steps.npy``.
+        rows_files: entries of the files that hold the rows: ``steps.npy``, or tape and anchors.
         runs: ``RUN_DTYPE[R]``.
         blocks: ``BLOCK_DTYPE[B]``.
         facts: content of the table ``session``, with ``rows``.
+        start_boards: ``u64[R]`` of a session on tape.
+        anchor_rows: rows between the anchors of a session on tape.
 
     Returns:
-        The size of all three files. Errors are OSError, and StorageError of ``metadata.db``.
+        The size of all files. Errors are OSError, and StorageError of ``metadata.db``.
     """
     database = directory / METADATA_DB
-    write_metadata(database, runs=runs, blocks=blocks, session=facts)
-    files = {STEPS_NPY: steps, METADATA_DB: flush_entry(database)}
-    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files))
+    write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
+    files = {**rows_files, METADATA_DB: flush_entry(database)}
+    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows))
     write_file(directory / MANIFEST, text)
     fsync_dir(directory)
     return sum(entry.bytes for entry in files.values()) + len(text)

@@ -20,7 +20,7 @@ import numpy as np
 
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
-from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA
+from tape2048.formats.session import BLOCK_DTYPE, PACKED_SCHEMA, RUN_DTYPE, SCHEMA, TAPE_SCHEMA
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:
@@ -37,25 +37,28 @@ READ_OPERATIONS_PER_BYTE = 16
 _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
 _RUN_COLUMNS = (*_SEED_COLUMNS, *_ROW_COLUMNS)
+_START = "start_board"
+_START_DTYPE = np.dtype([*RUN_DTYPE.descr, (_START, "<u8")])
 _BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
 _FACT_COLUMNS = ("meta_key", "meta_value")
 # Tables in the order of the schema: required and optional columns.
 _TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "runs": (_SEED_COLUMNS, _ROW_COLUMNS),
+    "runs": (_SEED_COLUMNS, (*_ROW_COLUMNS, _START)),
     "session": (_FACT_COLUMNS, ()),
     "blocks": (_BLOCK_COLUMNS, ()),
 }
 # The columns of this package's tables, by their CREATE statements.
 _OWN_COLUMNS = {
-    statement.strip(): {*required, *optional}
-    for statement, (required, optional) in zip(SCHEMA.split(";")[:-1], _TABLES.values(), strict=True)
+    statement.strip(): {*required, *optional} - ({_START} if schema is SCHEMA else set())
+    for schema in (TAPE_SCHEMA, SCHEMA)
+    for statement, (required, optional) in zip(schema.split(";")[:-1], _TABLES.values(), strict=True)
 }
 _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
 # Kept as bit patterns; every other column is a count.
-_BIT_PATTERNS = frozenset({"id", "seed"})
+_BIT_PATTERNS = frozenset({"id", "seed", _START})
 
 #: SQLite limits a value to 10**9 bytes, and holds it in memory.
-PACKED_BYTES_MAX = 1 << 28
+PACKED_BYTES_MAX = 900_000_000
 
 
 def _packed_hint(path: str | os.PathLike[str]) -> str:
@@ -74,12 +77,14 @@ class Metadata(NamedTuple):
         blocks: ``BLOCK_DTYPE[B]`` by ``first_row``; None without the table.
         session: decoded JSON values of the table ``session``.
         has_rows: whether ``runs`` has ``first_row`` and ``rows``.
+        start_boards: ``u64[R]`` of ``runs``, packed boards; None without the column ``start_board``.
     """
 
     runs: NDArray[np.void]
     blocks: NDArray[np.void] | None
     session: dict[str, Any]
     has_rows: bool
+    start_boards: NDArray[np.uint64] | None = None
 
 
 def write_metadata(
@@ -88,6 +93,7 @@ def write_metadata(
     runs: NDArray[np.void],
     blocks: NDArray[np.void],
     session: Mapping[str, object],
+    start_boards: NDArray[np.uint64] | None = None,
 ) -> None:
     """Write a new ``metadata.db``, as :func:`tape2048.io.sqlite.fresh_database`.
 
@@ -96,6 +102,7 @@ def write_metadata(
         runs: ``RUN_DTYPE[R]``, in any order.
         blocks: ``BLOCK_DTYPE[B]``, in any order.
         session: JSON-serialisable values by key.
+        start_boards: ``u64[R]`` of ``runs``, for the column ``start_board``.
 
     Raises:
         NameTakenError: ``path`` exists.
@@ -112,14 +119,16 @@ def write_metadata(
         >>> (read_metadata("copy.db").runs == found.runs).all().item()
         True
     """
-    run_table = _signed_table(runs, RUN_DTYPE, _RUN_COLUMNS, path)
-    block_table = _signed_table(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS, path)
+    run_columns, schema = _columns_of(runs, RUN_DTYPE, _RUN_COLUMNS), SCHEMA
+    if start_boards is not None:
+        run_columns, schema = {**run_columns, _START: start_boards}, TAPE_SCHEMA
+    run_table = _signed_table(run_columns, path)
+    block_table = _signed_table(_columns_of(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS), path)
     facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
-    with fresh_database(path) as database:
-        for statement in SCHEMA.split(";"):
+    with fresh_database(path, {"runs": run_table}) as database:
+        for statement in schema.split(";"):
             database.execute(statement)
-        insert_rows(database, "runs", _RUN_COLUMNS, run_table.reshape(-1).tolist())
-        _insert_packed(database, runs)
+        _insert_packed(database, runs, start_boards)
         insert_rows(database, "blocks", _BLOCK_COLUMNS, block_table.reshape(-1).tolist())
         database.executemany("INSERT INTO session(meta_key, meta_value) VALUES (?, ?)", facts)
 
@@ -147,9 +156,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
             raise SchemaError(f"no table runs; it has {', '.join(sorted(tables)) or 'none'}", path=path)
         columns = _columns(database, tables, "runs", path)
         has_rows = columns.issuperset(_ROW_COLUMNS)
-        runs = _read_packed(database, tables, path)
-        if runs is None:
-            runs = _read_runs(database, path, has_rows=has_rows)
+        runs, starts = _read_packed(database, tables, path) or _read_runs(database, columns, path)
         blocks = None
         if "blocks" in tables:
             _columns(database, tables, "blocks", path)
@@ -160,7 +167,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
             _columns(database, tables, "session", path)
             session = _read_facts(database, path, lenient=not has_rows)
     _check_ids(runs["id"], path)
-    return Metadata(runs, blocks, session, has_rows)
+    return Metadata(runs, blocks, session, has_rows, starts)
 
 
 def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -191,47 +198,58 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
         packed = _read_packed(database, tables, path)
         if packed is None:
             return None
-        runs = _read_runs(database, path, has_rows=True)
-    if len(packed) != len(runs):
-        what = f"runs_packed has {len(packed)} runs, the table runs {len(runs)}"
-    elif (wrong := np.flatnonzero(packed != runs)).size:
-        what = (
-            f"runs_packed has {packed[wrong[0]]} where the table runs has {runs[wrong[0]]}; "
-            f"{wrong.size} of {counted(len(runs), 'run')} differ"
-        )
-    else:
-        return None
-    return BookkeepingError(what, path=path, hint=_packed_hint(path))
+        table = _read_runs(database, _columns(database, tables, "runs", path), path)
+    if len(packed[0]) != len(table[0]):
+        what = f"runs_packed has {len(packed[0])} runs, the table runs {len(table[0])}"
+        return BookkeepingError(what, path=path, hint=_packed_hint(path))
+    for copied, runs in zip(packed, table, strict=True):
+        if copied is None or runs is None:  # start boards, which no packed copy has without the table
+            continue
+        wrong = np.flatnonzero(copied != runs)
+        if wrong.size:
+            what = (
+                f"runs_packed has {copied[wrong[0]]} where the table runs has {runs[wrong[0]]}; "
+                f"{wrong.size} of {counted(len(runs), 'run')} differ"
+            )
+            return BookkeepingError(what, path=path, hint=_packed_hint(path))
+    return None
 
 
-def _signed_table(
-    rows: NDArray[np.void], dtype: np.dtype[Any], columns: tuple[str, ...], path: str | os.PathLike[str]
-) -> NDArray[np.int64]:
-    """Convert columns to one ``i64[n, columns]``, sorted by the first, the table's key.
-
-    In the key's order SQLite only appends to the last page, and fills every page.
-    """
+def _columns_of(
+    rows: NDArray[np.void], dtype: np.dtype[Any], names: tuple[str, ...]
+) -> dict[str, NDArray[Any]]:
     if rows.dtype != dtype or rows.ndim != 1:
         raise ValueError(
             f"expected a one-dimensional array of {dtype.descr}; got {rows.dtype} of shape {rows.shape}"
         )
-    table = np.empty((len(rows), len(columns)), np.int64)
-    for index, name in enumerate(columns):
-        column = rows[name]
+    return {name: rows[name] for name in names}
+
+
+def _signed_table(columns: Mapping[str, NDArray[Any]], path: str | os.PathLike[str]) -> NDArray[np.int64]:
+    """Convert columns to one ``i64[n, columns]``, sorted by the first, the table's key.
+
+    In the key's order SQLite only appends to the last page, and fills every page.
+    """
+    keys = next(iter(columns.values())).astype(np.int64)  # modulo 2**64, which keeps the bit pattern
+    order = np.argsort(keys, kind="stable")
+    table = np.empty((len(keys), len(columns)), np.int64, order="F")
+    for index, (name, column) in enumerate(columns.items()):
         if name not in _BIT_PATTERNS and column.size and int(column.max()) >= 2**63:
             raise BookkeepingError(f"{name} is {column.max()}; SQLite holds at most 2**63 - 1", path=path)
-        table[:, index] = column.astype(np.int64)  # modulo 2**64, which keeps the bit pattern
-    return table[np.argsort(table[:, 0], kind="stable")]
+        table[:, index] = column[order]
+    return table
 
 
-def _insert_packed(database: sqlite3.Connection, runs: NDArray[np.void]) -> None:
+def _insert_packed(
+    database: sqlite3.Connection, runs: NDArray[np.void], starts: NDArray[np.uint64] | None
+) -> None:
     """Add the packed copy of the run table, and its triggers."""
-    if runs.nbytes > PACKED_BYTES_MAX:
+    if runs.nbytes + (0 if starts is None else starts.nbytes) > PACKED_BYTES_MAX:
         return
     for statement in PACKED_SCHEMA:
         database.execute(statement)
-    ordered = runs[np.argsort(runs["id"].view(np.int64), kind="stable")]
-    data = ordered.tobytes()
+    order = np.argsort(runs["id"].view(np.int64), kind="stable")
+    data = runs[order].tobytes() + (b"" if starts is None else starts[order].tobytes())
     crc = zlib.crc32(data)
     database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
     # An edited dump creates tables before triggers, and so keeps a stale copy; but it lacks this number.
@@ -244,14 +262,23 @@ def _signed32(number: int) -> int:
 
 
 def _read_runs(
-    database: sqlite3.Connection, path: str | os.PathLike[str], *, has_rows: bool
-) -> NDArray[np.void]:
-    return _read_table(database, "runs", _RUN_COLUMNS if has_rows else _SEED_COLUMNS, RUN_DTYPE, path)
+    database: sqlite3.Connection, found: set[str], path: str | os.PathLike[str]
+) -> tuple[NDArray[np.void], NDArray[np.uint64] | None]:
+    """Read the run table, and the column ``start_board`` if it is among the columns that were found."""
+    if not found.issuperset(_ROW_COLUMNS):
+        return _read_table(database, "runs", _SEED_COLUMNS, RUN_DTYPE, path), None
+    if _START not in found:
+        return _read_table(database, "runs", _RUN_COLUMNS, RUN_DTYPE, path), None
+    table = _read_table(database, "runs", (*_RUN_COLUMNS, _START), _START_DTYPE, path)
+    runs = np.empty(len(table), RUN_DTYPE)
+    for name in _RUN_COLUMNS:
+        runs[name] = table[name]
+    return runs, np.ascontiguousarray(table[_START])
 
 
 def _read_packed(
     database: sqlite3.Connection, tables: Mapping[str, str], path: str | os.PathLike[str]
-) -> NDArray[np.void] | None:
+) -> tuple[NDArray[np.void], NDArray[np.uint64] | None] | None:
     """Read the run table from its packed copy; None without a valid one."""
     if tables.get("runs_packed") != _PACKED_TABLE or tables["runs"] not in _OWN_COLUMNS:
         return None
@@ -262,17 +289,21 @@ def _read_packed(
     if found is None:
         return None
     crc, data = found
-    if not isinstance(data, bytes) or len(data) % RUN_DTYPE.itemsize or crc != zlib.crc32(data):
+    has_starts = _START in _OWN_COLUMNS[tables["runs"]]
+    run_bytes = (_START_DTYPE if has_starts else RUN_DTYPE).itemsize
+    if not isinstance(data, bytes) or len(data) % run_bytes or crc != zlib.crc32(data):
         is_bytes = isinstance(data, bytes)
         what = f"{len(data)} bytes, CRC-32 {zlib.crc32(data)}" if is_bytes else type(data).__name__
         raise ChecksumError(
-            f"runs_packed has {what}; expected {RUN_DTYPE.itemsize} bytes for each run, CRC-32 {crc}",
+            f"runs_packed has {what}; expected {run_bytes} bytes for each run, CRC-32 {crc}",
             path=path,
             hint=_packed_hint(path),
         )
     if database.execute("PRAGMA user_version").fetchone() != (_signed32(crc),):
         return None
-    return np.frombuffer(data, RUN_DTYPE)
+    count = len(data) // run_bytes
+    starts = np.frombuffer(data, "<u8", offset=count * RUN_DTYPE.itemsize) if has_starts else None
+    return np.frombuffer(data, RUN_DTYPE, count), starts
 
 
 def _columns(

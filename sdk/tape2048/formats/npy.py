@@ -1,4 +1,4 @@
-r"""Strict reader and writer of ``.npy`` files: one-dimensional, C order, structured rows of expected types.
+r"""Strict reader and writer of ``.npy`` files: one-dimensional, C order, rows of expected types.
 
 A file is accepted only if its rows have an expected type, and its length is exactly what the header claims. A
 regular expression parses the headers that this package and NumPy write of such rows; NumPy's reader parses
@@ -59,13 +59,15 @@ _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 # Longer than any name or number in a header. Python refuses to print an integer of thousands of digits, which
 # error messages would have to.
 _LONG_WORD = re.compile(rb"\w{65}")
-# Numbers that run into words, and escapes, of which Python's parser prints warnings; no header has them.
+# Numbers that run into words, and escapes, of which Python's parser prints warnings, and an indented last
+# line, of which NumPy does; no header has them.
 _STRING = re.compile(rb"'[^']*'|\"[^\"]*\"")
-_WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]")
+_WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]|\n[ \t\f]+\Z")
 # The text as NumPy and this package write it. Parsing it as a literal takes 0.2 ms, too much for a thousand
 # files.
 _USUAL_TEXT = re.compile(
-    rb"\{'descr': (\[[ -\\^-~]*\]), 'fortran_order': False, 'shape': \((0|[1-9]\d{0,17}),\), \} *\n"
+    rb"\{'descr': (\[[ -\\^-~]*\]|'[<|]u[18]'), 'fortran_order': False, "
+    rb"'shape': \((0|[1-9]\d{0,17}),\), \} *\n"
 )
 
 
@@ -91,7 +93,8 @@ def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int) -> bytes:
     if not 0 <= rows < 2**63:
         raise ValueError(f"a .npy file cannot hold {rows} rows; expected 0 <= rows < 2**63")
     # Exactly NumPy's text, for other strict readers.
-    text = f"{{'descr': {dtype.descr!r}, 'fortran_order': False, 'shape': ({rows},), }}".encode("ascii")
+    descr = dtype.str if dtype.names is None else dtype.descr
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': ({rows},), }}".encode("ascii")
     prefix = _MAGIC + b"\x01\x00"
     room = header_bytes - len(prefix) - 2
     if len(text) >= room:
@@ -218,7 +221,7 @@ def check_header(
 
 def open_rows(
     path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]], load: Load = "mmap"
-) -> NDArray[np.void]:
+) -> NDArray[Any]:
     """Open a file's rows.
 
     Args:

@@ -8,6 +8,8 @@
         manifest.json    written last: sizes and checksums of the two above
         embeddings.bf16.npy + embeddings.json      added by the offline job
 
+In place of ``steps.npy`` a session may hold the same games on tape: :mod:`tape2048.tape.layout`.
+
 ``TS`` is the session's start in UTC, ``YYYYMMDDTHHMMSSZ``; ``-N`` is appended to a name that is taken. A name
 that starts with ``.`` is not (yet) a session.
 
@@ -95,8 +97,13 @@ CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
 CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
 """
 
+#: The same with the column that a session on tape has beside these (:mod:`tape2048.tape.layout`): the board
+#: after a game's two first spawns, as SQLite's signed integer.
+TAPE_SCHEMA = SCHEMA.replace("rows INT);", "rows INT, start_board BIGINT);", 1)
+
 #: A packed copy of the run table, for readers in a tenth of the time: the row of ``runs_packed`` holds it as
-#: ``RUN_DTYPE[R]``, in the table's order, with its CRC-32, which is also the file's ``user_version``
+#: ``RUN_DTYPE[R]``, in the table's order, followed by the column ``start_board``, if there is one, as
+#: ``u64[R]``; with its CRC-32, which is also the file's ``user_version``
 #: (signed). The triggers empty it when the table changes, and a file restored from a dump lacks the
 #: ``user_version``: a copy counts only with all of these statements and the matching number. Other readers
 #: and writers can ignore it, but a writer that drops ``runs_packed`` has to drop the triggers, too. (CRC-32
@@ -109,7 +116,7 @@ PACKED_SCHEMA = (
 )
 
 #: Name of a published session: start in UTC, model tag, and the counter after a taken name.
-SESSION_NAME = re.compile(r"(?P<ts>\d{8}T\d{6}Z)_model=(?P<tag>[A-Za-z0-9][A-Za-z0-9._+-]*)")
+SESSION_NAME = re.compile(r"(?P<ts>[0-9]{8}T[0-9]{6}Z)_model=(?P<tag>[A-Za-z0-9][A-Za-z0-9._+-]*)")
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -119,13 +126,22 @@ class FileEntry(msgspec.Struct, frozen=True):
     crc32c: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """``manifest.json``, the last file of a session to be written."""
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``manifest.json``, the last file of a session to be written.
+
+    Attributes:
+        version: :data:`FORMAT_VERSION`.
+        rows: number of rows.
+        runs: number of runs.
+        files: size and checksum of each other file, by name.
+        anchor_rows: rows between the anchors of a session on tape; None without a tape.
+    """
 
     version: int
     rows: int
     runs: int
     files: dict[str, FileEntry]
+    anchor_rows: int | None = None
 
 
 def step_dtype(*, record_action: bool) -> np.dtype[np.void]:

@@ -50,8 +50,12 @@ class Recovered(NamedTuple):
 
 
 @register_jitable
-def _spawn_between(board: Any, move: Any, following: Any) -> Any:
-    """Return the spawn after a move, as ``cell * 16 + exponent``; 0 where nothing explains the pair."""
+def spawn_between(board: Any, move: Any, following: Any) -> Any:
+    """Return the spawn after a move from a board to the next one, for compiled code.
+
+    Returns:
+        ``u64``: ``cell * 16 + exponent``; 0 if the move is illegal, or no single 2 or 4 explains the pair.
+    """
     after = slide(board, move)
     spawn = after ^ following
     if after == board or spawn == U64(0):
@@ -106,7 +110,7 @@ def _recover(states: Any, known: Any, moves: Any, cells: Any, exponents: Any) ->
         move, found = U64(UNKNOWN), U64(0)
         first, last = (0, 4) if known.shape[0] == 0 else (np.int64(known[i]), np.int64(known[i]) + 1)
         for candidate in range(first, min(last, 4)):
-            spawn = _spawn_between(states[i], U64(candidate), states[i + 1])
+            spawn = spawn_between(states[i], U64(candidate), states[i + 1])
             if spawn != U64(0):
                 move = U64(candidate) if found == U64(0) else U64(AMBIGUOUS)
                 found = spawn

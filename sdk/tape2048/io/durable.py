@@ -21,7 +21,14 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
+from tape2048.errors import (
+    DiskFullError,
+    ForeignFileError,
+    NameTakenError,
+    OutDirError,
+    StorageError,
+    TooManyFilesError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +38,9 @@ if TYPE_CHECKING:
 #: Hint where the operating system refuses, and neither space nor permissions are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
+_FILES_HINT = (
+    "raise the limit on open files: ulimit -n, LimitNOFILE= of a service, fs.file-max of the machine"
+)
 _FORCE_HINT = "choose another name, or say that the file is to be replaced (--force)"
 _DRAFT = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _AT_FDCWD = -100
@@ -39,6 +49,9 @@ _RENAME_EXCHANGE = 2
 #: Codes of a file system (some network ones) or a C library without renameat2's flags.
 _NO_SUCH_RENAME = (errno.ENOSYS, errno.EINVAL)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_FILES = (errno.EMFILE, errno.ENFILE)
+#: Codes of an open with O_NOFOLLOW and O_NONBLOCK for a link, a pipe or a socket, a directory.
+_NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 
 
@@ -47,6 +60,8 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
         return DiskFullError(f"no room: {doing} failed ({reason})", path=path, hint="free some space")
+    if error.errno in NO_FILES:
+        return TooManyFilesError(f"{doing} failed ({reason})", path=path, hint=_FILES_HINT)
     if error.errno in _NO_ACCESS:
         return OutDirError(
             f"{doing} failed ({reason})", path=path, hint="check that the directory exists and may be written"
@@ -83,6 +98,41 @@ def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def open_owned(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a regular file (with ``O_DIRECTORY``, a directory) where other users may have put something else.
+
+    It belongs to this user, to root, or to the owner of the directory that it stands in. A link is not
+    followed, and a pipe not waited for. A new file has mode 0o644.
+
+    Raises:
+        ForeignFileError: something else stands at the path; it was not changed.
+        OSError: as the operating system gave it.
+    """
+    is_directory = bool(flags & os.O_DIRECTORY)
+    found = "a link, a pipe or another kind of file"
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            if error.errno not in _NOT_REGULAR or not os.path.lexists(path):
+                raise
+        else:
+            stack.callback(os.close, fd)
+            status = os.fstat(fd)
+            owners = {os.geteuid(), 0, Path(path).parent.stat().st_uid}
+            if stat.S_IFMT(status.st_mode) == (stat.S_IFDIR if is_directory else stat.S_IFREG):
+                if status.st_uid in owners:
+                    stack.pop_all()
+                    return fd
+                found = f"one of user {status.st_uid}"
+    raise ForeignFileError(
+        f"found {found}, expected {'a directory' if is_directory else 'a regular file'} of user "
+        f"{os.geteuid()}; it was left as it is",
+        path=path,
+        hint="see who put it there, and remove it",
+    )
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
@@ -239,9 +289,11 @@ def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], f
     renameat2 = getattr(_libc(), "renameat2", None)
     if renameat2 is None:
         return errno.ENOSYS
-    if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flags)) == 0:
+    while renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(flags)) != 0:
+        if (code := ctypes.get_errno()) != errno.EINTR:
+            break
+    else:
         return 0
-    code = ctypes.get_errno()
     if code not in (errno.EEXIST, *_NO_SUCH_RENAME):
         raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
     return code

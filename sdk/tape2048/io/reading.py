@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
 import stat
@@ -23,6 +22,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import MissingPathError, StorageError, TruncatedError
+from tape2048.io.durable import NO_FILES, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,6 +181,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _refused(error: OSError, path: str | os.PathLike[str]) -> StorageError:
-    hint = "raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else None
+    if error.errno in NO_FILES:
+        return storage_error(error, path, "reading")
     kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
-    return kind(f"cannot be read: {error.strerror or error}", path=path, hint=hint)
+    return kind(f"cannot be read: {error.strerror or error}", path=path)

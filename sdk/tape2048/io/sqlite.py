@@ -8,6 +8,7 @@ the file's size.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -24,11 +25,14 @@ from tape2048.errors import (
     SchemaError,
     StorageError,
 )
-from tape2048.io.durable import DEVICE_HINT, storage_error
+from tape2048.io.durable import DEVICE_HINT, open_fd, storage_error
 from tape2048.io.reading import open_regular, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
 _OPERATIONS_PER_CALLBACK = 10_000
 
@@ -74,8 +78,11 @@ def open_untrusted(
         StorageError: the operating system could not read it.
     """
     size, expected, wal = _inspect(path)
-    with _read_errors(path), contextlib.closing(_open_to_read(path, wal=wal)) as database:
-        limit_work(database, limit.base + limit.per_byte * size)
+    with (
+        _read_errors(path),
+        contextlib.closing(_open_to_read(path, wal=wal)) as database,
+        limited_work(database, limit.base + limit.per_byte * size),
+    ):
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA query_only = ON")
         # One transaction: one state of the file, and one lock request instead of one for each query.
@@ -86,12 +93,19 @@ def open_untrusted(
 
 
 @contextlib.contextmanager
-def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+def fresh_database(
+    path: str | os.PathLike[str], tables: Mapping[str, NDArray[np.int64]] | None = None
+) -> Iterator[sqlite3.Connection]:
     """Write a new database in one transaction, without journal and syncs.
 
     The caller flushes the file and publishes it by a rename; before that nobody reads it, and a crash
     discards it, so SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, never
     WAL. After an error it is removed.
+
+    Args:
+        path: the file.
+        tables: rows of tables that the block creates and leaves empty, written past SQLite at its end; see
+            :func:`tape2048.io.sqlite_pages.write_table`.
 
     Yields:
         The database, within its transaction.
@@ -99,7 +113,8 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
     Raises:
         NameTakenError: ``path`` exists.
         BookkeepingError: two rows have one key.
-        StorageError: SQLite or the operating system could not write; DiskFullError for no space.
+        StorageError: SQLite or the operating system could not write; DiskFullError for no space,
+            TooManyFilesError for no descriptor.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
@@ -111,13 +126,32 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
         with _write_errors(path), contextlib.closing(connect(path, "rw")) as database:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("PRAGMA synchronous = OFF")
+            database.execute("PRAGMA auto_vacuum = NONE")
             database.execute("BEGIN")
             yield database
             database.execute("COMMIT")
+            found = database.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'")
+            roots: dict[str, int] = dict(found.fetchall())
+        for name, table in (tables or {}).items():
+            _write_pages(path, roots[name], name, table)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(path).unlink()
         raise
+
+
+def _write_pages(path: str | os.PathLike[str], root: int, name: str, table: NDArray[np.int64]) -> None:
+    from tape2048.io.sqlite_pages import write_table
+
+    twice = (table[1:, 0] <= table[:-1, 0]).nonzero()[0]
+    if twice.size:
+        key = table[twice[0], 0]
+        raise BookkeepingError(f"two rows have one key: {key} in table {name}", path=path)
+    try:
+        with open_fd(Path(path), os.O_RDWR) as fd:
+            write_table(fd, root, table)
+    except OSError as error:
+        raise storage_error(error, path, "writing its pages") from error
 
 
 def insert_rows(
@@ -145,6 +179,9 @@ def _write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
             raise DiskFullError(
                 "no space left on the device", path=path, hint="free some space, then try again"
             ) from error
+        if _primary_code(error) == sqlite3.SQLITE_CANTOPEN:  # the file that was made just now
+            no_file = OSError(errno.EMFILE, f"SQLite: {error}")
+            raise storage_error(no_file, path, "opening it") from error
         raise StorageError(
             f"SQLite could not write it: {error} ({_code_name(error)})", path=path, hint=DEVICE_HINT
         ) from error
@@ -216,8 +253,14 @@ def _open_to_read(path: str | os.PathLike[str], *, wal: bool) -> sqlite3.Connect
     return database
 
 
-def limit_work(database: sqlite3.Connection, operations: int) -> None:
-    """Interrupt statements (SQLITE_INTERRUPT) once all have taken this many operations."""
+@contextlib.contextmanager
+def limited_work(database: sqlite3.Connection, operations: int) -> Iterator[None]:
+    """Interrupt statements of the block (SQLITE_INTERRUPT) once all have taken this many operations.
+
+    Raises:
+        KeyboardInterrupt: a statement was interrupted before. Python drops an exception in SQLite's callback,
+            where Ctrl-C mostly arrives, and has SQLite interrupt the statement.
+    """
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 
     def too_long() -> bool:
@@ -226,6 +269,12 @@ def limit_work(database: sqlite3.Connection, operations: int) -> None:
         return calls_left < 0
 
     database.set_progress_handler(too_long, _OPERATIONS_PER_CALLBACK)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if _primary_code(error) == sqlite3.SQLITE_INTERRUPT and calls_left >= 0:
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _tables(

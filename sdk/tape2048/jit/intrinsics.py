@@ -44,7 +44,7 @@ def _has_pdep() -> bool:
     return bool(llvm.get_host_cpu_features().get("bmi2"))
 
 
-#: Whether :func:`select_bit` may use ``pdep``.
+#: Whether ``pdep`` and ``pext`` are fast instructions here.
 HAS_PDEP = _has_pdep()
 
 _I32 = ir.IntType(32)
@@ -101,6 +101,12 @@ popcount = _llvm_unary("llvm.ctpop")
 bswap64 = _llvm_unary("llvm.bswap")
 
 
+@_emits(_U64, _U64)
+def leading_zeros(builder: Any, value: Any) -> Any:
+    """Count the zeros above the highest set bit; 64 for 0."""
+    return builder.ctlz(value, ir.Constant(ir.IntType(1), 0))
+
+
 @_emits(types.int64, types.float32)
 def float_bits(builder: Any, value: Any) -> Any:
     """Return the 32 bits of an ``f32`` as a signed integer, sign-extended to ``i64``."""
@@ -147,8 +153,9 @@ def _bmi2(name: str) -> Any:
     return call
 
 
-_pdep = _bmi2("llvm.x86.bmi.pdep.64")
-_pext = _bmi2("llvm.x86.bmi.pext.64")
+#: Only where :data:`HAS_PDEP`: the low bits of a value go to the set bits of a mask, and back.
+pdep = _bmi2("llvm.x86.bmi.pdep.64")
+pext = _bmi2("llvm.x86.bmi.pext.64")
 
 
 @register_jitable
@@ -162,7 +169,7 @@ def select_bit_loop(mask: Any, n: Any) -> Any:
 
 @register_jitable
 def _select_bit_pdep(mask: Any, n: Any) -> Any:
-    return _pdep(np.uint64(1) << n, mask)
+    return pdep(np.uint64(1) << n, mask)
 
 
 select_bit: Callable[[Any, Any], Any] = _select_bit_pdep if HAS_PDEP else select_bit_loop
@@ -180,7 +187,7 @@ def extract_nibbles_loop(board: Any, mask: Any) -> Any:
     return out
 
 
-extract_nibbles: Callable[[Any, Any], Any] = _pext if HAS_PDEP else extract_nibbles_loop
+extract_nibbles: Callable[[Any, Any], Any] = pext if HAS_PDEP else extract_nibbles_loop
 
 
 def _store_bits(builder: Any, value: Any, pointer: Any, bits: int) -> None:

@@ -3,7 +3,8 @@
 A game keeps its rows, its seed and its place in the order of the sessions, so labels and splits (by player
 and seed) do not change. Rows are copied block by block, each compared with its checksum. If all games have
 different ids, rows and block checksums keep their bytes. If not (each start of a recorder without a seed
-counts from 0), the games are renumbered in that order, with new checksums.
+counts from 0), the games are renumbered in that order, with new checksums. Tapes are copied a few games at a
+time, each decoded, since anchors lie at other rows then.
 
 The table ``session`` keeps the facts that all sessions share; the list ``merged_from`` has the others, for
 each session. Embeddings are not copied.
@@ -23,6 +24,7 @@ from tape2048.errors import ChecksumError, MergeError
 from tape2048.formats.manifest import finish_session
 from tape2048.formats.session import (
     BLOCK_DTYPE,
+    METADATA_DB,
     RUN_DTYPE,
     SESSION_NAME,
     STEPS_HEADER_BYTES,
@@ -34,8 +36,13 @@ from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.io.staging import Staging
-from tape2048.maintenance.validation import validate_session
+from tape2048.maintenance.row_checks import BlockSums
+from tape2048.maintenance.validation import check_draft
+from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
+from tape2048.tape.checks import game_pieces
+from tape2048.tape.layout import TAPE_NPY
+from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +83,7 @@ class Merged(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """One session of a merge, without its rows."""
+    """One session of a merge, without its rows; ``starts`` are the games' first boards on tape."""
 
     path: Path
     runs: NDArray[np.void]
@@ -85,6 +92,7 @@ class _Part(NamedTuple):
     dtype: np.dtype[np.void]
     data_offset: int
     rows: int
+    starts: NDArray[np.uint64] | None
 
 
 def merge_sessions(
@@ -108,7 +116,7 @@ def merge_sessions(
 
     Raises:
         MergeError: a session is foreign or named twice, two sessions have different players or sampling
-            rates, only some have the action, or two contain the same game.
+            rates, only some have the action or are on tape, or two contain the same game.
         FormatError: a session cannot be opened, or its bytes have changed.
         StorageError: an operation of the file system failed.
 
@@ -133,7 +141,7 @@ def merge_sessions(
                 draft = staging.path / "session"
                 draft.mkdir()
                 size = _write(draft, parts, facts, progress, renumbered=renumbered)
-                _check(draft)
+                check_draft(draft, MergeError)
                 published = rename_numbered(draft, target)
                 fsync_dir(root)
     return Merged(published, len(parts), facts["rows"], facts["runs"], size, renumbered)
@@ -163,21 +171,32 @@ def _part(session: Session) -> _Part:
     if session.manifest is None or session.blocks is None or not session.contiguous:
         found = "a foreign session, without a manifest or block checksums"
         raise MergeError(found, path=session.path, hint=convert)
-    if STEPS_NPY not in session.manifest.files:
+    entry = rows_entry(session.manifest)
+    if entry is None:
         found = f"the rows of this session are in shards; expected one {STEPS_NPY}"
         raise MergeError(found, path=session.path, hint=convert)
     missing = [name for name in _SHARED if session.meta.get(name) is None]
     if missing:
         found = f"this session has no {missing[0]}, which defines its games"
         raise MergeError(found, path=session.path, hint="leave it out")
-    offset = session.manifest.files[STEPS_NPY].bytes - len(session) * session.steps.dtype.itemsize
+    starts = None if session.tape is None else session.tape.starts
+    offset = entry.bytes - len(session) * (session.dtype.itemsize if starts is None else 1)
     blocks = np.sort(session.blocks, order="first_row")
-    return _Part(session.path, session.runs, blocks, session.meta, session.steps.dtype, offset, len(session))
+    return _Part(
+        session.path, session.runs, blocks, session.meta, session.dtype, offset, len(session), starts
+    )
 
 
 def _check_mergeable(parts: list[_Part]) -> None:
     first = parts[0]
     for part in parts[1:]:
+        if (part.starts is None) != (first.starts is None):
+            kinds = ("on tape", "of rows") if first.starts is None else ("of rows", "on tape")
+            raise MergeError(
+                f"this session is {kinds[0]}; {first.path.name} is one {kinds[1]}",
+                path=part.path,
+                hint="write them in one storage first: tape2048 repack",
+            )
         if part.dtype != first.dtype:
             raise MergeError(
                 f"rows of {part.dtype.itemsize} bytes; {first.path.name} has {first.dtype.itemsize} "
@@ -260,6 +279,8 @@ def _write(
     renumbered: bool,
 ) -> int:
     """Write and flush all files of the new session; return their size."""
+    if parts[0].starts is not None:
+        return _write_tape(directory, parts, facts, progress, renumbered=renumbered)
     from crc32c import crc32c
 
     rows = sum(part.rows for part in parts)
@@ -288,7 +309,41 @@ def _write(
         os.fsync(fd)
     steps = FileEntry(STEPS_HEADER_BYTES + rows * row_bytes, checksum)
     all_runs = np.concatenate(runs, dtype=RUN_DTYPE)
-    return finish_session(directory, steps, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
+    return finish_session(directory, {STEPS_NPY: steps}, all_runs, np.array(blocks, BLOCK_DTYPE), facts)
+
+
+def _write_tape(
+    directory: Path,
+    parts: list[_Part],
+    facts: dict[str, Any],
+    progress: Callable[[int, int], object] | None,
+    *,
+    renumbered: bool,
+) -> int:
+    """Write a session on tape as :func:`_write`; every game is decoded on the way."""
+    from crc32c import crc32c
+
+    first_id = 0
+    with TapeWriter(directory) as writer:
+        for part in parts:
+            table = part.runs.copy()
+            if renumbered:
+                table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
+            first_id += len(table)
+            path = part.path / TAPE_NPY
+            with open_regular(path) as source:
+                sums = BlockSums(part.blocks, part.rows, 1, part.path / METADATA_DB)
+                for games, rows in game_pieces(part.runs, _PIECE_ROWS):
+                    tape = np.empty(rows.stop - rows.start, np.uint8)
+                    read_exactly(source, tape, part.data_offset + rows.start, path)
+                    sums.update(tape.data, crc32c)
+                    for changed in sums.defects(path, part.data_offset):
+                        raise changed
+                    starts = np.empty(0, np.uint64) if part.starts is None else part.starts[games]
+                    writer.add(tape, table[games], starts)
+                    if progress is not None:
+                        progress(writer.rows, facts["rows"])
+        return writer.finish(facts)
 
 
 def _copy_block(  # noqa: PLR0917 - source, target, contents
@@ -326,15 +381,3 @@ def _copy_block(  # noqa: PLR0917 - source, target, contents
             hint="leave this session out, or quarantine it: tape2048 validate --quarantine",
         )
     return written
-
-
-def _check(draft: Path) -> None:
-    """Validate the new session completely before it is published."""
-    report = validate_session(draft)
-    if report.findings:
-        first = report.findings[0]
-        raise MergeError(
-            f"the new session does not pass ({first.error}: {first.message}); nothing was published",
-            path=first.path,
-            hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
-        )

@@ -19,6 +19,7 @@ from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_
 from tape2048.io.durable import fsync_dir, rename_numbered, storage_error, storage_errors
 from tape2048.session.directory import list_names, read_manifest
 from tape2048.session.embeddings import EMBEDDINGS_FILES
+from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -59,8 +60,9 @@ def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for e
         return error.message
     if manifest is None:
         return f"it has no {MANIFEST}: it is a foreign session"
-    if not {STEPS_NPY, METADATA_DB} <= names:
-        return f"it lacks {STEPS_NPY} or {METADATA_DB}"
+    rows = {TAPE_NPY, ANCHORS_NPY} if TAPE_NPY in names else {STEPS_NPY}
+    if missing := sorted({METADATA_DB, *rows} - names):
+        return f"it lacks {missing[0]}"
     foreign = sorted(names - {MANIFEST, *manifest.files, *EMBEDDINGS_FILES})
     return f"it holds {foreign[0]}, which is not a file of a session" if foreign else None
 

@@ -9,6 +9,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError, TapeError
 from tape2048.formats.session import SAMPLE_RATE_MAX
+from tape2048.maintenance.outcomes import outcomes
 from tape2048.session.row_owners import from_run_table
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 _EXPONENT_MAX = 15
 _ACTION_MAX = 3
+
+#: How the fact ``engine`` of a game that this project's recorder played begins; others count differently.
+_RECORDER = "tape2048/"
+#: Runs whose outcomes are computed at once.
+_RUNS_AT_ONCE = 1 << 15
 
 
 class Place(NamedTuple):
@@ -73,6 +79,9 @@ class RowChecks:
         self._by_id = np.argsort(self._runs["id"], kind="stable")
         self._counts = np.zeros(len(self._runs), np.int64)
         self._highest = np.zeros(len(self._runs), np.uint8)
+        recorded = self._owners is not None and str(metadata.session.get("engine")).startswith(_RECORDER)
+        #: The last row of each recorded run: its board, and its action (above 3 where rows have none).
+        self._last = np.full((len(self._runs), 17), 255, np.uint8) if recorded else None
         self._rows = rows
         self._whole = whole
         self.rows_without_run = 0
@@ -102,7 +111,13 @@ class RowChecks:
             action = chunk["action"]
             bad_action = served & (action > _ACTION_MAX)
             self._note("action", bad_action, place, lambda at: f"has action {action[at]}, above 3")
-        self._see_tiles(exps, owner)
+        begins = np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1))
+        self._see_tiles(exps, owner, begins)
+        if self._last is not None:
+            ends = np.append(begins[1:], len(owner)) - 1
+            self._last[owner[ends], :16] = exps[ends]
+            if "action" in (chunk.dtype.names or ()):
+                self._last[owner[ends], 16] = chunk["action"][ends]
 
     def defects(self) -> Iterator[TapeError]:
         """Yield all defects, after the last update."""
@@ -169,9 +184,10 @@ class RowChecks:
                 self._rate = max(1, int(steps[second[0]]))
         return self._rate or 1
 
-    def _see_tiles(self, exps: NDArray[np.uint8], owner: NDArray[np.int64]) -> None:
-        """Raise each run's highest exponent to those of its rows."""
-        begins = np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1))
+    def _see_tiles(
+        self, exps: NDArray[np.uint8], owner: NDArray[np.int64], begins: NDArray[np.int64]
+    ) -> None:
+        """Raise each run's highest exponent to those of its rows; ``begins`` are the first rows of runs."""
         highest = np.maximum.reduceat(exps.reshape(-1), begins * 16)
         known = owner[begins] >= 0
         np.maximum.at(self._highest, owner[begins][known], highest[known])
@@ -209,6 +225,21 @@ class RowChecks:
         less, beyond = (tile < seen) & ~not_a_tile, beyond & ~not_a_tile
         yield from first(less, lambda at: f"{has_tile(at)}, but its rows show a {seen[at]}")
         yield from first(beyond, lambda at: f"{has_tile(at)}, but its rows get no further than {seen[at]}")
+        if self._last is not None and not self._bad_rows:
+            moves = (counts - 1) * rate
+            wrong = (counts == due) & (counts > 0) & ~self._explained(self._last, moves)
+            last = self._last
+            yield from first(
+                wrong, lambda at: outcomes(last[at : at + 1], moves[at : at + 1]).describe(runs[at])
+            )
+
+    def _explained(self, last: NDArray[np.uint8], moves: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which runs have an outcome that their last rows can lead to: ``bool[R]``."""
+        explained = np.empty(len(last), np.bool_)
+        for begin in range(0, len(last), _RUNS_AT_ONCE):
+            some = slice(begin, begin + _RUNS_AT_ONCE)
+            explained[some] = outcomes(last[some], moves[some]).explain(self._runs[some])
+        return explained
 
 
 class BlockSums:

@@ -9,7 +9,7 @@ the memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
@@ -24,6 +24,7 @@ from tape2048.formats.session import MANIFEST, METADATA_DB, STEP_DTYPES
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular, read_exactly
 from tape2048.maintenance.row_checks import BlockSums, Place, RowChecks
+from tape2048.maintenance.tape_checks import TapeChecks
 from tape2048.session.directory import (
     as_unsigned,
     check_directory,
@@ -34,8 +35,13 @@ from tape2048.session.directory import (
     read_manifest,
 )
 from tape2048.session.embeddings import EMBEDDINGS_FILES, read_embeddings
+from tape2048.session.row_owners import from_run_table
+from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE, TAPE_NPY
+from tape2048.tape.reader import check_anchor_count, check_anchor_rows, tape_runs
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tape2048.formats.metadata import Metadata
     from tape2048.formats.npy import NpyHeader
     from tape2048.formats.session import Manifest
@@ -59,10 +65,12 @@ def validate_session(path: str | os.PathLike[str], *, progress: Progress | None 
     Recomputes and compares: the manifest's sizes, checksums and counts; the blocks' checksums, and that the
     blocks cover each row once; that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents
     <= 15, actions <= 3 and no empty board; each run's ``rows == ceil(steps / sample_rate)``, and its
-    ``highest_tile`` with the tiles of its rows; the facts ``rows`` and ``runs``; the copy of the run table;
-    that embeddings are complete and of these rows, as far as the loader checks it; and that the directory has
-    no other files. Without the fact ``sample_rate``, the first rows give the rate. Rows of games that never
-    reached the run table of a foreign session are a note, not a finding.
+    ``highest_tile`` with the tiles of its rows; of games that this project's recorder played, score and
+    highest tile with the outcomes of the last row; the facts ``rows`` and ``runs``; the copy of the run
+    table; that embeddings are complete and of these rows, as far as the loader checks it; and that the
+    directory has no other files. A session on tape is decoded: each game by the rules and by its row of the
+    run table, and each anchor. Without the fact ``sample_rate``, the first rows give the rate. Rows of games
+    that never reached the run table of a foreign session are a note, not a finding.
 
     Args:
         path: the directory of a session, of the recorder or foreign.
@@ -79,6 +87,18 @@ def validate_session(path: str | os.PathLike[str], *, progress: Progress | None 
         (True, 200)
     """
     return _Validation(progress).run(path)
+
+
+def check_draft(draft: Path, kind: type[TapeError]) -> None:
+    """Validate a new session completely before it is published; raise the given error for a finding."""
+    report = validate_session(draft)
+    if report.findings:
+        first = report.findings[0]
+        raise kind(
+            f"the new session does not pass ({first.error}: {first.message}); nothing was published",
+            path=first.path,
+            hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
+        )
 
 
 class _Validation:
@@ -117,14 +137,7 @@ class _Validation:
         for defect in manifest_defects(self._manifest, parts, directory) if self._manifest else ():
             self._add(defect)
         self._plan(parts)
-        headers = self._headers(parts)
-        rows = sum(header.rows for header in headers or ())
-        if headers is None:
-            for part in parts:
-                self._collect(self._read_plain, part)
-        else:
-            self._read_rows(parts, headers, rows)
-            self._check_counts(rows)
+        headers, rows = self._read_parts(parts)
         self._read_others(parts)
         self._check_names(parts)
         left_out = self._rows.rows_without_run if self._rows else 0
@@ -136,14 +149,33 @@ class _Validation:
         runs = len(self._metadata.runs) if self._metadata else 0
         return Report(str(directory), rows, runs, self._checksums, tuple(self._findings), notes)
 
-    def _headers(self, parts: list[Path]) -> list[NpyHeader] | None:
-        """Read the header of each part; return None if one is invalid or two differ."""
+    def _read_parts(self, parts: list[Path]) -> tuple[list[NpyHeader] | None, int]:
+        """Read and check the files of the rows; return their headers, if they are valid, and N."""
+        on_tape = bool(parts) and parts[0].name == TAPE_NPY
+        headers = self._headers(parts, *([[TAPE_DTYPE], [ANCHOR_DTYPE]] if on_tape else [STEP_DTYPES]))
+        if headers is None:
+            for part in parts:
+                self._collect(self._read_plain, part)
+            return None, 0
+        rows = headers[0].rows if on_tape else sum(header.rows for header in headers)
+        if on_tape:
+            self._read_tape(parts, headers)
+        else:
+            self._read_rows(parts, headers, rows)
+        self._check_counts(rows)
+        return headers, rows
+
+    def _headers(self, parts: list[Path], *accepted: Sequence[np.dtype[Any]]) -> list[NpyHeader] | None:
+        """Read the header of each part; return None if one is invalid or two differ.
+
+        ``accepted`` are the row types of each part, or those of all parts.
+        """
         headers: list[NpyHeader] = []
-        for part in parts:
-            header = self._collect(_read_header, part)
+        for at, part in enumerate(parts):
+            header = self._collect(_read_header, part, accepted[at % len(accepted)])
             if header is None:
                 return None
-            if headers and header.dtype != headers[0].dtype:
+            if headers and len(accepted) == 1 and header.dtype != headers[0].dtype:
                 msg = f"rows of type {header.dtype.descr}; {parts[0].name} has {headers[0].dtype.descr}"
                 self._add(NpyDtypeError(msg, path=part))
                 return None
@@ -171,6 +203,63 @@ class _Validation:
             offset = headers[0].data_offset if len(parts) == 1 else None
             for changed in self._blocks.defects(parts[0], offset):
                 self._add(changed)
+
+    def _read_tape(self, parts: list[Path], headers: list[NpyHeader]) -> None:
+        """Read tape and anchors once, side by side, for all checksums, and decode every game."""
+        checks = self._collect(self._tape_checks, parts, headers) if self._metadata else None
+        if checks is None or self._metadata is None:
+            for part in parts:
+                self._collect(self._read_plain, part)
+            return
+        blocks = self._metadata.blocks
+        if blocks is not None:
+            path = self._directory / METADATA_DB
+            self._blocks = self._collect(BlockSums, blocks, headers[0].rows, 1, path)
+        if self._collect(self._read_games, checks, parts, headers) is None:
+            return
+        for defect in checks.defects():
+            self._add(defect)
+        if self._blocks is not None and blocks is not None:
+            self._checksums += len(blocks)
+            for changed in self._blocks.defects(parts[0], headers[0].data_offset):
+                self._add(changed)
+
+    def _tape_checks(self, parts: list[Path], headers: list[NpyHeader]) -> TapeChecks:
+        """Compare run table, manifest and sizes, and return the checks of the games."""
+        assert self._metadata is not None
+        anchor_rows = check_anchor_rows(self._directory, self._manifest)
+        runs, starts = tape_runs(self._metadata, self._directory)
+        runs, _ = from_run_table(runs, headers[0].rows, self._directory / METADATA_DB)
+        check_anchor_count(headers[1].rows, headers[0].rows, anchor_rows, parts[1])
+        offsets = headers[0].data_offset, headers[1].data_offset
+        return TapeChecks(runs, starts, anchor_rows, (parts[0], parts[1]), offsets)
+
+    def _read_games(self, checks: TapeChecks, parts: list[Path], headers: list[NpyHeader]) -> bool:
+        with open_regular(parts[0]) as tape_fd, open_regular(parts[1]) as anchors_fd:
+            fds = tape_fd, anchors_fd
+            before = [os.fstat(fd) for fd in fds]
+            sums = []
+            for fd, path, header in zip(fds, parts, headers, strict=True):
+                head = np.empty(header.data_offset, np.uint8)
+                read_exactly(fd, head, 0, path)
+                sums.append(self._checksum(head, 0))
+                self._advance(len(head))
+            for games, rows, anchors in checks.pieces(CHUNK_ROWS):
+                content: list[NDArray[Any]] = []
+                for at, places in enumerate((rows, anchors)):
+                    array = np.empty(places.stop - places.start, headers[at].dtype)
+                    offset = headers[at].data_offset + places.start * array.itemsize
+                    read_exactly(fds[at], array, offset, parts[at])
+                    sums[at] = self._checksum(array.view(np.uint8).data, sums[at])
+                    self._advance(array.nbytes)
+                    content.append(array)
+                if self._blocks is not None:
+                    self._blocks.update(content[0].data, self._checksum)
+                checks.update(games, rows, content[0], content[1])
+            for path, opened, total in zip(parts, before, sums, strict=True):
+                self._check_unchanged(path, opened)
+                self._compare(path, total)
+        return True
 
     def _read_part(self, path: Path, header: NpyHeader, first: int) -> bool:
         with open_regular(path) as fd:
@@ -282,9 +371,9 @@ class _Validation:
             self._progress(self._bytes_done, self._bytes_total)
 
 
-def _read_header(path: Path) -> NpyHeader:
+def _read_header(path: Path, accepted: Sequence[np.dtype[Any]]) -> NpyHeader:
     with open_regular(path) as fd:
-        return read_header(fd, path, STEP_DTYPES)
+        return read_header(fd, path, accepted)
 
 
 def _stat(path: Path) -> os.stat_result | None:

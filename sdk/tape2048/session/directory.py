@@ -1,4 +1,4 @@
-"""The files of a session directory: steps, metadata and manifest."""
+"""The files of a session directory: steps or tape, metadata and manifest."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from tape2048.formats.session import (
     STEP_DTYPE,
     STEP_DTYPES,
     STEPS_NPY,
+    FileEntry,
     Manifest,
 )
 from tape2048.io.reading import open_regular, reading
+from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -71,10 +73,14 @@ def check_directory(path: str | os.PathLike[str]) -> Path:
 
 
 def find_steps(directory: Path) -> list[Path]:
-    """Return the steps file, or its shards in order, after checking that ``metadata.db`` exists.
+    """Return the files of the rows, after checking that ``metadata.db`` exists.
+
+    Returns:
+        The steps file; its shards in order; or tape and anchors.
 
     Raises:
-        NotASessionError: no rows, no metadata, both forms of rows, or a gap in the shards' numbers.
+        NotASessionError: no rows, no metadata, two forms of rows, a tape without anchors, or a gap in the
+            shards' numbers.
     """
     names = list_names(directory)
     if METADATA_DB not in names:
@@ -83,14 +89,19 @@ def find_steps(directory: Path) -> list[Path]:
         hint = f"a directory of {sessions}? name one of them: {within[-1]}" if within else None
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
     shards = {int(match[1]): match[0] for match in map(SHARD_NAME.fullmatch, names) if match}
+    forms = [name for name in (TAPE_NPY, STEPS_NPY, shards[min(shards)] if shards else "") if name in names]
+    if len(forms) > 1:
+        found = f"found both {forms[0]} and {forms[1]}; expected one form of rows"
+        raise NotASessionError(found, path=directory)
+    if TAPE_NPY in names:
+        if ANCHORS_NPY not in names:
+            raise NotASessionError(f"no {ANCHORS_NPY} beside {TAPE_NPY}", path=directory)
+        return [directory / TAPE_NPY, directory / ANCHORS_NPY]
     if STEPS_NPY in names:
-        if shards:
-            found = f"found both {STEPS_NPY} and {shards[min(shards)]}; expected one form of rows"
-            raise NotASessionError(found, path=directory)
         return [directory / STEPS_NPY]
     if not shards:
         refuse_dataset(directory)
-        raise NotASessionError(f"no {STEPS_NPY} in this directory", path=directory)
+        raise NotASessionError(f"no {STEPS_NPY} or {TAPE_NPY} in this directory", path=directory)
     for expected, number in enumerate(sorted(shards), start=1):
         if number != expected:
             found = f"shard steps-{expected:06d}.npy is missing; {shards[number]} is there"
@@ -115,7 +126,7 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
 
 def is_session(names: Collection[str]) -> bool:
     """Tell a session, or a part of one, by the names of its entries; a data set has such names, too."""
-    return any(name in {METADATA_DB, STEPS_NPY} or SHARD_NAME.fullmatch(name) for name in names)
+    return any(name in {METADATA_DB, STEPS_NPY, TAPE_NPY} or SHARD_NAME.fullmatch(name) for name in names)
 
 
 def kind_of_directory(directory: Path) -> str | None:
@@ -156,6 +167,12 @@ def read_steps(paths: list[Path], load: Load) -> NDArray[np.void]:
 def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
     """View rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
     return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
+
+
+def rows_entry(manifest: Manifest | None) -> FileEntry | None:
+    """Return the manifest's entry of the one file of rows, or of the tape; None for shards or no manifest."""
+    files = manifest.files if manifest else {}
+    return files.get(TAPE_NPY) or files.get(STEPS_NPY)
 
 
 def read_manifest(directory: Path) -> Manifest | None:

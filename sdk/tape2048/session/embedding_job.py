@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         pooling: the pooling over its states.
         width: D.
         rows: N.
-        steps_crc32c: checksum of ``steps.npy``; None for a session in shards.
+        steps_crc32c: checksum of ``steps.npy`` or ``tape.npy``; None for a session in shards.
         chunk_rows: rows of a chunk; the last one may have fewer.
     """
 

@@ -1,8 +1,8 @@
 """Reader of ``embeddings.bf16.npy``, a session's embeddings; refuses embeddings of other rows.
 
-The file holds ``u16[N, D]``, the bits of bfloat16 (NumPy has no such type), in the order of ``steps.npy``.
+The file holds ``u16[N, D]``, the bits of bfloat16 (NumPy has no such type), in the order of the rows.
 ``embeddings.json`` names the model and the rows: ``{"model_sha", "pooling", "D", "dtype": "bf16",
-"dtype_bits": "bf16", "rows", "steps_crc32c"}``.
+"dtype_bits": "bf16", "rows", "steps_crc32c"}``; the checksum is that of ``steps.npy``, or of ``tape.npy``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import EmbeddingsError
-from tape2048.formats.session import STEPS_NPY, Manifest
 from tape2048.io.reading import map_file, open_regular, reading
+from tape2048.session.directory import rows_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from tape2048.formats.session import Manifest
     from tape2048.session.session import Session
 
 EMBEDDINGS_NPY = "embeddings.bf16.npy"
@@ -77,8 +78,8 @@ def read_embeddings(directory: Path, rows: int, manifest: Manifest | None) -> Em
     facts = _read_facts(json_path)
     if (facts.dtype, facts.dtype_bits) != ("bf16", "bf16"):
         raise EmbeddingsError(f"dtype {facts.dtype!r}; expected 'bf16'", path=json_path)
-    steps = manifest.files.get(STEPS_NPY) if manifest else None
-    crc32c = steps.crc32c if steps else facts.steps_crc32c
+    entry = rows_entry(manifest)
+    crc32c = entry.crc32c if entry else facts.steps_crc32c
     if (facts.rows, facts.steps_crc32c) != (rows, crc32c):
         raise EmbeddingsError(
             f"made of {facts.rows} rows with CRC-32C {facts.steps_crc32c}; "

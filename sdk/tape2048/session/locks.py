@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tape2048.errors import HeldError, MissingPathError, NotASessionError
-from tape2048.io.durable import open_fd, storage_errors, try_lock
+from tape2048.io.durable import open_fd, open_owned, storage_errors, try_lock
 
 LOCKS_DIRECTORY = ".recorder"
 READERS_LOCK = "readers.lock"
@@ -145,7 +145,8 @@ def _open(root: Path) -> _LockFile | None:
     if key in _files:
         return _files[key]
     with contextlib.ExitStack() as stack:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECTORY if whole else 0))
+        flags = os.O_DIRECTORY if whole else os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         stack.callback(os.close, fd)
         if whole and not try_lock(fd, shared=True):
             return None  # the remover has the directory, and made the lock file before it locked it
@@ -170,10 +171,16 @@ def _unlock_released() -> None:
 
 
 def make_readers_lock(root: Path) -> Path:
-    """Create the file that readers lock, unless it exists; raise the operating system's OSError."""
+    """Create the file that readers lock, unless it exists.
+
+    Raises:
+        ForeignFileError: something else stands there, or in place of its directory.
+        OSError: as the operating system gave it.
+    """
     path = root / LOCKS_DIRECTORY / READERS_LOCK
-    path.parent.mkdir(exist_ok=True)
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    os.close(open_owned(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+    os.close(open_owned(path, os.O_RDONLY | os.O_CREAT))
     return path
 
 
@@ -204,7 +211,8 @@ class RemovalLock:
 
     def __init__(self, root: Path) -> None:
         with storage_errors(root, "locking it"), contextlib.ExitStack() as held:
-            self._fd = held.enter_context(open_fd(make_readers_lock(root), os.O_RDWR))
+            self._fd = open_owned(make_readers_lock(root), os.O_RDWR)
+            held.callback(os.close, self._fd)
             directory = held.enter_context(open_fd(root, os.O_RDONLY | os.O_DIRECTORY))
             if not _lock(self._fd, fcntl.F_WRLCK, _REMOVER_BYTE):
                 found = "another process removes sessions here at this moment"
@@ -252,7 +260,7 @@ class LockProbe:
         self._fd: int | None = None
         with storage_errors(root, "looking at its locks"):
             try:
-                self._fd = os.open(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = open_owned(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY)
             except FileNotFoundError:
                 with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
                     if not _lock_directory(fd):

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, OutDirError
+from tape2048.errors import BookkeepingError, ManifestError, MissingPathError, OutDirError, RecoveryError
 from tape2048.formats.metadata import Metadata, read_metadata
 from tape2048.formats.npy import check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.formats.session import EXPS_OFFSET, MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.formats.session import (
+    ACTION_STEP_DTYPE,
+    EXPS_OFFSET,
+    MANIFEST,
+    METADATA_DB,
+    SESSION_NAME,
+    STEPS_NPY,
+    step_dtype,
+)
 from tape2048.session.directory import (
     check_directory,
     find_steps,
@@ -26,9 +34,12 @@ from tape2048.session.directory import (
 from tape2048.session.labels import DEFAULT_THRESHOLDS, run_labels
 from tape2048.session.locks import lock_for_reading
 from tape2048.session.row_owners import from_run_table, from_scan
+from tape2048.tape.layout import TAPE_NPY
+from tape2048.tape.reader import Tape, open_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -58,7 +69,9 @@ class Session(RowView):
 
     Attributes:
         path: the directory, absolute.
-        steps: the rows, ``STEP_DTYPE[N]`` or ``ACTION_STEP_DTYPE[N]``, read-only.
+        dtype: type of a row as a record: ``STEP_DTYPE``, or ``ACTION_STEP_DTYPE`` if moves were recorded. A
+            session on tape, which has all moves, goes by its fact ``record_action``.
+        tape: the rows of a session on tape; None for a session of rows.
         runs: the run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a foreign session, runs without
             rows come last, with ``first_row`` = N and ``rows`` = 0.
         blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
@@ -80,17 +93,31 @@ class Session(RowView):
     """
 
     def __init__(
-        self, path: Path, steps: NDArray[np.void], metadata: Metadata, manifest: Manifest | None, load: Load
+        self,
+        path: Path,
+        rows: NDArray[np.void] | Tape,
+        metadata: Metadata,
+        manifest: Manifest | None,
+        load: Load,
     ) -> None:
         """Make a session of the contents that :meth:`open` has read; touches no file."""
         self.path = path
-        self.runs, self._owners, kept = _assign(metadata, steps, path / METADATA_DB, load, manifest)
-        self.runs.flags.writeable = False
+        self.tape: Tape | None = None
         self.rows_without_run = 0
-        if kept is not None:
-            self.rows_without_run = len(steps) - int(np.count_nonzero(kept))
-            steps, load = _without_others(steps, kept, load)
-        self.steps = steps
+        self._steps: NDArray[np.void] | None = None
+        if isinstance(rows, Tape):
+            self.tape = rows
+            self.runs, self._owners = from_run_table(rows.runs, len(rows), path / METADATA_DB)
+            self.dtype: np.dtype[Any] = step_dtype(
+                record_action=metadata.session.get("record_action") is True
+            )
+        else:
+            self.runs, self._owners, kept = _assign(metadata, rows, path / METADATA_DB, load, manifest)
+            if kept is not None:
+                self.rows_without_run = len(rows) - int(np.count_nonzero(kept))
+                rows, load = _without_others(rows, kept, load)
+            self._steps, self.dtype = rows, rows.dtype
+        self.runs.flags.writeable = False
         self.blocks = metadata.blocks
         self.meta = metadata.session
         self.manifest = manifest
@@ -102,7 +129,8 @@ class Session(RowView):
         """Open a session of the recorder, or a foreign one with the columns of the original design.
 
         Checks sizes, types, and that the runs tile the rows, in time proportional to the runs.
-        :func:`tape2048.validate_session` checks checksums and rows. If the run table lacks each run's rows,
+        :func:`tape2048.validate_session` checks checksums and rows. The rows of a session on tape are decoded
+        as they are asked for. If the run table lacks each run's rows,
         every row's ``run_id`` is read once.
 
         Args:
@@ -129,12 +157,17 @@ class Session(RowView):
         for defect in manifest_defects(manifest, parts, directory) if manifest else ():
             raise defect
         metadata = read_metadata(directory / METADATA_DB)
-        steps = read_steps(parts, load)
-        for name, found in (("rows", len(steps)), ("runs", len(metadata.runs))) if manifest else ():
+        rows = (
+            open_tape(directory, metadata, manifest, load)
+            if parts[0].name == TAPE_NPY
+            else read_steps(parts, load)
+        )
+        for name, found in (("rows", len(rows)), ("runs", len(metadata.runs))) if manifest else ():
             if getattr(manifest, name) != found:
                 msg = f"{name} is {getattr(manifest, name)}; the session has {found}"
                 raise ManifestError(msg, path=directory / MANIFEST)
-        session = cls(directory, steps, metadata, manifest, load if parts[0].name == STEPS_NPY else "ram")
+        in_shards = parts[0].name not in {STEPS_NPY, TAPE_NPY}
+        session = cls(directory, rows, metadata, manifest, "ram" if in_shards else load)
         session.read_lock = lock
         return session
 
@@ -144,13 +177,25 @@ class Session(RowView):
         return self.path.name
 
     @property
+    def steps(self) -> NDArray[np.void]:
+        """All rows as records, ``STEP_DTYPE[N]`` or ``ACTION_STEP_DTYPE[N]``, read-only.
+
+        Those of a session on tape are decoded at the first access, and then stay in memory, at 28 or 29 bytes
+        a row; :meth:`read_rows` decodes a part.
+        """
+        if self._steps is None:
+            self._steps = self.read_rows(0, len(self))
+            self._steps.flags.writeable = False
+        return self._steps
+
+    @property
     def contiguous(self) -> bool:
         """Whether the rows of each run are adjacent; False only in foreign sessions."""
         return self._owners.contiguous
 
     def __len__(self) -> int:
         """Number of rows, N."""
-        return len(self.steps)
+        return len(self.steps if self.tape is None else self.tape)
 
     def __repr__(self) -> str:
         return f"<Session {self.name}: {len(self):,} rows, {len(self.runs):,} runs, {self.load}>"
@@ -164,7 +209,49 @@ class Session(RowView):
         Args:
             indices: row numbers or a mask, as for :meth:`tokens`, with the same errors.
         """
-        return self._take(self._row_numbers(indices)).view(self.steps.dtype)
+        numbers = self._row_numbers(indices)
+        if self.tape is None:
+            return self._take(numbers).view(self.dtype)
+        return self._records(
+            self.tape.boards_at(numbers), self.tape.moves(numbers), numbers, self._owners.of(numbers)
+        )
+
+    def read_rows(self, first: int, end: int) -> NDArray[np.void]:
+        """Return the rows in [first, end) as records: a view of the rows, or decoded from the tape.
+
+        Args:
+            first: 0 <= first <= end.
+            end: at most N.
+
+        Raises:
+            IndexError: the range is not one of this session's rows.
+            FormatError: a step on tape that the rules do not allow.
+        """
+        if not 0 <= first <= end <= len(self):
+            raise IndexError(f"rows {first} to {end}; expected a range within 0 and {len(self)}")
+        if self.tape is None:
+            return self.steps[first:end]
+        moves = self.tape.moves(slice(first, end))
+        numbers, owners = np.arange(first, end), self._owners.between(first, end)
+        return self._records(self.tape.boards(first, end), moves, numbers, owners)
+
+    def _records(
+        self,
+        boards: NDArray[np.uint64],
+        moves: NDArray[np.uint8],
+        numbers: NDArray[np.int64],
+        owners: NDArray[np.int64],
+    ) -> NDArray[np.void]:
+        """Make the records of decoded rows, by their numbers and the ordinals of their runs."""
+        from tape2048.game.rules import boards_to_exps  # loads the compiler
+
+        rows = np.empty(len(boards), self.dtype)
+        rows["run_id"] = self.runs["id"][owners]
+        rows["step_idx"] = numbers - self.runs["first_row"][owners].astype(np.int64)
+        rows["exps"] = boards_to_exps(boards)
+        if self.dtype == ACTION_STEP_DTYPE:
+            rows["action"] = moves
+        return rows
 
     def _take(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         # An untyped view: NumPy copies structured rows field by field. The numbers are checked, so "clip"
@@ -204,12 +291,39 @@ class Session(RowView):
             IndexError: a row number is outside [0, N), or a mask has another length.
             TypeError: row numbers are not integers of one dimension.
         """
+        if self.tape is not None:
+            return self._decoded(self.tape, rows)
         if isinstance(rows, slice):
             return self.steps["exps"][rows].copy()
         # Not from the strided field, of which NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
         row_bytes = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
         return np.ascontiguousarray(row_bytes[:, EXPS_OFFSET : EXPS_OFFSET + 16])
+
+    def _decoded(self, tape: Tape, rows: Rows) -> NDArray[np.uint8]:
+        from tape2048.game.rules import boards_to_exps  # loads the compiler
+
+        if isinstance(rows, slice) and rows.step in {None, 1}:
+            first, end, _ = rows.indices(len(self))
+            return boards_to_exps(tape.boards(first, end))
+        return boards_to_exps(tape.boards_at(self._row_numbers(rows)))
+
+    def moves(self, rows: Rows) -> NDArray[np.uint8]:
+        """Return the moves of the given rows, ``u8[n]``: 0 up, 1 down, 2 left, 3 right; a new array.
+
+        Args:
+            rows: as for :meth:`tokens`, with the same errors.
+
+        Raises:
+            RecoveryError: the session was recorded without moves (``record_action``), and is not on tape.
+        """
+        if self.tape is not None:
+            return self.tape.moves(rows if isinstance(rows, slice) else self._row_numbers(rows))
+        if self.dtype != ACTION_STEP_DTYPE:
+            hint = "record with record_action = true (--record-action), or on tape"
+            raise RecoveryError("the session was recorded without moves", path=self.path, hint=hint)
+        moves: NDArray[np.uint8] = self._take(self._row_numbers(rows)).view(self.dtype)["action"].copy()
+        return moves
 
     def run_index(self, rows: Rows) -> NDArray[np.int64]:
         """Return the run of each given row, as its ordinal in :attr:`runs`: ``i64[n]``.

@@ -20,7 +20,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import EmptyCorpusError, FilterError
 from tape2048.formats.session import SESSION_NAME
-from tape2048.io.sqlite import insert_rows, limit_work
+from tape2048.io.sqlite import insert_rows, limited_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -33,8 +33,17 @@ if TYPE_CHECKING:
 FILTER_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows", "session", "model", "started")
 _SESSION_COLUMNS = FILTER_COLUMNS[-3:]
 
-#: The longest text or BLOB that a condition can make.
-TEXT_BYTES_MAX = 1_000_000
+#: Limits of SQLite that bound one step of a condition; :func:`limited_work` counts steps. The longest text is
+#: that of a foreign session's facts with room to spare; LIKE takes text times pattern.
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 10_000,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 100,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 500,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 16,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 8,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 1_000_000,
+}
 
 #: Operations of SQLite's virtual machine for a condition, and for each run. A condition of ten comparisons
 #: takes 40 a run; one with a subquery over all runs for each run would never end.
@@ -190,7 +199,8 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
     read: set[str] = set()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(FILTER_COLUMNS)})")
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, TEXT_BYTES_MAX)
+        for limit, value in _LIMITS.items():
+            database.setlimit(limit, value)
         # The newline ends a comment. The probe refuses a text that closes the brackets to leave the
         # expression, such as "1) LIMIT (5".
         expression = f"({_QUOTED.sub(_backquoted, condition)}\n)"
@@ -203,9 +213,9 @@ def _by_sql(condition: str, runs: NDArray[np.void], sessions: Sequence[Session])
             database.set_authorizer(None)
             _fill(database, sorted(read & set(FILTER_COLUMNS)), runs, sessions)
             _only_reading(database, read)
-            limit_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * len(runs))
             chosen = np.zeros(len(runs), np.bool_)
-            chosen[[row[0] for row in database.execute(query)]] = True
+            with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * len(runs)):
+                chosen[[row[0] for row in database.execute(query)]] = True
         except (sqlite3.Error, sqlite3.Warning, ValueError, UnicodeError) as error:
             raise _refused(condition, error) from error
     return chosen

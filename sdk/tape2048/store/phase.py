@@ -44,6 +44,8 @@ def cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: Store) 
 def _sample_rate(session: Session) -> int:
     """Return N if every N-th step is a row; 0 if the rows have to be read to know their steps."""
     rate = session.meta.get("sample_rate")
+    if session.tape is not None:
+        return 1  # every step is there
     ours = session.blocks is not None and session.contiguous
     if not ours or not isinstance(rate, int) or not 1 <= rate <= SAMPLE_RATE_MAX:
         return 0

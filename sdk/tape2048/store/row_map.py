@@ -7,7 +7,10 @@ segment is a range of these numbers and an address. The address of a row is
     segment's address + row x segment's stride
 
 (the segment's first number is subtracted beforehand, modulo 2**64). The stride is the size of a row in its
-file: 29 bytes with the action, 28 without. A guide (``base.guide``) finds the segment of a number.
+file: 29 bytes with the action, 28 without, 1 on tape. A guide (``base.guide``) finds the segment of a number.
+
+A row on tape is a byte, and its address is that of its byte. Two more tables say from where its board is
+decoded (:class:`TapeMap`, ``tape_rows``).
 
 A condition on the board makes a mask over these numbers: one bit a row, and one count every 512
 (``row_mask``).
@@ -31,6 +34,9 @@ _NONE = np.empty(0, np.uint64)
 
 #: A packed board: 4 bits a cell.
 BOARD_BYTES = 8
+
+#: Bytes from a row on tape to the next one; no other row is as short.
+TAPE_STRIDE = 1
 
 # An entry of a label guide: from bit 0 the exponent of the bucket's first segment, from LABEL_LATER that of
 # the next one, at LABEL_WALK whether a walk has to follow, and from LABEL_BOUNDARY the next segment's first
@@ -85,13 +91,77 @@ class Segments(NamedTuple):
         """Return the segments of a mask or of indices, in that order."""
         return Segments(*(column[chosen] for column in self))
 
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Numbers of the segments in the order of the sessions and of their rows."""
+        places: NDArray[np.int64] = (self.session << 40) + self.place
+        return places
+
+    @property
+    def on_tape(self) -> NDArray[np.bool_]:
+        """The segments on tape, ``bool[S]``."""
+        found: NDArray[np.bool_] = self.stride == TAPE_STRIDE
+        return found
+
+    def in_file_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the segments' order in their files, and the places in it where adjacent ones begin."""
+        places = self.places
+        order = np.argsort(places, kind="stable")
+        begins = places[order]
+        apart = begins[1:] != (begins + self.rows[order])[:-1]
+        return order, np.flatnonzero(np.concatenate(([True], apart)))
+
+
+class TapeMap(NamedTuple):
+    """The tables that decode rows on tape; all are empty where no segment is on tape.
+
+    Attributes:
+        segments: for each segment the addresses of its game's first byte (0: not on tape) and of the end of
+            its last one, the game's first board, and the address of its span's entry, ``u64[S, 4]``.
+        spans: for each span of adjacent rows the addresses of its first byte, which has an anchor, and of
+            that anchor, and the bits of the rows between two anchors, ``u64[n, 3]`` by address.
+        runs: the view's run table, for the ids in its rows.
+        alone: whether all segments are on tape.
+    """
+
+    segments: NDArray[np.uint64]
+    spans: NDArray[np.uint64]
+    runs: NDArray[np.void]
+    alone: bool
+
+    @classmethod
+    def of(
+        cls,
+        segments: Segments,
+        runs: NDArray[np.void],
+        starts: NDArray[np.uint64],
+        spans: NDArray[np.uint64],
+    ) -> TapeMap:
+        """Make the tables of a view's segments and runs; ``starts``: the runs' first boards, ``u64[R]``."""
+        on_tape = segments.on_tape
+        if not on_tape.any():
+            return NO_TAPE
+        span = np.searchsorted(spans[:, 0], segments.address, "right") - 1
+        entries = np.empty((len(on_tape), 4), np.uint64)
+        entries[:, 0] = segments.address - segments.place.astype(np.uint64) + runs["first_row"][segments.run]
+        entries[:, 1] = entries[:, 0] + runs["rows"][segments.run]
+        entries[:, 2] = starts[segments.run]
+        entries[:, 3] = spans.ctypes.data + span * spans[0].nbytes
+        entries[~on_tape] = 0
+        return cls(entries, spans, runs, bool(on_tape.all()))
+
+
+#: No row is on tape.
+NO_TAPE = TapeMap(_NONE, _NONE, np.empty(0, np.void), alone=False)
+
 
 class RowMap(NamedTuple):
     """The tables that locate the rows of a view.
 
     Attributes:
         rows: number of rows in the map (before the mask).
-        row_bytes: bytes of a row of the view, 28 or 29; those of the longer rows are cut off.
+        row_bytes: bytes of a row of the view, 28 or 29; those of the longer rows are cut off, and those on
+            tape are made.
         guide: over the segments.
         address: address that row 0 would have in each segment, ``u64[S]``.
         run: ordinal of each segment's run, ``u32[S]``.
@@ -101,6 +171,7 @@ class RowMap(NamedTuple):
         mask: the rows of the map that are in the view.
         board: address that packed board 0 would have in each segment, ``u64[S]``; empty without packed
             boards.
+        tape: the tables that decode rows on tape.
     """
 
     rows: int
@@ -113,15 +184,21 @@ class RowMap(NamedTuple):
     run_starts: NDArray[np.uint64]
     mask: RowMask
     board: NDArray[np.uint64] = _NONE
+    tape: TapeMap = NO_TAPE
 
     @classmethod
     def of(
-        cls, segments: Segments, runs: int, row_bytes: int, boards: NDArray[np.uint64] | None = None
+        cls,
+        segments: Segments,
+        runs: int,
+        row_bytes: int,
+        boards: NDArray[np.uint64] | None = None,
+        tape: TapeMap = NO_TAPE,
     ) -> RowMap:
         """Make the map of all rows of some segments.
 
         ``runs`` counts those without rows too; ``boards``: address of each segment's first packed board,
-        ``u64[S]``.
+        ``u64[S]``; ``tape``: of the same segments.
         """
         starts = np.append(0, np.cumsum(segments.rows))
         firsts = starts[:-1].astype(np.uint64)
@@ -138,6 +215,7 @@ class RowMap(NamedTuple):
             run_starts=run_starts,
             mask=NO_MASK,
             board=_NONE if boards is None else boards - firsts * _U64(BOARD_BYTES),
+            tape=tape,
         )
 
     @property

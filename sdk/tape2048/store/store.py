@@ -3,14 +3,14 @@
 A store is the part that all views of a corpus share. It holds segments (see ``row_map``), so it grows with
 the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows in
 shards were read by their session already, and stay there. Rows with the action and rows without are read
-into one array each.
+into one array each, and so are tapes with their anchors (``tapes``).
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tape2048.base.text import as_int, counted
 from tape2048.errors import (
     CorpusError,
     EmptyCorpusError,
+    GameError,
     MissingPathError,
     RowsGoneError,
     Skipped,
@@ -31,11 +32,15 @@ from tape2048.io.bulk_read import Stretch, read_rows
 from tape2048.io.reading import open_regular, reading
 from tape2048.session.session import Session, sessions
 from tape2048.store.row_map import BOARD_BYTES, Segments
+from tape2048.store.tapes import Tapes, decode_tapes, map_tapes, read_tapes, stored_rows
+from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from tape2048.store.row_map import RowMap
 
 _U64 = np.uint64
 
@@ -74,6 +79,7 @@ class Store:
         memory: the arrays that hold the rows, by address.
         read: with ``"ram"``, those that were read from files, one for each size of a row.
         boards: the packed boards, with ``"packed"``.
+        tapes: what decodes rows on tape; None without.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class Store:
         *,
         read: Mapping[int, NDArray[np.uint8]] | None = None,
         boards: PackedBoards | None = None,
+        tapes: Tapes | None = None,
     ) -> None:
         self.sessions = sessions
         self.runs = runs
@@ -94,9 +101,10 @@ class Store:
         self.load = load
         self.read = read or {}
         self.boards = boards
+        self.tapes = tapes
         self.memory = tuple(sorted((array for array in memory if array.size), key=_address))
         self._begins = np.array([_address(array) for array in self.memory], _U64)
-        self._files = [_file_state(session) for session in sessions] if load != "ram" else []
+        self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
         """Return a read-only view of ``count`` bytes from the address of a row on."""
@@ -117,18 +125,28 @@ class Store:
         """Return the address of each segment's first packed board, ``u64[n]``; None without packed boards."""
         if self.boards is None:
             return None
-        mine = _places(self.segments)
+        mine = self.segments.places
         order = np.argsort(mine)
-        whole = order[np.searchsorted(mine[order], _places(segments), "right") - 1]
+        whole = order[np.searchsorted(mine[order], segments.places, "right") - 1]
         within = (segments.place - self.segments.place[whole]).astype(_U64)
         return self.boards.addresses[whole] + within * _U64(BOARD_BYTES)
+
+    def raise_defect(self, rows: RowMap, number: int) -> NoReturn:
+        """Raise the FormatError of the game on tape that a row of a map is in."""
+        segment = int(np.searchsorted(rows.guide.starts, _U64(number), "right")) - 1
+        run = rows.tape.runs[rows.run[segment]]
+        session = self.sessions[run["session"]]
+        assert session.tape is not None
+        first = int(run["first_row"])
+        session.tape.boards(first, first + int(run["rows"]))
+        raise GameError(f"run {run['id']} was not whole when it was read", path=session.path / TAPE_NPY)
 
     def check_files(self) -> None:
         """Raise RowsGoneError if a mapped file was truncated: touching a lost page would kill the process.
 
         A file that was deleted or replaced remains mapped completely.
         """
-        for path, before in filter(None, self._files):
+        for path, before in self._files:
             try:
                 found = path.stat()
             except OSError:
@@ -246,31 +264,49 @@ def open_store(
         renumbered = np.cumsum(chosen) - 1
         segments = segments.take(kept)._replace(run=renumbered[segments.run[kept]])
         runs = runs[chosen]
-    memory = tuple(session.steps for session in sessions)
+    on_tape = segments.on_tape
+    tapes = map_tapes(sessions, chosen) if on_tape.any() else None
+    memory = tuple(stored_rows(session) for session in sessions)
     requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
-        fits_rows = int((segments.rows * segments.stride).sum()) <= budget
-        fits_boards = int(segments.rows.sum()) * BOARD_BYTES <= budget
-        load = "ram" if fits_rows else "packed" if fits_boards else "mmap"
+        load = _best_load(segments, budget)
     if load == "packed":
         try:
-            boards = _pack(sessions, segments, progress)
-            return Store(sessions, runs, segments, memory, "packed", boards=boards)
+            boards = _pack(sessions, segments, runs, tapes, progress)
+            return Store(sessions, runs, segments, memory, "packed", boards=boards, tapes=tapes)
         except CorpusError:
             if requested == "packed":
                 raise
             load = "mmap"
     if load == "mmap":
-        return Store(sessions, runs, segments, memory, "mmap")
+        return Store(sessions, runs, segments, memory, "mmap", tapes=tapes)
+    report = _counter(progress, _bytes_to_read(sessions, segments))
     read = {}
-    for mine, files, report in _of_files(sessions, segments, progress):
+    held: list[NDArray[Any]] = [session.steps for session in sessions if session.load == "ram"]
+    if tapes is not None:
+        taped = segments.take(on_tape)
+        array, spans = read_tapes(sessions, taped, report)
+        segments.address[on_tape], segments.end[on_tape] = taped.address, taped.end
+        held, tapes = [*held, array], tapes._replace(spans=spans)
+    for mine, files in _of_files(sessions, segments):
         array = read_rows(files.parts, progress=report)
         segments.address[mine] = _U64(_address(array)) + files.firsts.astype(_U64) * _U64(files.row_bytes)
         segments.end[mine] = _address(array) + array.size
         read[files.row_bytes] = array
-    held = (session.steps for session in sessions if session.load == "ram")
-    return Store(sessions, runs, segments, (*read.values(), *held), "ram", read=read)
+    return Store(sessions, runs, segments, (*read.values(), *held), "ram", read=read, tapes=tapes)
+
+
+def _best_load(segments: Segments, budget: int) -> HeldLoad:
+    """Choose the storage by the bytes that it may take."""
+    anchors = int(segments.rows[segments.on_tape].sum()) * BOARD_BYTES // ANCHOR_ROWS
+    sizes: dict[HeldLoad, int] = {
+        "ram": int((segments.rows * segments.stride).sum()) + anchors,
+        "packed": int(segments.rows.sum()) * BOARD_BYTES,
+    }
+    # Boards are larger than rows on tape, and there is nothing to decode.
+    preferred: list[HeldLoad] = ["packed", "ram"] if segments.on_tape.all() else ["ram", "packed"]
+    return next((each for each in preferred if sizes[each] <= budget), "mmap")
 
 
 def _local_ranks() -> int:
@@ -287,9 +323,10 @@ def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
     owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
     place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
     run = run + np.searchsorted(runs["session"], np.arange(len(sessions)))[owner]
-    stride = np.array([session.steps.dtype.itemsize for session in sessions])[owner]
-    begin = np.array([_address(session.steps) for session in sessions], _U64)
-    end = begin + np.array([session.steps.nbytes for session in sessions], _U64)
+    stored = [stored_rows(session) for session in sessions]
+    stride = np.array([array.itemsize for array in stored])[owner]
+    begin = np.array([_address(array) for array in stored], _U64)
+    end = begin + np.array([array.nbytes for array in stored], _U64)
     segments = Segments(
         address=begin[owner] + (place * stride).astype(_U64),
         rows=rows, run=run, end=end[owner], place=place, session=owner, stride=stride,
@@ -303,16 +340,16 @@ def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _places(segments: Segments) -> NDArray[np.int64]:
-    """Number the segments in the order of the sessions and of their rows."""
-    places: NDArray[np.int64] = (segments.session << 40) + segments.place
-    return places
-
-
 def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
-    """Select the segments in mapped files; sessions in shards are in memory already."""
+    """Select the segments in mapped ``steps.npy``; sessions in shards are in memory already."""
     found: NDArray[np.bool_] = np.array([session.load == "mmap" for session in sessions])[segments.session]
-    return found
+    return found & ~segments.on_tape
+
+
+def _bytes_to_read(sessions: Sequence[Session], segments: Segments) -> int:
+    """Count the bytes of rows in files, without the anchors of tapes."""
+    in_files = _in_files(sessions, segments) | segments.on_tape
+    return int((segments.rows * segments.stride)[in_files].sum())
 
 
 class _Stretches(NamedTuple):
@@ -324,25 +361,20 @@ class _Stretches(NamedTuple):
 
 
 def _of_files(
-    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
-) -> Iterator[tuple[NDArray[np.bool_], _Stretches, Callable[[int], None]]]:
-    """Yield the segments in files for each size of a row, and a function to call with the bytes read."""
+    sessions: Sequence[Session], segments: Segments
+) -> Iterator[tuple[NDArray[np.bool_], _Stretches]]:
+    """Yield the segments in ``steps.npy`` for each size of a row."""
     in_files = _in_files(sessions, segments)
-    report = _counter(progress, int((segments.rows * segments.stride)[in_files].sum()))
     for row_bytes in np.unique(segments.stride[in_files]):
         chosen = in_files & (segments.stride == row_bytes)
-        yield chosen, _stretches(sessions, segments.take(chosen)), report
+        yield chosen, _stretches(sessions, segments.take(chosen))
 
 
 def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
     item = int(segments.stride[0])
-    order = np.argsort(_places(segments), kind="stable")
+    order, begins = segments.in_file_order()
     by_place = segments.take(order)
     rows = np.append(0, np.cumsum(by_place.rows))
-    # Adjacent segments of a file are one stretch of it.
-    new = np.ones(len(order), np.bool_)
-    new[1:] = _places(by_place)[1:] != (_places(by_place) + by_place.rows)[:-1]
-    begins = np.flatnonzero(new)
     lengths = np.diff(rows[:-1][begins], append=rows[-1]) * item
     data_offsets: dict[int, int] = {}
     parts = []
@@ -359,12 +391,15 @@ def _stretches(sessions: Sequence[Session], segments: Segments) -> _Stretches:
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
-    """Turn ``progress``, called with bytes done and total, into a function of the bytes of each step."""
+    """Turn ``progress``, called with bytes done and total, into a function of the bytes of each step.
+
+    The total lacks the anchors of tapes: what is beyond it does not count.
+    """
     done = 0
 
     def advance(count: int) -> None:
         nonlocal done
-        done += count
+        done = min(done + count, total)
         if progress is not None:
             progress(done, total)
 
@@ -372,18 +407,29 @@ def _counter(progress: Callable[[int, int], object] | None, total: int) -> Calla
 
 
 def _pack(
-    sessions: Sequence[Session], segments: Segments, progress: Callable[[int, int], object] | None
+    sessions: Sequence[Session],
+    segments: Segments,
+    runs: NDArray[np.void],
+    tapes: Tapes | None,
+    progress: Callable[[int, int], object] | None,
 ) -> PackedBoards:
-    """Read the boards of segments, or pack them if the rows are in memory already."""
+    """Read the boards of segments, decode those on tape, or pack them if the rows are in memory already."""
     from tape2048.store.packed_boards import pack_rows, read_boards  # loads the compiler
 
+    report = _counter(progress, _bytes_to_read(sessions, segments))
     addresses = np.empty(len(segments.rows), _U64)
     memory = []
-    for chosen, files, report in _of_files(sessions, segments, progress):
+    if tapes is not None:
+        on_tape = segments.on_tape
+        boards, addresses[on_tape] = decode_tapes(
+            sessions, segments.take(on_tape), runs, tapes.starts, report
+        )
+        memory.append(boards)
+    for chosen, files in _of_files(sessions, segments):
         boards = read_boards(files.parts, files.row_bytes, progress=report)
         addresses[chosen] = _U64(_address(boards)) + files.firsts.astype(_U64) * _U64(BOARD_BYTES)
         memory.append(boards)
-    for owner in np.unique(segments.session[~_in_files(sessions, segments)]).tolist():
+    for owner in np.unique(segments.session[~_in_files(sessions, segments) & ~segments.on_tape]).tolist():
         session = sessions[owner]
         boards = np.empty(len(session), _U64)
         rows = session.steps.view(np.uint8).reshape(-1, session.steps.dtype.itemsize)
@@ -394,11 +440,12 @@ def _pack(
     return PackedBoards(tuple(memory), addresses)
 
 
-def _file_state(session: Session) -> tuple[Path, os.stat_result] | None:
+def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
     if session.load == "ram":
-        return None
-    path = session.path / STEPS_NPY
-    try:
-        return path, path.stat()
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
+        return
+    for name in (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY):
+        path = session.path / name
+        try:
+            yield path, path.stat()
+        except OSError as error:
+            raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error

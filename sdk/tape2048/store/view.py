@@ -26,7 +26,7 @@ from tape2048.formats.session import STEP_DTYPE, step_dtype
 from tape2048.session import labels
 from tape2048.session.labels import DEFAULT_THRESHOLDS, exponents_of
 from tape2048.store.phase import cut
-from tape2048.store.row_map import RowMap, make_label_guide
+from tape2048.store.row_map import NO_TAPE, RowMap, TapeMap, make_label_guide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +73,7 @@ class View:
     def without_action(self) -> list[Session]:
         """Return the sessions with runs in the view whose rows have no action."""
         has_runs = np.bincount(self.runs["session"], minlength=len(self.sessions)) > 0
-        return [s for s in itertools.compress(self.sessions, has_runs) if s.steps.dtype == STEP_DTYPE]
+        return [s for s in itertools.compress(self.sessions, has_runs) if s.dtype == STEP_DTYPE]
 
     @cached_property
     def runs(self) -> NDArray[np.void]:
@@ -104,13 +104,17 @@ class View:
         """The tables that locate the view's rows; for the kernels."""
         segments = self.segments
         boards = self.store.board_addresses(segments)
-        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards)
+        tape = NO_TAPE
+        if (tapes := self.store.tapes) is not None:
+            starts = tapes.starts if self._chosen is None else tapes.starts[self._chosen]
+            tape = TapeMap.of(segments, self.runs, starts, tapes.spans)
+        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards, tape)
         if self.game_phase.empties is not None:
             from tape2048.store.row_mask import mask_empties
 
             if boards is None:
                 self.store.check_files()
-            rows = mask_empties(rows, *self.game_phase.empties)
+            rows = mask_empties(rows, *self.game_phase.empties, self.store)
         return rows
 
     @cached_property
@@ -143,7 +147,7 @@ class View:
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
             files = session.manifest.files if session.manifest else {}
-            steps = (item for item in sorted(files.items()) if item[0].startswith("steps"))
+            steps = (item for item in sorted(files.items()) if item[0].startswith(("steps", "tape")))
             sums = {name: [entry.bytes, entry.crc32c] for name, entry in steps}
             digest.update(msgspec.json.encode([len(session), sums]))
         digest.update(msgspec.json.encode([self.dtype.itemsize, list(self.game_phase), len(runs)]))

@@ -19,8 +19,10 @@ from tape2048.errors import ChecksumError, CriticError, EmbeddingsError, FieldEr
 from tape2048.formats.session import STEPS_NPY
 from tape2048.io.crc import crc32c_file
 from tape2048.io.reading import open_regular
+from tape2048.session.directory import rows_entry
 from tape2048.session.embedding_job import Draft, Plan
 from tape2048.session.embeddings import EMBEDDINGS_JSON, open_embeddings
+from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +130,7 @@ def embed_session(
 
     Raises:
         ValueError: an invalid argument.
-        ChecksumError: ``steps.npy`` does not match its manifest.
+        ChecksumError: ``steps.npy`` or ``tape.npy`` does not match its manifest.
         EmbeddingsError: the session has embeddings of another tower or of other rows (without ``force``), or
             rows of no run.
         AlreadyRunningError: another process works on this share.
@@ -224,13 +226,13 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
 
 
 def _checked_steps(session: Session) -> int | None:
-    """Compute the checksum of ``steps.npy``, which the manifest must have; None for a session in shards."""
-    path = session.path / STEPS_NPY
+    """Compute the checksum of steps or tape, which the manifest must have; None for a session in shards."""
+    path = session.path / (STEPS_NPY if session.tape is None else TAPE_NPY)
     if not path.exists():
         return None
     with open_regular(path) as fd:
         found = crc32c_file(fd, os.fstat(fd).st_size, path)
-    named = session.manifest.files.get(STEPS_NPY) if session.manifest else None
+    named = rows_entry(session.manifest)
     if named is not None and named.crc32c != found:
         raise ChecksumError(
             f"CRC-32C {found:#010x}, and the manifest says {named.crc32c:#010x}: bytes changed", path=path,

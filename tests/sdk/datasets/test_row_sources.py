@@ -15,6 +15,7 @@ from tape2048.session.session import Session
 from ..builders import Spec, rows_of, write_foreign, write_ours
 from ..row_source_contract import RowSourceContract, Sample, boards_of
 from ..run_builders import a2run2_bytes, a2t1_bytes
+from ..tapes import as_rows, games_on_tape, write_tape
 from .set_builders import GAMES, packdat_bytes, write_dataset
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ def a_session(path: Path) -> Sample:
     return Sample(Session.open(write_ours(path / "s")), boards_of(rows_of(Spec())))
 
 
+def a_session_on_tape(path: Path) -> Sample:
+    games = games_on_tape(1, 2)
+    return Sample(Session.open(write_tape(path / "s", games)), games.boards, as_rows(games))
+
+
 def a_foreign_session(path: Path) -> Sample:
     spec = Spec(interleaved=True)
     return Sample(Session.open(write_foreign(path / "s", spec)), boards_of(rows_of(spec)))
@@ -92,7 +98,7 @@ def a_foreign_session(path: Path) -> Sample:
 SOURCES = (
     a_run, a_mapped_run, a_pack, a_data_pack, a_mapped_data_pack, a_view_of_a_data_pack, a_dataset,
     a_mapped_dataset, a_mapped_dataset_in_shards, several_datasets, a_view_of_a_dataset, a_session,
-    a_foreign_session,
+    a_session_on_tape, a_foreign_session,
 )  # fmt: skip
 
 

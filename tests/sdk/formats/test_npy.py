@@ -203,6 +203,11 @@ class TestParseHeader:
         with pytest.raises(NpyHeaderError, match="is not one of a"):
             parse_header(header_bytes(text().replace(b"(3,)", bad)), "x")
 
+    def test_nothing_that_numpy_warns_of_is_parsed(self) -> None:
+        """An indented last line, which NumPy takes for a file of Python 2."""
+        with pytest.raises(NpyHeaderError, match="is not one of a"):
+            parse_header(header_bytes(text() + b"\n "), "x")
+
     def test_number_too_long_to_print(self) -> None:
         bad = text().replace(b"(3,)", b"(0x" + b"f" * 9_000 + b",)")
         with pytest.raises(NpyHeaderError, match="is not one of a"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -243,3 +245,101 @@ class TestMapOrdered:
         for no_number in (1.5, float("nan"), "2"):  # a pool of NaN threads would wait for ever
             with pytest.raises(ValueError, match="expected a whole number"):
                 worker_count(no_number)
+
+
+class TestOpenOwned:
+    """Files where other users may have put something else."""
+
+    def put(self, path: Path, kind: str) -> None:
+        match kind:
+            case "link":
+                path.symlink_to("mine")
+            case "link to nowhere":
+                path.symlink_to("nowhere")
+            case "pipe":
+                os.mkfifo(path)
+            case "directory":
+                path.mkdir()
+            case "socket":
+                with socket.socket(socket.AF_UNIX) as bound:
+                    bound.bind(str(path))
+            case "other user":
+                path.write_text("theirs")
+                os.chown(path, 12345, 12345)
+
+    @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_RDWR | os.O_CREAT])
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            *("link", "link to nowhere", "pipe", "directory", "socket"),
+            pytest.param("other user", marks=pytest.mark.root),
+        ],
+    )
+    def test_what_somebody_put_there_is_refused_and_left_alone(
+        self, tmp_path: Path, kind: str, flags: int
+    ) -> None:
+        if kind == "other user" and os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        (tmp_path / "mine").write_text("mine")
+        self.put(tmp_path / "x", kind)
+        before = {path: path.lstat() for path in tmp_path.iterdir()}
+        opened = open_files()
+        with pytest.raises(errors.ForeignFileError, match="expected a regular file of user") as caught:
+            durable.open_owned(tmp_path / "x", flags)
+        assert caught.value.path == str(tmp_path / "x")
+        assert open_files() == opened
+        assert {path: path.lstat() for path in tmp_path.iterdir()} == before
+        assert (tmp_path / "mine").read_text() == "mine"
+
+    @pytest.mark.root
+    def test_the_directory_s_owner_may_have_made_it(self, tmp_path: Path) -> None:
+        """Root looks after the recordings of a service's user."""
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        (tmp_path / "x").touch()
+        for path in (tmp_path / "x", tmp_path):
+            os.chown(path, 12345, 12345)
+        os.close(durable.open_owned(tmp_path / "x", os.O_RDWR))
+
+    def test_a_directory_is_no_link_to_one(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to("real")
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        os.close(durable.open_owned(tmp_path / "real", flags))
+        with pytest.raises(errors.ForeignFileError, match="expected a directory of user"):
+            durable.open_owned(tmp_path / "link", flags)
+
+    def test_what_is_not_there_is_the_system_s_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(FileNotFoundError):
+            durable.open_owned(tmp_path / "x", os.O_RDONLY)
+        with pytest.raises(NotADirectoryError):
+            durable.open_owned(tmp_path / "file" / "x", os.O_RDONLY)
+
+
+def test_a_rename_that_a_signal_interrupts_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network file systems let signals in."""
+    real, codes = durable._libc(), [errno.EINTR, errno.EINTR]
+
+    class Libc:
+        @staticmethod
+        def renameat2(*args: Any) -> int:
+            if codes:
+                ctypes.set_errno(codes.pop())
+                return -1
+            return int(real.renameat2(*args))
+
+    monkeypatch.setattr(durable, "_libc", Libc)
+    (tmp_path / "old").write_text("mine")
+    durable.rename_noreplace(tmp_path / "old", tmp_path / "new")
+    assert (tmp_path / "new").read_text() == "mine"
+    assert not codes
+
+
+def test_no_free_descriptor_is_an_error_of_its_own(tmp_path: Path) -> None:
+    for code in (errno.EMFILE, errno.ENFILE):
+        error = durable.storage_error(OSError(code, os.strerror(code)), tmp_path, "writing it")
+        assert type(error) is errors.TooManyFilesError
+        assert "LimitNOFILE=" in (error.hint or "")

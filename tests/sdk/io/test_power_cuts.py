@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.builders import names, note_flushes, open_files
 
-from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError
+from tape2048.errors import DiskFullError, NameTakenError, OutDirError, StorageError, TooManyFilesError
 from tape2048.io import durable
 from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import (
@@ -303,7 +303,7 @@ def test_a_null_byte_does_not_end_a_name(tmp_path: Path, rename: Callable[[Path,
         (errno.ENOENT, OutDirError),
         (errno.ENOTDIR, OutDirError),
         (errno.EIO, StorageError),
-        (errno.EMFILE, StorageError),
+        (errno.EMFILE, TooManyFilesError),
     ],
 )
 def test_what_the_system_says_has_a_class(code: int, expected: type[StorageError]) -> None:

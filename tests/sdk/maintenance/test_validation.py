@@ -419,7 +419,7 @@ class TestRows:
     def test_a_copy_of_the_run_table_that_differs(self, tmp_path: Path) -> None:
         path = write_ours(tmp_path / NAME)
         metadata = path / "metadata.db"
-        runs, blocks, facts, _ = read_metadata(metadata)
+        runs, blocks, facts, *_ = read_metadata(metadata)
         assert blocks is not None
         metadata.unlink()
         write_metadata(metadata, runs=runs, blocks=blocks, session=facts)

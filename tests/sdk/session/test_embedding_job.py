@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 from tests.recorder.disks import unsaid
 
 from tape2048 import Corpus, Session, errors
@@ -20,15 +21,17 @@ from tape2048 import Corpus, Session, errors
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from tape2048.session import embedding_job  # noqa: E402 - after the skip
+from tape2048.maintenance import validate_session  # noqa: E402 - after the skip
+from tape2048.session import embedding_job  # noqa: E402
 from tape2048.session.embedding_job import PARTIAL, Draft, Plan  # noqa: E402
 from tape2048.session.embeddings import open_embeddings  # noqa: E402
 from tape2048.torch.embedding import Embedded, bf16_bits, embed_rows, embed_session  # noqa: E402
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, save_tower  # noqa: E402
 
-from ..builders import Spec, write_foreign  # noqa: E402
+from ..builders import NAME, Spec, write_foreign  # noqa: E402
 from ..critics import make_games  # noqa: E402
 from ..naming import Naming  # noqa: E402
+from ..tapes import games_on_tape, write_tape  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +94,23 @@ def test_floats_are_rounded_to_nearest_even() -> None:
         np.testing.assert_array_equal(found[number], rounded(values)[number])
         nan = found[~number]
         assert (((nan & 0x7F80) == 0x7F80) & ((nan & 0x7F) != 0)).all(), "NaN stays NaN"
+
+
+def test_rows_on_tape_have_their_vectors(tmp_path: Path, towers: list[Path]) -> None:
+    tower = open_tower(towers[0])
+    path = write_tape(tmp_path / NAME, games_on_tape(1, 2, 3))
+    on_tape = Session.open(path)
+    assert embed_session(on_tape, tower, chunk_rows=77).status == "made"
+    check(on_tape, tower)
+    facts = json.loads((path / "embeddings.json").read_text())
+    assert facts["steps_crc32c"] == crc32c((path / "tape.npy").read_bytes())
+    assert validate_session(path).ok
+    assert embed_session(on_tape, tower).status == "there"
+    data = bytearray((path / "tape.npy").read_bytes())
+    data[-1] ^= 64
+    (path / "tape.npy").write_bytes(data)
+    with pytest.raises(errors.ChecksumError, match="bytes changed"):
+        embed_session(on_tape, tower)
 
 
 def test_each_row_has_its_vector(

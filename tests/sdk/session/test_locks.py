@@ -14,7 +14,7 @@ import pytest
 from tape2048 import Session, errors, sessions
 from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_leftovers, remove_sessions
 from tape2048.session import locks
-from tape2048.session.locks import READERS_LOCK, RemovalLock, make_readers_lock
+from tape2048.session.locks import READERS_LOCK, LockProbe, RemovalLock, make_readers_lock
 
 from ..builders import note_flushes, open_files, write_foreign, write_ours
 
@@ -363,3 +363,37 @@ def test_where_a_directory_cannot_be_locked_sessions_are_removed_all_the_same(
     session = Session.open(root / NAMES[0])
     assert removed(root, *NAMES[:2]) == [NAMES[1]]
     assert session.name == NAMES[0]
+
+
+@pytest.mark.parametrize("name", [".recorder", ".recorder/readers.lock"])
+def test_a_link_in_place_of_the_locks_is_not_followed(tmp_path: Path, name: str) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    write_ours(root / NAMES[0])
+    elsewhere.mkdir()
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).symlink_to(elsewhere if name == ".recorder" else elsewhere / "made")
+    with pytest.raises(errors.ForeignFileError, match="found a link"):
+        RemovalLock(root)
+    assert not list(elsewhere.iterdir())
+    assert len(Session.open(root / NAMES[0]))
+
+
+def test_a_pipe_in_place_of_the_locks_stops_nobody(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write_ours(root / NAMES[0])
+    (root / ".recorder").mkdir()
+    os.mkfifo(root / ".recorder" / "readers.lock")
+    assert len(Session.open(root / NAMES[0]))
+    for lock in (RemovalLock, LockProbe):
+        with pytest.raises(errors.ForeignFileError, match="found a link, a pipe"):
+            lock(root)
+
+
+def test_nobody_else_may_write_to_the_directory_of_the_locks(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_readers_lock(tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / ".recorder").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / ".recorder" / "readers.lock").stat().st_mode & 0o777 == 0o644

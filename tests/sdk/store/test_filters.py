@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +114,14 @@ class TestSql:
                 "only compare",
             ),
             ("length(zeroblob(1000000000))", "too big", None),
+            ("hex(zeroblob(400000)) LIKE ('%' || hex(zeroblob(20000)) || '1')", "too big", None),
+            ("'a' LIKE ('%' || hex(zeroblob(50)))", "pattern too complex", None),
+            (" OR ".join(f"id = {number}" for number in range(600)), "Expression tree is too large", None),
+            (
+                "max(id, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16) > 0",
+                "too many arguments",
+                None,
+            ),
             ("id = 1\0", "null", None),
             ("ordinal = '\ud800'", "refused", None),
         ],
@@ -133,6 +142,21 @@ class TestSql:
         monkeypatch.setattr("tape2048.store.filters.OPERATIONS_PER_RUN", 1)
         with pytest.raises(errors.FilterError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
+
+    def test_ctrl_c_is_no_refusal(self, corpus: Corpus) -> None:
+        def interrupt(number: int, frame: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                corpus.where(
+                    "(SELECT count(*) FROM runs a, runs b, runs c, runs d WHERE a.id + b.id > 3) > 0"
+                )
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
     def test_nothing_is_written(self, built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)

@@ -1,0 +1,84 @@
+"""Fuzzing of sessions on tape: exhaustive and structured layers, and planted defects; as other formats."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import harness
+import tape_target
+from corpus import check_corpus, corpus_files
+from tape_target import TAPE
+from tests.mutants import Mutant, planted
+
+#: Cases of the structured layer; ``make fuzz`` asks for more.
+CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+
+pytestmark = pytest.mark.slow
+
+CODEC = "tape2048.tape.codec"
+CHECKS = "tape2048.tape.checks"
+READER = "tape2048.tape.reader"
+
+
+def test_the_seeds_are_valid_and_their_seals_fit() -> None:
+    for seed in TAPE.seeds:
+        assert harness.judge(TAPE, seed) == "ok"
+        assert harness.sealed(TAPE, seed) == seed
+
+
+def test_every_small_damage() -> None:
+    verdicts = harness.exhaustive(TAPE._replace(seeds=TAPE.seeds[1:2]))
+    assert sum(verdicts.values()) > 5000
+    assert 0 < verdicts["ok"] < 0.7 * sum(verdicts.values())
+
+
+def test_damage_with_sizes_that_fit() -> None:
+    corpus = [path.read_bytes() for path in corpus_files("tape")]
+    verdicts = harness.structured(TAPE, CASES, seed=2048, corpus=corpus)
+    assert len(verdicts) >= 9
+    assert 0.005 * CASES < verdicts["ok"] < 0.7 * CASES
+
+
+def test_the_corpus_keeps_its_verdicts() -> None:
+    verdicts = check_corpus(TAPE)
+    assert verdicts >= {"ok", "NpyHeaderError", "NpyDtypeError", "TruncatedError", "TrailingBytesError"}
+    assert verdicts >= {"ManifestError", "BookkeepingError", "FieldError", "EncodingError", "GameError"}
+
+
+PLANTED = {
+    "wrong steps": Mutant(f"{CODEC}:judge", "wrong[game] or ", ""),
+    "a game that does not end": Mutant(f"{CODEC}:judge", "or legal_mask(final) != U64(0) ", ""),
+    "a number of the run table": Mutant(
+        f"{CHECKS}:check_games", "kinds[differs] = _DIFFERS", "kinds[differs] = 0"
+    ),
+    "the count of anchors": Mutant(f"{READER}:check_anchor_count", "if anchors != expected:", "if False:"),
+    "the distance of anchors": Mutant(f"{READER}:check_anchor_rows", "or found & (found - 1)", ""),
+    "anchors": Mutant("tape2048.maintenance.tape_checks:TapeChecks.update", "if sound.any():", "if False:"),
+    "anchors on the way": Mutant(f"{READER}:Tape.boards", "if differs.any():", "if False:"),
+    "steps on the way": Mutant(f"{READER}:Tape.boards", "if wrong.any():", "if False:"),
+    "runs that end early": Mutant(
+        "tape2048.session.row_owners:from_run_table", "if ends[-1] != rows:", "if False:"
+    ),
+    "the type of numbers": Mutant("tape2048.formats.npy:check_header", "if known is None:", "if known == 0:"),
+}
+
+
+def fuzz() -> None:
+    """A tenth of what the suite does."""
+    harness.structured(TAPE, 5000, seed=1)
+    harness.exhaustive(TAPE._replace(seeds=TAPE.seeds[1:2]))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_check_that_is_taken_out_is_missed(name: str) -> None:
+    try:
+        with planted(PLANTED[name]), pytest.raises(harness.FindingError):
+            fuzz()
+    finally:
+        tape_target._header.cache_clear()  # of what the defect let through

@@ -1,0 +1,140 @@
+"""Scores and highest tiles from last boards, against whole games of the slow reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import reference
+
+from tape2048 import validate_session
+from tape2048.formats.metadata import read_metadata
+from tape2048.formats.session import (
+    BLOCK_DTYPE,
+    RUN_DTYPE,
+    FileEntry,
+    session_header,
+    step_dtype,
+)
+from tape2048.io.crc import crc32c_file
+from tape2048.maintenance.outcomes import outcomes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@given(cells=st.lists(st.integers(0, 15), min_size=16, max_size=16), move=st.integers(0, 4))
+def test_outcomes_of_any_board(cells: list[int], move: int) -> None:
+    found = outcomes(np.array([[*cells, move]], np.uint8), np.array([5]))
+    for way, moves in enumerate(((0, 1), (2, 3))):
+        legal = [each for each in reference.legal_moves(cells) if each in moves]
+        known = move if move < 4 else None
+        assert bool(found.legal[0, way]) == (bool(legal) and known in {None, *moves})
+        for each in legal:
+            after, score = reference.slide(cells, each)
+            assert found.scores[0, way] - found.before[0] == score
+            assert found.tiles[0, way] == 2 ** max(after)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_board_of_a_game_has_its_score(seed: int) -> None:
+    game = reference.play_random(seed)
+    boards = np.array([[*step.cells, 255] for step in game.moves], np.uint8)
+    found = outcomes(boards, np.arange(len(boards)))
+    scores = np.cumsum([0, *(reference.slide(step.cells, step.move)[1] for step in game.moves)])
+    assert scores[-1] == game.score
+    assert found.before.tolist() == scores[:-1].tolist()
+
+
+def write_games(path: Path, *, rate: int = 1, action: bool = False, engine: str = "tape2048/1") -> Path:
+    """A session of three games as the recorder writes it."""
+    from tape2048.formats.manifest import finish_session
+
+    dtype, runs, rows = step_dtype(record_action=action), np.zeros(3, RUN_DTYPE), []
+    for at in range(3):
+        game = reference.play_random(at)
+        kept = game.moves[::rate]
+        each = np.zeros(len(kept), dtype)
+        each["run_id"], each["step_idx"] = at, np.arange(len(kept)) * rate
+        each["exps"] = [step.cells for step in kept]
+        if action:
+            each["action"] = [step.move for step in kept]
+        first = sum(map(len, rows))
+        highest = 2 ** max(game.final)
+        runs[at] = (at, at, first, len(kept), len(game.moves), game.score, highest)
+        rows.append(each)
+    data = np.concatenate(rows)
+    path.mkdir()
+    steps = path / "steps.npy"
+    steps.write_bytes(session_header(dtype, len(data)) + data.tobytes())
+    with steps.open("rb") as file:
+        whole = FileEntry(steps.stat().st_size, crc32c_file(file.fileno(), steps.stat().st_size, steps))
+    from crc32c import crc32c
+
+    blocks = np.array([(0, len(data), crc32c(data.tobytes()))], BLOCK_DTYPE)
+    facts: dict[str, Any] = {"engine": engine, "sample_rate": rate, "rows": len(data), "runs": 3}
+    finish_session(path, {"steps.npy": whole}, runs, blocks, facts)
+    return path
+
+
+def forge(path: Path, run: int, **values: int) -> None:
+    """Change a run's outcome and everything that would tell."""
+    from tape2048.formats.manifest import finish_session, read_manifest_file
+    from tape2048.formats.session import Manifest
+
+    found = read_metadata(path / "metadata.db")
+    runs = found.runs.copy()
+    for name, by in values.items():
+        runs[name][run] = int(runs[name][run]) + by
+    manifest = read_manifest_file(
+        path / "manifest.json", Manifest, version=1, what="session", bytes_max=10_000
+    )
+    assert manifest is not None
+    assert found.blocks is not None
+    (path / "metadata.db").unlink()
+    (path / "manifest.json").unlink()
+    finish_session(path, {"steps.npy": manifest.files["steps.npy"]}, runs, found.blocks, found.session)
+
+
+@pytest.mark.parametrize("action", [False, True])
+@pytest.mark.parametrize("chunk", [7, 1 << 18])
+def test_a_forged_outcome_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: bool, chunk: int
+) -> None:
+    monkeypatch.setattr("tape2048.maintenance.validation.CHUNK_ROWS", chunk)
+    monkeypatch.setattr("tape2048.maintenance.row_checks._RUNS_AT_ONCE", 2)
+    path = write_games(tmp_path / "20260101T000000Z_model=x", action=action)
+    assert validate_session(path).findings == ()
+    for run in range(3):
+        for values in ({"max_score": 4}, {"max_score": -4}, {"max_score": 1000}):
+            forge(path, run, **values)
+            (finding,) = validate_session(path).findings
+            score, tile = (
+                read_metadata(path / "metadata.db").runs[name][run] for name in ("max_score", "highest_tile")
+            )
+            has = f"run {run} has max_score {score} and highest_tile {tile}, but its last row leads to "
+            assert finding.message.startswith(has)
+            forge(path, run, **{name: -by for name, by in values.items()})
+    tile = int(read_metadata(path / "metadata.db").runs["highest_tile"][1])
+    forge(path, 1, highest_tile=tile)
+    assert "highest_tile" in validate_session(path).findings[0].message
+    forge(path, 1, highest_tile=-tile)
+    assert validate_session(path).findings == ()
+
+
+def test_a_sampled_run_has_at_least_the_score_of_its_last_row(tmp_path: Path) -> None:
+    path = write_games(tmp_path / "20260101T000000Z_model=x", rate=7)
+    assert validate_session(path).findings == ()
+    forge(path, 2, max_score=500)
+    forge(path, 1, max_score=-400)
+    (finding,) = validate_session(path).findings
+    assert "but its last row shows a score of" in finding.message
+
+
+def test_games_of_others_may_count_otherwise(tmp_path: Path) -> None:
+    path = write_games(tmp_path / "20260101T000000Z_model=x", engine="theirs 1")
+    forge(path, 1, max_score=4)
+    assert validate_session(path).findings == ()

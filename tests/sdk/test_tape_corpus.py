@@ -1,0 +1,393 @@
+"""Corpora of sessions on tape, alone and mixed with rows, against the same sessions as rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tape2048 import Corpus, errors
+from tape2048.batches.fields import FIELDS
+from tape2048.export.write import export
+from tape2048.formats.metadata import write_metadata
+from tape2048.formats.session import BLOCK_DTYPE, FORMAT_VERSION, RUN_DTYPE, FileEntry, Manifest
+from tape2048.game.rules import boards_to_exps
+from tape2048.store import tapes as tapes_module
+from tape2048.tape import TapeWriter
+from tape2048.tape.layout import anchors_header, tape_header
+
+from .builders import Game, Spec, write_ours
+from .row_source_contract import RowSourceContract, Sample, boards_of
+from .tapes import TapeGames, games_on_tape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Storage = Literal["rows", "tape"]
+
+NAMES = ("20250102T030405Z_model=a", "20250103T030405Z_model=b", "20250104T030405Z_model=b")
+#: Seeds of each session's games; a game is recorded twice.
+SEEDS = {NAMES[0]: range(9), NAMES[1]: (3, *range(20, 26)), NAMES[2]: range(40, 52)}
+LOADS = ("mmap", "packed", "ram")
+
+
+def write(directory: Path, games: TapeGames, storage: Storage, *, action: bool = False) -> Path:
+    """Write games as a session of rows or on tape."""
+    facts = {
+        "player_sha256": "ab" * 32, "engine": "toy", "sample_rate": 1, "record_action": action,
+        "rows": len(games.tape), "runs": len(games.runs),
+    }  # fmt: skip
+    if storage == "tape":
+        directory.mkdir(parents=True)
+        with TapeWriter(directory) as writer:
+            writer.add(games.tape, games.runs, games.starts)
+            writer.finish(facts)
+        return directory
+
+    def put(rows: NDArray[np.void]) -> None:
+        rows["exps"] = boards_to_exps(games.boards)
+        if action:
+            rows["action"] = games.moves
+
+    table = [
+        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed", "max_score")))
+        for run in games.runs
+    ]
+    return write_ours(directory, Spec(games=table, action=action, facts=facts, change_rows=put))
+
+
+def embed(session: Path, rows: int) -> None:
+    """Write embeddings that differ from row to row and from session to session."""
+    np.save(session / "embeddings.bf16.npy", np.arange(3 * rows, dtype="<u2").reshape(rows, 3) + rows)
+    manifest = json.loads((session / "manifest.json").read_text())
+    checksum = next(
+        entry["crc32c"] for name, entry in manifest["files"].items() if name in {"steps.npy", "tape.npy"}
+    )
+    facts = {
+        "model_sha": "f" * 64, "pooling": "mean", "D": 3, "dtype": "bf16", "dtype_bits": "bf16",
+        "rows": rows, "steps_crc32c": checksum,
+    }  # fmt: skip
+    (session / "embeddings.json").write_text(json.dumps(facts))
+
+
+class Sessions:
+    """Each session in all forms, below one directory each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for storage in ("rows", "tape"):
+            for action in (False, True):
+                below = self._below(storage, action=action)
+                for name, seeds in SEEDS.items():
+                    games = games_on_tape(*seeds)
+                    embed(write(below / name, games, storage, action=action), len(games.tape))
+
+    def _below(self, storage: str, *, action: bool) -> Path:
+        return self.root / f"{storage}-{action}"
+
+    def open(self, forms: dict[str, tuple[Storage, bool]], load: Any = "mmap", *where: Any) -> Corpus:
+        """Open a form of each of some sessions."""
+        paths = [self._below(storage, action=action) / name for name, (storage, action) in forms.items()]
+        return Corpus.open(paths, *where, load=load)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Sessions:
+    return Sessions(tmp_path_factory.mktemp("forms"))
+
+
+def all_of(storage: Storage, *, action: bool = False) -> dict[str, tuple[Storage, bool]]:
+    return dict.fromkeys(NAMES, (storage, action))
+
+
+class TestOnTape(RowSourceContract):
+    """The contract of all sources of rows, for all sessions on tape and for some."""
+
+    @pytest.fixture(params=[(load, mixed) for load in LOADS for mixed in (False, True)], ids=str)
+    def sample(self, made: Sessions, request: pytest.FixtureRequest) -> Sample:
+        load, mixed = request.param
+        forms = all_of("tape") | ({NAMES[1]: ("rows", False)} if mixed else {})
+        rows = made.open(all_of("rows"))[:]
+        return Sample(made.open(forms, load), boards_of(rows), rows)
+
+
+FORMS = st.dictionaries(
+    st.sampled_from(NAMES), st.tuples(st.sampled_from(["rows", "tape"]), st.booleans()), min_size=1
+)
+ORDERS = st.sampled_from([{}, {"shuffle": False}, {"pool_rows": 128}, {"augment": "d4"}])
+
+
+@given(forms=FORMS, load=st.sampled_from(LOADS), order=ORDERS, data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_mixture_serves_what_rows_serve(
+    made: Sessions, forms: Any, load: Any, order: Any, data: Any
+) -> None:
+    where = data.draw(st.sampled_from([(), ("id % 3 <> 0",), ("id < 9",)]), "where")
+    found = made.open(forms, load, *where)
+    rows = made.open({name: ("rows", action) for name, (_, action) in forms.items()}, "mmap", *where)
+    assert found.load == load
+    for draw in ("first", "then"):
+        phase = data.draw(
+            st.sampled_from([{}, {"steps": (7, 60)}, {"fraction": (0.3, None)}, {"empties": (2, 7)}]), draw
+        )
+        found, rows = (corpus.phase(**phase) if phase else corpus for corpus in (found, rows))
+    for mine, theirs in zip((found.runs, found.row_starts), (rows.runs, rows.row_starts), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert found.dtype == rows.dtype
+    expected = rows[:]
+    np.testing.assert_array_equal(found[:], expected)
+    np.testing.assert_array_equal(np.concatenate(list(found.pieces(50))), expected)
+    seed = data.draw(st.integers(0, 3), "seed")
+    numbers = np.random.default_rng(seed).integers(0, len(expected), 700)
+    np.testing.assert_array_equal(found.get_batch(numbers), expected[numbers])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(found))[::7], expected[::7])  # noqa: S301
+
+    refused = {"embeddings"} if "augment" in order else set()
+    refused |= set() if "action" in found.dtype.names else {"action"}
+    fields = sorted({*FIELDS} - refused)
+    some = data.draw(st.lists(st.sampled_from(fields), min_size=1, unique=True), "fields")
+    sources: list[Any] = [found, rows]
+    if data.draw(st.booleans(), "capped"):
+        sources = [corpus.capped(11) for corpus in sources]
+    pairs = (
+        corpus.batches(97, seed=seed, fields=some, thresholds=(64, 128, 256), **order) for corpus in sources
+    )
+    for mine, theirs in zip(*pairs, strict=True):
+        for field in some:
+            np.testing.assert_array_equal(mine[field], theirs[field], field)
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("anchor_rows", [1, 2, 64, 4096])
+def test_other_distances_of_anchors(tmp_path: Path, anchor_rows: int, load: Any) -> None:
+    """Rows are decoded from anchors at any distance, and from their game's start where that is nearer."""
+    games = games_on_tape(*range(30))
+    session = write(tmp_path / NAMES[0], games, "tape")
+    anchors = games.boards[::anchor_rows]
+    files = {"anchors.npy": anchors_header(len(games.tape), anchor_rows) + anchors.tobytes()}
+    (session / "anchors.npy").write_bytes(files["anchors.npy"])
+    manifest = json.loads((session / "manifest.json").read_text())
+    manifest["anchor_rows"] = anchor_rows
+    manifest["files"] |= {name: {"bytes": len(data), "crc32c": crc32c(data)} for name, data in files.items()}
+    (session / "manifest.json").write_text(json.dumps(manifest))
+    for where in (None, "id % 3 = 0"):
+        corpus = Corpus.open(tmp_path, where, load=load)
+        kept = np.repeat(games.runs["id"] % 3 == 0 if where else games.runs["id"] > 0, games.runs["rows"])
+        expected = boards_to_exps(games.boards[kept])
+        np.testing.assert_array_equal(corpus.tokens(slice(None)), expected)
+        numbers = np.random.default_rng(1).permutation(len(expected))
+        np.testing.assert_array_equal(corpus.tokens(numbers), expected[numbers])
+        np.testing.assert_array_equal(corpus.get_batch(numbers)["exps"], expected[numbers])
+        few = np.flatnonzero((expected == 0).sum(axis=1) < 6)
+        np.testing.assert_array_equal(corpus.phase(empties=(0, 6)).tokens(slice(None)), expected[few])
+
+
+def test_the_largest_storage_that_fits(made: Sessions) -> None:
+    rows = len(made.open(all_of("tape")))
+    bytes_and_anchors = rows + rows * 8 // 16
+
+    def load(budget: int, **forms: tuple[Storage, bool]) -> str:
+        paths = [session.path for session in made.open(all_of("tape") | forms).sessions]
+        return Corpus.open(paths, ram_budget=budget).load
+
+    assert [load(8 * rows), load(8 * rows - 1)] == ["packed", "ram"]
+    assert [load(bytes_and_anchors), load(bytes_and_anchors - 1), load(0)] == ["ram", "mmap", "mmap"]
+    # With rows among them: as with rows alone.
+    mixed: Any = {NAMES[0]: ("rows", False)}
+    assert [load(28 * rows, **mixed), load(8 * rows, **mixed)] == ["ram", "packed"]
+
+
+@pytest.mark.parametrize("load", ["ram", "packed"])
+def test_progress_counts_rows_of_both_kinds(made: Sessions, load: Any) -> None:
+    seen: list[tuple[int, int]] = []
+    forms = all_of("tape") | {NAMES[1]: ("rows", False)}
+    corpus = made.open(forms)
+    sizes = [len(session) * (28 if session.name == NAMES[1] else 1) for session in corpus.sessions]
+    paths = [session.path for session in corpus.sessions]
+    Corpus.open(paths, load=load, progress=lambda *now: seen.append(now))
+    assert seen[-1] == (sum(sizes), sum(sizes))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+class TestPacked:
+    @pytest.fixture(autouse=True)
+    def _small_jobs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tapes_module, "_JOB_ROWS", 300)
+        monkeypatch.setattr(tapes_module, "_JOB_SPAN_SHIFT", 10)
+
+    def test_only_the_chosen_runs_are_decoded(self, made: Sessions) -> None:
+        found = made.open(all_of("tape"), "packed", "id % 3 = 0")
+        rows = made.open(all_of("rows"), "mmap", "id % 3 = 0")
+        assert found.store.boards is not None
+        assert sum(array.size for array in found.store.boards.memory) == len(found)
+        np.testing.assert_array_equal(found.tokens(slice(None)), rows.tokens(slice(None)))
+
+    def test_a_wrong_byte_is_found(self, tmp_path: Path) -> None:
+        games = games_on_tape(*range(10))
+        session = write(tmp_path / NAMES[0], games, "tape")
+        row = int(games.runs["first_row"][6]) + 20
+        with (session / "tape.npy").open("rb+") as file:
+            file.seek(128 + row)
+            file.write(bytes([games.tape[row] | 0x80]))
+        assert len(Corpus.open(tmp_path, load="mmap").tokens([row])) == 1
+        with pytest.raises(
+            errors.EncodingError, match=f"run {games.runs['id'][6]}, step 20: .* bit 7"
+        ) as caught:
+            Corpus.open(tmp_path, load="packed")
+        assert (caught.value.path, caught.value.offset) == (str(session / "tape.npy"), 128 + row)
+        write(tmp_path / NAMES[1], games, "tape")
+        rest = Corpus.open(tmp_path, load="packed", damaged="skip")
+        assert [session.name for session in rest.sessions] == [NAMES[1]]
+        assert [(str(path), type(error)) for path, error in rest.skipped] == [
+            (str(session), errors.EncodingError)
+        ]
+        # Of the other runs, none is wrong.
+        assert len(Corpus.open(tmp_path, f"id <> {games.runs['id'][6]}", load="packed"))
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("name", ["tape.npy", "anchors.npy"])
+def test_a_file_that_is_cut_is_noticed(tmp_path: Path, name: str, load: Any) -> None:
+    write(tmp_path / NAMES[0], games_on_tape(*range(10)), "tape")
+    corpus = Corpus.open(tmp_path, load=load)
+    rows = corpus[:]
+    path = tmp_path / NAMES[0] / name
+    os.truncate(path, path.stat().st_size - 1)
+    batches = corpus.batches(64, fields=("tokens", "step"))
+    if load == "ram":
+        np.testing.assert_array_equal(corpus[:], rows)
+        next(iter(batches))
+        return
+    with pytest.raises(errors.RowsGoneError) as caught:
+        next(iter(batches))
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("load", ["mmap", "ram"])
+def test_a_wrong_byte_is_named_by_whatever_decodes_it(tmp_path: Path, load: Any) -> None:
+    games = games_on_tape(*range(40))
+    session = write(tmp_path / NAMES[0], games, "tape")
+    row = int(games.runs["first_row"][17]) + 50
+    with (session / "tape.npy").open("rb+") as file:
+        file.seek(128 + row)
+        file.write(bytes([games.tape[row] ^ 0x40 | 0x80]))
+    corpus = Corpus.open(tmp_path, load=load)
+    near = row // 16 * 16 + 15
+    assert len(corpus.tokens(np.setdiff1d(np.arange(len(corpus)), np.arange(row, near + 1)))) > 1000
+    ways: list[Any] = [
+        lambda: corpus.tokens([near]),
+        lambda: corpus.get_batch([3, near, 4]),
+        lambda: corpus[row - 3 : near + 1],
+        lambda: list(corpus.batches(64)),
+        lambda: list(corpus.batches(64, fields=("move", "tokens"), shuffle=False)),
+        lambda: list(corpus.batches(64, pool_rows=1024)),
+        lambda: corpus.phase(empties=(0, 4)),
+    ]
+    for way in ways:
+        with pytest.raises(
+            errors.EncodingError, match=f"run {games.runs['id'][17]}, step 50: .* bit 7"
+        ) as caught:
+            way()
+        assert (caught.value.path, caught.value.offset) == (str(session / "tape.npy"), 128 + row)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_any_bytes_are_safe(tmp_path: Path, load: Any) -> None:
+    """Noise for tape and anchors is an error, and nothing worse."""
+    games = games_on_tape(*range(10))
+    session = write(tmp_path / NAMES[0], games, "tape")
+    rng = np.random.default_rng(5)
+    (session / "tape.npy").write_bytes(tape_header(len(games.tape)) + rng.bytes(len(games.tape)))
+    anchors = rng.integers(0, 2**64, len(games.boards[::16]), np.uint64)
+    at = games.runs["first_row"][games.runs["first_row"] % 16 == 0] // 16  # which opening compares
+    anchors[at] = games.boards[::16][at]
+    (session / "anchors.npy").write_bytes(anchors_header(len(games.tape)) + anchors.tobytes())
+    if load == "packed":
+        with pytest.raises(errors.FormatError):
+            Corpus.open(tmp_path, load=load)
+        return
+    corpus = Corpus.open(tmp_path, load=load)
+    with pytest.raises(errors.FormatError):
+        corpus.phase(empties=(0, 17))
+    refused = 0
+    for row in range(0, len(games.tape), 5):
+        try:
+            corpus.get_batch([row])
+        except errors.FormatError:
+            refused += 1
+    assert refused > 100
+
+
+def test_more_rows_than_32_bits_count(tmp_path: Path) -> None:
+    """A tape of 1e10 bytes, all but its last games a hole in the file."""
+    games = games_on_tape(*range(8))
+    hole = 262_141  # rows of a game that is never decoded
+    count = 10**10 // hole
+    runs = np.zeros(count + len(games.runs), RUN_DTYPE)
+    runs[count:] = games.runs
+    runs["id"] = runs["seed"] = np.arange(len(runs))
+    runs["rows"][:count] = runs["steps"][:count] = hole
+    runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
+    before, rows = count * hole, count * hole + len(games.tape)
+    starts = np.append(np.full(count, games.starts[0]), games.starts)
+    anchors = games.boards[-before % 16 :: 16]
+    session = tmp_path / NAMES[0]
+    session.mkdir()
+    for name, header, place, data in (
+        ("tape.npy", tape_header(rows), before, games.tape),
+        ("anchors.npy", anchors_header(rows), -(-before // 16) * 8, anchors),
+    ):
+        with (session / name).open("wb") as file:
+            file.write(header)
+            file.seek(len(header) + place)
+            file.write(data.tobytes())
+    with (session / "anchors.npy").open("rb+") as file:
+        for row in runs["first_row"][:count][::16].tolist():  # those of games that begin at an anchor
+            file.seek(128 + row // 16 * 8)
+            file.write(starts[0].tobytes())
+    facts = {"storage": "tape", "rows": rows, "runs": len(runs)}
+    blocks = np.array([(first, min(2**31, rows - first), 0) for first in range(0, rows, 2**31)], BLOCK_DTYPE)
+    write_metadata(session / "metadata.db", runs=runs, blocks=blocks, session=facts, start_boards=starts)
+    sizes = {path.name: FileEntry(path.stat().st_size, 0) for path in session.iterdir()}
+    (session / "manifest.json").write_bytes(
+        msgspec.json.encode(Manifest(FORMAT_VERSION, rows, len(runs), sizes, 16))
+    )
+
+    corpus = Corpus.open(tmp_path, load="mmap")
+    assert len(corpus) == rows > 2**33
+    numbers = before + np.random.default_rng(0).permutation(len(games.tape))
+    expected = boards_to_exps(games.boards)
+    found = corpus.fetch(numbers, ("tokens", "run", "step", "row", "labels"), thresholds=(128,))
+    np.testing.assert_array_equal(found["tokens"], expected[numbers - before])
+    run = np.searchsorted(runs["first_row"], numbers, "right") - 1
+    np.testing.assert_array_equal(found["run"], run)
+    np.testing.assert_array_equal(found["step"], numbers - runs["first_row"][run].astype(np.int64))
+    np.testing.assert_array_equal(found["row"], numbers)
+    np.testing.assert_array_equal(found["labels"][:, 0], runs["highest_tile"][run] >= 128)
+    np.testing.assert_array_equal(corpus[before + 5 : before + 900]["exps"], expected[5:900])
+    places = next(iter(corpus.batches(4096, seed=1, fields=("row",))))["row"]
+    assert len(np.unique(places)) == 4096
+    assert places.max() > 2**32
+    last = corpus.where(f"id >= {count}")
+    np.testing.assert_array_equal(last.phase(empties=(0, 7)).tokens(slice(None)),
+                                  expected[(expected == 0).sum(axis=1) < 7])  # fmt: skip
+    # All rows of the hole follow on wrong ones.
+    with pytest.raises(errors.GameError, match=f"run {count - 1}, step 0: a tile appears in cell 0"):
+        corpus.tokens([before - 1])
+
+
+def test_an_export_is_that_of_the_rows(made: Sessions, tmp_path: Path) -> None:
+    for storage in ("rows", "tape"):
+        corpus = made.open(all_of(storage, action=True)).phase(steps=(3, 50))  # type: ignore[arg-type]
+        export(corpus, tmp_path / f"{storage}.csv", format="csv", thresholds=(64, 128))
+    assert (tmp_path / "tape.csv").read_bytes() == (tmp_path / "rows.csv").read_bytes()
