@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +32,7 @@ from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import LiveWeights
 from tape2048_recorder.inference.process import InferenceProcess
 from tape2048_recorder.ipc.protocol import WorkerSpec
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.registry import check_player
 from tape2048_recorder.recording.partial import Facts
@@ -54,6 +53,7 @@ def run(
     *,
     load: Callable[[], RecorderConfig] | None = None,
     changed: Callable[[RecorderConfig], None] = lambda _: None,
+    signals: Signals | None = None,
 ) -> Summary:
     """Record until a limit is met or a signal comes. Main thread only.
 
@@ -62,6 +62,8 @@ def run(
         reporter: receives events and, twice a second, the status.
         load: reads the settings again on SIGHUP; None: SIGHUP ends it as SIGTERM does, unless it is ignored.
         changed: called with the settings after a reload.
+        signals: those since an earlier moment, when a handler was missing that keeps them from killing;
+            None: handled from now on.
 
     Returns:
         The summary of the recorded games and published sessions, with the reason of the end.
@@ -74,12 +76,18 @@ def run(
             game had ended.
     """
     begun = time.monotonic()
-    player_args = check_player(config.player, config.player_args)
-    out_dir = _prepare(Path(config.out_dir), config)
     with contextlib.ExitStack() as stack:
+        if signals is None:
+            signals = stack.enter_context(contextlib.closing(Signals()))
+        if load is not None:
+            signals.reload_on_hangup()
+        stack.enter_context(_strict_umask())
+        player_args = check_player(config.player, config.player_args)
+        out_dir = _prepare(Path(config.out_dir), config)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
-        signals = stack.enter_context(contextlib.closing(Signals(reloads=load is not None)))
-        service = stack.enter_context(Service(reporter, config, instance.status_path, os.environ))
+        service = stack.enter_context(
+            Service(reporter, config, instance.status_path, os.environ, instance.lost)
+        )
         reload = None
         if load is not None:
 
@@ -110,13 +118,14 @@ def _run(
     signals: Signals,
     player_args: dict[str, int | float | str | bool],
     reload: Reload | None,
+    world: World = REAL,
 ) -> Summary:
-    seed = secrets.randbits(64) if config.seed is None else config.seed
+    seed = int.from_bytes(world.os.urandom(8)) if config.seed is None else config.seed
     state = GameState(seed) if config.seed is None else instance.load_state(seed)
     memory = Memory(instance, config.seed)
     with contextlib.ExitStack() as stack:
         with _resource_errors("no memory to share with workers could be made", "open files"):
-            supervisor = Supervisor(_worker_spec(config, seed, player_args), config)
+            supervisor = Supervisor(_worker_spec(config, seed, player_args), config, world)
         stack.callback(supervisor.close)
         live = _live_weights(config, out_dir, reporter, supervisor)
         server = None
@@ -128,7 +137,7 @@ def _run(
             for worker in supervisor.workers:  # they compile during the recovery
                 supervisor.start(worker)
             reporter.manager.starting("publishing what the last recorder left, if it was killed")
-            recovered = recover_all(out_dir, config.instance, reporter)
+            recovered = recover_all(out_dir, config.instance, reporter, world)
             memory.cover(state.next_id)
         stack.pop_all()  # from here on the daemon ends the workers
     ledger = Ledger(
@@ -146,15 +155,17 @@ def _run(
             seed=seed,
             sample_rate=config.sample_rate,
             record_action=config.record_action,
+            storage=config.storage,
             model_tag=config.tag,
-            host=platform.node(),
+            host=world.os.uname().nodename,
             instance=config.instance,
             started_at=started_at,
             config=effective(daemon.config),
             config_sha256=config_sha256(daemon.config),
         )
 
-    recording = Recording(out_dir, config, make_facts, for_weights=None if live is None else live.facts)
+    for_weights = None if live is None else live.facts
+    recording = Recording(out_dir, config, make_facts, for_weights, world)
     daemon = Daemon(
         config=config,
         reporter=reporter,
@@ -166,6 +177,7 @@ def _run(
         signals=signals,
         begun=begun,
         reload=reload,
+        world=world,
     )
     reporter.event(
         "info",
@@ -198,7 +210,7 @@ def _run(
         steps=daemon.tally.steps,
         rows=daemon.tally.rows,
         bytes=daemon.gauges.counts.session_bytes,
-        elapsed_s=time.monotonic() - begun,
+        elapsed_s=world.time.monotonic() - begun,
         mean_score=daemon.tally.mean_score,
         score_max=daemon.tally.score_max,
         highest_tile=daemon.tally.highest_tile,
@@ -233,10 +245,23 @@ def _resource_errors(message: str, resource: str) -> Iterator[None]:
 
 def _remember(memory: Memory, ledger: Ledger, reporter: Reporter) -> None:
     """Save the progress for the next start; a failure loses nothing that is recorded."""
+    if memory.lost() is not None:  # that is the error it ends with
+        return
     try:
         memory.settle(ledger.state())
     except StorageError as error:
         reporter.event("warning", f"{error}; the next start with this seed skips some games")
+
+
+@contextlib.contextmanager
+def _strict_umask() -> Iterator[None]:
+    """Keep other users from writing to new directories: they could replace what stands in them."""
+    before = os.umask(0o022)
+    os.umask(before | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _worker_spec(
@@ -253,6 +278,7 @@ def _worker_spec(
         seed=seed,
         sample_rate=config.sample_rate,
         record_action=config.record_action,
+        storage=config.storage,
         lanes=config.lanes,
         sampling=dict(config.sampling),
         inference=config.inference,

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.bench.soak --minutes 60 [--every-s 10 20] [--workers 2] [--seed 1]
+    python -m tests.bench.soak --minutes 60 [--every-s 10 20] [--workers 2] [--seed 1] [--storage tape]
 
 Each 10 to 20 s one process is killed: a worker by SIGKILL; a worker by the kernel, for lack of memory in the
 recorder's control group (root, and a memory controller that may be written); the daemon; or the daemon
@@ -51,6 +51,14 @@ SETTINGS: dict[str, Any] = {
     "block_rows": 2048,
     "rotate_steps": 20_000,
     "flush_s": 1.0,
+}
+
+#: The same on tape, which has every row: blocks and sessions of as many steps.
+ON_TAPE: dict[str, Any] = {
+    "storage": "tape",
+    "sample_rate": 1,
+    "block_rows": SETTINGS["block_rows"] * SETTINGS["sample_rate"],
+    "rotate_steps": SETTINGS["rotate_steps"] * SETTINGS["sample_rate"],
 }
 
 #: No game of this player has come near it.
@@ -191,6 +199,7 @@ def soak(
     every_s: tuple[float, float],
     workers: int = 2,
     seed: int = 1,
+    storage: str = "rows",
     group: MemoryGroup | None = None,
     victims: Sequence[str] = (),
     show: Callable[[str], object] = lambda _: None,
@@ -203,6 +212,7 @@ def soak(
         every_s: shortest and longest time between two kills.
         workers: of the recorder.
         seed: of the kills.
+        storage: of the recorder.
         group: where the recorder is to run; None: nobody dies for lack of memory.
         victims: what to kill before what is drawn.
         show: told a line for each kill.
@@ -212,7 +222,7 @@ def soak(
     kinds = [victim for victim in VICTIMS if victim != "memory" or group is not None]
     tally = Tally(root)
     end = time.monotonic() + seconds
-    settings = {**SETTINGS, "workers": workers, "seed": seed}
+    settings = {**SETTINGS, **(ON_TAPE if storage == "tape" else {}), "workers": workers, "seed": seed}
     with Recorders(root) as recorders:
         life = Life(recorders, group, settings)
         while first or time.monotonic() < end:
@@ -289,6 +299,7 @@ def main() -> int:
     parser.add_argument("--every-s", type=float, nargs=2, default=(10.0, 20.0))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--storage", choices=("rows", "tape"), default="rows")
     args = parser.parse_args()
 
     def show(line: str) -> None:
@@ -308,6 +319,7 @@ def main() -> int:
             every_s=(args.every_s[0], args.every_s[1]),
             workers=args.workers,
             seed=args.seed,
+            storage=args.storage,
             group=group,
             show=show,
         )

@@ -9,11 +9,14 @@ from .soak import soak
 
 
 @pytest.mark.slow
-def test_every_step_is_accounted_for_when_a_worker_and_a_recovery_are_killed() -> None:
+@pytest.mark.parametrize(("storage", "victims"), [("rows", ("worker", "recovery")), ("tape", ("recovery",))])
+def test_every_step_is_accounted_for_when_a_worker_and_a_recovery_are_killed(
+    storage: str, victims: tuple[str, ...]
+) -> None:
     with memory_dir() as directory:
         root = directory / "out"
         root.mkdir()
-        tally = soak(root, seconds=0, every_s=(0.1, 0.2), workers=1, victims=("worker", "recovery"))
+        tally = soak(root, seconds=0, every_s=(0.1, 0.2), workers=1, storage=storage, victims=victims)
     assert tally.problems == []
-    assert (tally.kills["worker"], tally.kills["recovery"], tally.kills["daemon"]) == (1, 1, 0)
+    assert [tally.kills[victim] for victim in (*victims, "daemon")] == [*(1 for _ in victims), 0]
     assert 0 < tally.steps <= tally.played <= tally.steps + tally.at_risk

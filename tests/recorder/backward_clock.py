@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-
-from tape2048_recorder import recorder
-from tape2048_recorder.recording import partial
 
 HOURS_A_SECOND = 1
 
@@ -18,13 +14,5 @@ def backward_time() -> float:
     return _real_time() - HOURS_A_SECOND * 3600 * (time.monotonic() - _began)
 
 
-class BackwardDatetime(dt.datetime):
-    @classmethod
-    def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
-        return dt.datetime.fromtimestamp(backward_time(), tz)
-
-
 time.time = backward_time
 time.time_ns = lambda: int(backward_time() * 1e9)
-partial.datetime = BackwardDatetime  # type: ignore[misc]
-recorder.datetime = BackwardDatetime  # type: ignore[misc]

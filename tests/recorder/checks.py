@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import Instance
+from tape2048_recorder.game.rows_file import RowsFile
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.journal import JOURNAL, read_journal
 from tape2048_recorder.recording.partial import stage_of
 from tape2048_recorder.recording.publish import recover_all
-
-from .materials import ROW_BYTES, Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_recorder.status.report import Level, Status
+
+    from .materials import Prepared
 
 #: The columns of a run that its game decides, wherever its rows lie.
 OUTCOME = ("id", "seed", "steps", "max_score", "highest_tile")
@@ -68,8 +69,9 @@ def published_runs(root: Path) -> list[Run]:
     """All runs of all sessions in a directory."""
     found = []
     for path in sessions(root):
-        rows = (path / "steps.npy").read_bytes()[STEPS_HEADER_BYTES:]
-        width = 29 if meta_of(path)["record_action"] else ROW_BYTES
+        meta = meta_of(path)
+        file = RowsFile.of(meta["storage"], record_action=meta["record_action"])
+        rows, width = (path / file.name).read_bytes()[file.header_bytes :], file.row_bytes
         with closing(sqlite3.connect(f"file:{path / 'metadata.db'}?mode=ro", uri=True)) as database:
             table = database.execute(
                 f"SELECT {', '.join(OUTCOME)}, first_row, rows FROM runs ORDER BY id"
@@ -96,11 +98,12 @@ def expected_runs(blocks: Iterable[Prepared]) -> dict[int, tuple[tuple[int, ...]
     """What the run table and the rows say of the games in these blocks."""
     expected = {}
     for block in blocks:
+        width = block.file.row_bytes
         for run in block.runs:
             first, count = int(run["first_row"]), int(run["rows"])
             signed = int(run["seed"].astype(np.int64))
             outcome = tuple(signed if name == "seed" else int(run[name]) for name in OUTCOME)
-            expected[int(run["id"])] = (outcome, block.data[first * ROW_BYTES : (first + count) * ROW_BYTES])
+            expected[int(run["id"])] = (outcome, block.data[first * width : (first + count) * width])
     return expected
 
 
@@ -115,12 +118,12 @@ def assert_sessions_valid(root: Path) -> None:
         assert report.checksums
 
 
-def recover(root: Path, instance: str = "default") -> tuple[list[Path], Listener]:
+def recover(root: Path, instance: str = "default", world: World = REAL) -> tuple[list[Path], Listener]:
     """What the next start does with a directory before it plays, under the instance's lock."""
     listener = Listener()
     lock = Instance(root, instance)
     try:
-        return recover_all(root, instance, listener), listener
+        return recover_all(root, instance, listener, world), listener
     finally:
         lock.close()
 
@@ -130,7 +133,10 @@ def snapshot(root: Path) -> dict[str, tuple[int, ...]]:
     found = {}
     for path in [*root.glob("*"), *root.glob("*/*"), *root.glob(".*.partial/**/*")]:
         if ".recorder" not in path.parts:
-            status = path.lstat()
+            try:
+                status = path.lstat()
+            except FileNotFoundError:  # a recorder is at work: it was removed since it was listed
+                continue
             found[str(path)] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return found
 
@@ -188,7 +194,8 @@ def confirmed_now(root: Path) -> dict[int, tuple[int, ...]]:
         stage = stage_of(partial)
         if not (stage / "session").is_dir() or not (stage / JOURNAL).exists():
             continue  # a shell, or killed while it began
-        for block in read_journal(stage / JOURNAL, STEP_DTYPE.itemsize):
+        row_bytes = int.from_bytes((stage / JOURNAL).read_bytes()[8:16], "little")
+        for block in read_journal(stage / JOURNAL, row_bytes):
             for run in block.runs:
                 seed = int(run["seed"].astype(np.int64))
                 outcome = (

@@ -21,15 +21,34 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def blocks() -> list[Prepared]:
+def row_blocks() -> list[Prepared]:
     """Six blocks of three random games each, played by the recorder's own loop."""
     return play_blocks(6, 3)
 
 
 @pytest.fixture(scope="session")
-def blocks_file(blocks: list[Prepared], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blocks(row_blocks: list[Prepared]) -> list[Prepared]:
+    """The blocks of most tests: rows."""
+    return row_blocks
+
+
+@pytest.fixture(scope="session")
+def blocks_file(row_blocks: list[Prepared], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("blocks") / "blocks.npz"
-    save_blocks(path, blocks)
+    save_blocks(path, row_blocks)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tape_blocks() -> list[Prepared]:
+    """The same games on tape."""
+    return play_blocks(6, 3, "tape")
+
+
+@pytest.fixture(scope="session")
+def tape_blocks_file(tape_blocks: list[Prepared], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tape-blocks") / "blocks.npz"
+    save_blocks(path, tape_blocks)
     return path
 
 

@@ -17,6 +17,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,9 @@ CONFIRMED = 2  # ... and has returned: from here on the block may not be lost
 # Where it is noted, behind the blocks, that publish() has returned for the session of this serial: from here
 # on not even a power failure may take it.
 PUBLISHED_AT = 128
+
+# Where it is noted that a block is on the disk, because all that was written before was.
+WRITTEN_BACK_AT = 64
 
 # FS_IOC_SHUTDOWN, which ext4, xfs and f2fs know.
 _GOING_DOWN = 0x8004587D
@@ -71,6 +75,12 @@ class Scene:
         self.blocks = blocks
         self.flags = flags
         self.errors: list[str] = []
+        self._is_slow = False
+
+    def slow_rotation(self) -> None:
+        """A rotation that takes so long that the kernel has written to the disk what it had, twice."""
+        self._is_slow = True
+        self.rotation()
 
     def rotation(self) -> None:
         """Two sessions with one name: one with a hole, closed while the other one is being written."""
@@ -86,6 +96,7 @@ class Scene:
             with contextlib.suppress(OSError):
                 self.blocks[2].put(first, rows[2], size=len(self.blocks[2].data) // 2)
             self._record(first, 3, rows[3])
+            self._write_back()
             first.release(rows[2])
         second = self._begin(2)
         if second is not None:
@@ -94,6 +105,7 @@ class Scene:
             self._publish(first)
         if second is not None:
             self._record(second, 5)
+            self._write_back()
             self._publish(second)
         with self._storage_errors():
             Memory(instance, SEED).settle(GameState(SEED, 100))
@@ -104,6 +116,15 @@ class Scene:
         instance = Instance(self.root, "default")
         recover_all(self.root, "default", Silent())
         instance.close()
+
+    def _write_back(self) -> None:
+        """What the kernel does after half a minute."""
+        if self._is_slow:
+            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            ctypes.CDLL(None).syncfs(fd)
+            os.close(fd)
+            for number in range(len(self.blocks)):
+                self.flags[WRITTEN_BACK_AT + number] = self.flags[number] == CONFIRMED
 
     @contextlib.contextmanager
     def _storage_errors(self) -> Any:
@@ -116,7 +137,7 @@ class Scene:
         """A new session; as in the recorder, one more try where that fails."""
         for _ in range(2):
             with self._storage_errors():
-                return PartialSession(self.root, make_facts(), serial)
+                return PartialSession(self.root, make_facts(storage=self.blocks[0].storage), serial)
         return None
 
     def _record(self, session: PartialSession, number: int, first_row: int | None = None) -> None:
@@ -232,6 +253,7 @@ def perform(job: dict[str, Any], blocks: list[Prepared]) -> dict[str, Any]:
     said = shared[_FLAGS:].rstrip(b"\0")
     flags = list(shared[: len(blocks)])
     published = [serial for serial in range(8) if shared[PUBLISHED_AT + serial]]
+    written_back = shared[WRITTEN_BACK_AT : WRITTEN_BACK_AT + len(blocks)]
     shared.close()
     return {
         "refused": refused,
@@ -239,12 +261,23 @@ def perform(job: dict[str, Any], blocks: list[Prepared]) -> dict[str, Any]:
         "confirming": [number for number, flag in enumerate(flags) if flag >= CONFIRMING],
         "confirmed": [number for number, flag in enumerate(flags) if flag == CONFIRMED],
         "published": published,
+        "written_back": [number for number in range(len(blocks)) if written_back[number]],
         **(json.loads(said) if said else {}),
     }
 
 
+def load_kernels(blocks: list[Prepared]) -> None:
+    """Publish once, so that the machine code that checks a tape is loaded before a child is forked."""
+    with tempfile.TemporaryDirectory() as root:
+        session = PartialSession(Path(root), make_facts(storage="tape"), 1)
+        blocks[0].record(session)
+        publish(Path(root), session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+
+
 def main() -> None:
     blocks = load_blocks(Path(sys.argv[1]))
+    if blocks[0].storage == "tape":
+        load_kernels(blocks)
     for line in sys.stdin:
         print(json.dumps(perform(json.loads(line), blocks)), flush=True)  # noqa: T201 - this is its answer
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
+from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Written
 from tape2048_recorder.recording.partial import Facts, PartialSession
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -31,14 +33,19 @@ class Prepared(NamedTuple):
 
     data: bytes
     runs: NDArray[np.void]
-    row_bytes: int = ROW_BYTES
+    storage: str = "rows"
+    record_action: bool = False
 
     def __repr__(self) -> str:
         return f"<block of games {self.ids}>"
 
     @property
     def rows(self) -> int:
-        return len(self.data) // self.row_bytes
+        return len(self.data) // self.file.row_bytes
+
+    @property
+    def file(self) -> RowsFile:
+        return RowsFile.of(self.storage, record_action=self.record_action)
 
     @property
     def ids(self) -> list[int]:
@@ -52,7 +59,7 @@ class Prepared(NamedTuple):
         """Write the block (or its first ``size`` bytes) as a worker does."""
         fd = os.open(session.steps_path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.pwrite(fd, self.data[:size], STEPS_HEADER_BYTES + first_row * self.row_bytes)
+            os.pwrite(fd, self.data[:size], self.file.at(first_row))
         finally:
             os.close(fd)
 
@@ -64,7 +71,7 @@ class Prepared(NamedTuple):
         return first_row
 
 
-def play_blocks(count: int, games_each: int) -> list[Prepared]:
+def play_blocks(count: int, games_each: int, storage: str = "rows") -> list[Prepared]:
     """Blocks of random games, played by the recorder's own loop."""
     from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
     from tape2048_recorder.game.rng import game_seeds
@@ -74,10 +81,16 @@ def play_blocks(count: int, games_each: int) -> list[Prepared]:
     blocks = []
     for number in range(count):
         ids = np.arange(number * games_each, (number + 1) * games_each, dtype=np.uint64)
-        buffer = Buffer(rows_max=1000 * games_each, runs_max=games_each, record_action=False, sample_rate=1)
+        buffer = Buffer(
+            rows_max=1000 * games_each,
+            runs_max=games_each,
+            record_action=False,
+            sample_rate=1,
+            storage=storage,
+        )
         buffer.give(ids, game_seeds(SEED, ids))
         assert play_into(buffer, player, steps_max=1 << 30) == GAMES_PLAYED
-        blocks.append(Prepared(buffer.rows.tobytes(), buffer.runs.copy()))
+        blocks.append(Prepared(buffer.rows.tobytes(), buffer.runs.copy(), storage))
     return blocks
 
 
@@ -88,17 +101,22 @@ def save_blocks(path: Path, blocks: list[Prepared]) -> None:
         rows=np.array([block.rows for block in blocks]),
         runs=np.concatenate([block.runs for block in blocks]),
         counts=np.array([len(block.runs) for block in blocks]),
+        storage=np.array(blocks[0].storage),
     )
 
 
 def load_blocks(path: Path) -> list[Prepared]:
     with np.load(path, allow_pickle=False) as file:
         data, rows, runs, counts = (file[name] for name in ("data", "rows", "runs", "counts"))
+        storage = str(file["storage"])
     assert runs.dtype == RUN_DTYPE
-    bytes_at = np.concatenate([[0], np.cumsum(rows)]) * ROW_BYTES
+    row_bytes = RowsFile.of(storage, record_action=False).row_bytes
+    bytes_at = np.concatenate([[0], np.cumsum(rows)]) * row_bytes
     runs_at = np.concatenate([[0], np.cumsum(counts)])
     return [
-        Prepared(data[bytes_at[i] : bytes_at[i + 1]].tobytes(), runs[runs_at[i] : runs_at[i + 1]].copy())
+        Prepared(
+            data[bytes_at[i] : bytes_at[i + 1]].tobytes(), runs[runs_at[i] : runs_at[i + 1]].copy(), storage
+        )
         for i in range(len(rows))
     ]
 
@@ -121,3 +139,12 @@ def make_facts(**changes: object) -> Facts:
         "config_sha256": "cd" * 32,
     }
     return Facts(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def leave(root: Path, blocks: list[Prepared], numbers: Iterable[int], serial: int = 1) -> PartialSession:
+    """A session as a killed recorder leaves it, with these blocks confirmed."""
+    session = PartialSession(root, make_facts(storage=blocks[0].storage), serial)
+    for number in numbers:
+        blocks[number].record(session)
+    session.journal.close()
+    return session

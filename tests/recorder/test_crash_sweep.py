@@ -245,8 +245,7 @@ class Stage:
             self._free.put(server)
 
 
-@pytest.fixture(scope="module")
-def servers(blocks_file: Path) -> Iterator[list[Server]]:
+def started(blocks_file: Path) -> Iterator[list[Server]]:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: no call can be killed or failed at will")
     with ExitStack() as stack:
@@ -254,6 +253,16 @@ def servers(blocks_file: Path) -> Iterator[list[Server]]:
         for server in servers:
             stack.callback(server.close)
         yield servers
+
+
+@pytest.fixture(scope="module")
+def servers(blocks_file: Path) -> Iterator[list[Server]]:
+    yield from started(blocks_file)
+
+
+@pytest.fixture(scope="module")
+def tape_servers(tape_blocks_file: Path) -> Iterator[list[Server]]:
+    yield from started(tape_blocks_file)
 
 
 @pytest.fixture
@@ -270,9 +279,24 @@ def recovery(servers: list[Server], fast_dir: Path, blocks: list[Prepared]) -> S
     return Stage(servers, fast_dir, "recovery", template, safe=leave_behind(template, blocks))
 
 
+@pytest.fixture
+def tape_rotation(tape_servers: list[Server], fast_dir: Path) -> Stage:
+    template = fast_dir / "rotation"
+    template.mkdir()
+    return Stage(tape_servers, fast_dir, "rotation", template)
+
+
+@pytest.fixture
+def tape_recovery(tape_servers: list[Server], fast_dir: Path, tape_blocks: list[Prepared]) -> Stage:
+    template = fast_dir / "recovery"
+    template.mkdir()
+    return Stage(tape_servers, fast_dir, "recovery", template, safe=leave_behind(template, tape_blocks))
+
+
 def leave_behind(root: Path, blocks: list[Prepared]) -> tuple[int, ...]:
     """What a recorder can leave when it is killed, all at once. Returns the confirmed blocks' numbers."""
-    first = PartialSession(root, make_facts(), 1)  # a hole in the middle, and a record torn by a crash
+    facts = make_facts(storage=blocks[0].storage)
+    first = PartialSession(root, facts, 1)  # a hole in the middle, and a record torn by a crash
     rows = [first.reserve(block.rows) for block in blocks[:4]]
     for number in (0, 1, 3):
         blocks[number].put(first, rows[number])
@@ -280,14 +304,14 @@ def leave_behind(root: Path, blocks: list[Prepared]) -> tuple[int, ...]:
     first.journal.close()
     with (first.path / JOURNAL).open("ab") as journal:
         journal.write(b"BLCK\x03\0\0\0")
-    second = PartialSession(root, make_facts(), 2)  # whole; the next block was written and not confirmed
+    second = PartialSession(root, facts, 2)  # whole; the next block was written and not confirmed
     blocks[4].record(second)
     blocks[5].put(second, second.reserve(blocks[5].rows))
     second.journal.close()
-    third = PartialSession(root, make_facts(), 3)  # published, and killed before its shell was removed
+    third = PartialSession(root, facts, 3)  # published, and killed before its shell was removed
     third.journal.close()
     shutil.rmtree(third.path / "session")
-    begun = PartialSession(root, make_facts(), 4)  # killed while it began
+    begun = PartialSession(root, facts, 4)  # killed while it began
     begun.journal.close()
     (begun.path / "facts.json").write_bytes(b"{")
     return 0, 1, 3, 4
@@ -308,6 +332,35 @@ def test_killed_at_each_call_of_a_rotation(rotation: Stage, blocks: list[Prepare
 
 def test_killed_at_each_call_of_a_recovery(recovery: Stage, blocks: list[Prepared]) -> None:
     assert recovery.sweep(recovery.kills(), blocks) == []
+
+
+def some(points: list[Point], count: int) -> list[Point]:
+    """Points from the first to the last; all of them with ``FULL_SWEEP``."""
+    return points if FULL else points[:: -(-len(points) // count)]
+
+
+def test_killed_at_calls_of_a_rotation_on_tape(tape_rotation: Stage, tape_blocks: list[Prepared]) -> None:
+    assert tape_rotation.sweep(some(tape_rotation.kills(), 36), tape_blocks) == []
+
+
+def test_killed_at_calls_of_a_recovery_of_tapes(tape_recovery: Stage, tape_blocks: list[Prepared]) -> None:
+    assert tape_recovery.sweep(some(tape_recovery.kills(), 24), tape_blocks) == []
+
+
+@pytest.mark.parametrize(("code", "names"), [("ENOSPC", FILLING), ("EIO", REACHING)])
+def test_calls_of_a_rotation_on_tape_fail(
+    tape_rotation: Stage, tape_blocks: list[Prepared], code: str, names: tuple[str, ...]
+) -> None:
+    points = tape_rotation.points(f"error={code}", names)
+    assert tape_rotation.sweep(some(points, 16), tape_blocks) == []
+
+
+@pytest.mark.parametrize(("code", "names"), [("ENOSPC", FILLING), ("EIO", REACHING)])
+def test_calls_of_a_recovery_of_tapes_fail(
+    tape_recovery: Stage, tape_blocks: list[Prepared], code: str, names: tuple[str, ...]
+) -> None:
+    points = tape_recovery.points(f"error={code}", names)
+    assert tape_recovery.sweep(some(points, 16), tape_blocks) == []
 
 
 def test_killed_and_killed_again(rotation: Stage, recovery: Stage, blocks: list[Prepared]) -> None:
@@ -395,7 +448,7 @@ def test_all_is_flushed_before_it_gets_its_name(rotation: Stage) -> None:
     assert not dirty & {target.parent for target in named}
 
 
-def run_real_recorder(root: Path, *strace: str) -> int:
+def run_real_recorder(root: Path, *strace: str, storage: str = "rows") -> int:
     """A real recorder of three sessions, with a worker that strace leaves alone; returns its exit status."""
     settings = {
         "player": "random",
@@ -406,6 +459,7 @@ def run_real_recorder(root: Path, *strace: str) -> int:
         "max_games": 80,
         "rotate_steps": 3000,
         "min_free_mb": 0,
+        "storage": storage,
     }
     script = Path(__file__).with_name("recorder_process.py")
     command = [
@@ -424,10 +478,14 @@ def run_real_recorder(root: Path, *strace: str) -> int:
     ).returncode
 
 
-def test_a_real_recorder_killed_at_its_calls(servers: list[Server], fast_dir: Path) -> None:
+@pytest.mark.parametrize(("storage", "count"), [("rows", 8), ("tape", 4)])
+def test_a_real_recorder_killed_at_its_calls(
+    servers: list[Server], fast_dir: Path, storage: str, count: int
+) -> None:
     names = ("write", "pwrite64", "fsync", "ftruncate", "mkdir", "rename", "renameat2", "unlinkat", "rmdir")
     trace = fast_dir / "trace"
-    assert run_real_recorder(fast_dir / "clean", "-o", str(trace), "-e", f"trace={','.join(names)}") == 0
+    strace = "-o", str(trace), "-e", f"trace={','.join(names)}"
+    assert run_real_recorder(fast_dir / "clean", *strace, storage=storage) == 0
     # strace counts the calls of each thread for itself: the publisher's and those of the daemon's loop.
     counts = Counter(re.findall(r"^(\d+) +(\w+)\(", trace.read_text(), re.MULTILINE))
     most = {name: max(count for (_, call), count in counts.items() if call == name) for name in names}
@@ -436,7 +494,7 @@ def test_a_real_recorder_killed_at_its_calls(servers: list[Server], fast_dir: Pa
 
     def kill_at(point: Point) -> str | None:
         root = fast_dir / str(point)
-        killed = run_real_recorder(root, *point.strace) != 0
+        killed = run_real_recorder(root, *point.strace, storage=storage) != 0
         if killed and not root.exists():
             return None  # while it was to make its directory
         try:
@@ -447,7 +505,7 @@ def test_a_real_recorder_killed_at_its_calls(servers: list[Server], fast_dir: Pa
         shutil.rmtree(root)
         return None
 
-    chosen = points if FULL else points[:: len(points) // 8]
+    chosen = points if FULL else points[:: len(points) // count]
     with ThreadPoolExecutor(SERVERS) as pool:
         assert [problem for problem in pool.map(kill_at, chosen) if problem is not None] == []
 
@@ -456,30 +514,35 @@ MUTANTS = {
     "confirmed without a record": ("partial:PartialSession.confirm", "self.journal.append(block)", "pass"),
     "blocks moved in place": (
         "publish:_compact",
-        "draft = partial / _DRAFT",
+        "draft = partial / COMPACTION_DRAFT",
         'draft = partial / f"compacted-{len(compactions(partial)) + 1}"',
     ),
     "moved blocks forgotten": ("partial:stage_of", "[partial, *compactions(partial)][-1]", "partial"),
     "the name before the content": (
-        "publish:publish",
+        "publish:publish_steps",
         (
-            "size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)\n"
-            "        path = rename_numbered(stage / STAGED, out_dir / facts.name)"
+            "size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra)\n"
+            "        yield 0.0\n"
+            "        path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)"
         ),
         (
-            "path = rename_numbered(stage / STAGED, out_dir / facts.name)\n"
-            "        size = _finish_files(path, facts, blocks, ended_at=ended_at, recovered=recovered)"
+            "path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)\n"
+            "        size = yield from _finish_files(world, path, facts, blocks, extra)"
         ),
     ),
     "the shell removed from its end": (
         "publish:_remove",
         "for stage in (partial, *compactions(partial)):",
-        "for path in compactions(partial):\n        shutil.rmtree(path)\n    for stage in (partial,):",
+        "for path in compactions(partial):\n        world.shutil.rmtree(path)\n    for stage in (partial,):",
     ),
     "leftovers kept": ("publish:_finish_files", "leftover.unlink()", "pass"),
     "recovery not said": ("publish:recover", "ended_at, recovered=True", "ended_at, recovered=False"),
     "holes left": ("publish:_has_holes", "return any(", "return False and any("),
-    "a name tried once": ("publish:publish", "rename_numbered(stage / STAGED, ", "(stage / STAGED).rename("),
+    "a name tried once": (
+        "publish:publish_steps",
+        "world.files.rename_numbered(stage / STAGED, ",
+        "(stage / STAGED).rename(",
+    ),
 }
 
 

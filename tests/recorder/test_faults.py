@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -22,11 +23,12 @@ from tape2048.errors import (
     AlreadyRunningError,
     DiskFullError,
     OutDirError,
+    StorageError,
     WorkersDiedError,
     WorkerStartError,
 )
 from tape2048.formats.session import STEP_DTYPE
-from tape2048.session.session import sessions
+from tape2048.session.session import Session, sessions
 from tape2048_recorder.game.rng import game_seeds
 
 from .checks import (
@@ -74,6 +76,8 @@ SLOW: dict[str, Any] = {
 CALM = {"player": "expectimax", "sample_rate": 20}
 #: A hundred thousand games a second.
 FAST = {"sample_rate": 100}
+#: Each step of the calm games.
+TAPE = {"player": "expectimax", "storage": "tape"}
 
 
 def published_ids(root: Path) -> list[int]:
@@ -280,7 +284,7 @@ def shared_memory() -> set[str]:
     }
 
 
-@pytest.mark.parametrize("pace", [CALM, FAST], ids=["calm", "fast"])
+@pytest.mark.parametrize("pace", [CALM, FAST, TAPE], ids=["calm", "fast", "tape"])
 def test_killed_at_any_moment(recorders: Recorders, root: Path, pace: dict[str, Any]) -> None:
     before = shared_memory()
     recorder = recorders.start(seed=SEED, rotate_steps=5_000, **pace)
@@ -382,6 +386,23 @@ def test_two_workers_record_what_one_does(
     assert recorder.process.returncode == 0
     assert len(undisturbed) == recorder.summary["games"] == GAMES
     assert {run.outcome: run.data for run in published_runs(root)} == undisturbed
+
+
+def test_a_tape_has_the_games_of_the_rows(
+    recorders: Recorders, root: Path, undisturbed: dict[tuple[int, ...], bytes]
+) -> None:
+    recorder = recorders.run(workers=2, seed=SEED, max_games=GAMES, storage="tape")
+    assert recorder.process.returncode == 0
+    assert_sessions_valid(root)
+    runs = {run.outcome: run for run in published_runs(root)}
+    assert runs.keys() == undisturbed.keys()
+    for path in sessions(root):
+        session = Session.open(path)
+        assert session.tape is not None
+        for run in session.runs[:: len(session.runs) // 20 + 1]:
+            rows = session.read_rows(int(run["first_row"]), int(run["first_row"] + run["rows"]))
+            (expected,) = (data for outcome, data in undisturbed.items() if outcome[0] == run["id"])
+            assert rows.tobytes() == expected
 
 
 @pytest.mark.parametrize("name", DEEDS)
@@ -586,6 +607,47 @@ def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, r
     assert_every_game_accounted_for(root)
 
 
+def test_no_free_descriptor_is_waited_out_like_a_full_disk(recorders: Recorders, root: Path) -> None:
+    hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
+    recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    with limited([recorder.pid], resource.RLIMIT_NOFILE, 3):
+        recorder.signal(signal.SIGUSR1)
+        assert "Too many open files" in recorder.wait_for_event("paused: ")
+        time.sleep(1.5)  # it is tried again, and refused; so is the next session's directory
+        assert recorder.count("paused: ") == 1
+    recorder.wait_for_event("recording again")
+    recorder.signal(signal.SIGTERM)
+    assert recorder.end() == 0
+    assert_sessions_valid(root)
+    assert_every_game_accounted_for(root)
+    shells = [list(path.iterdir()) for path in partials(root)]  # of what was published meanwhile
+    assert len(shells) <= 1
+    assert not recover(root)[0]
+    assert not partials(root)
+
+
+def test_visitors_of_the_metrics_take_no_descriptor_from_the_recorder(
+    recorders: Recorders, root: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = probe.getsockname()
+    listen = f"{address[0]}:{address[1]}"
+    recorder = recorders.start(seed=SEED, rotate_steps=20_000, metrics_listen=listen, **CALM)
+    recorder.wait_for_status(lambda status: status["sessions"] > 0)
+    with limited([recorder.pid], resource.RLIMIT_NOFILE, 64), contextlib.ExitStack() as stack:
+        for _ in range(80):
+            visitor = stack.enter_context(socket.create_connection(address, timeout=60))
+            visitor.sendall(b"GET /metrics HTTP/1.1\r\n")
+        published = recorder.count("published ")
+        recorder.wait_for(lambda _: recorder.count("published ") > published + 3)
+        recorder.signal(signal.SIGTERM)
+        assert recorder.end() == 0
+    assert recorder.count("paused: ") == 0
+    assert_every_game_accounted_for(root)
+
+
 @pytest.mark.parametrize("what", ["the journal", "rows"])
 def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, root: Path, what: str) -> None:
     hooks = {
@@ -633,18 +695,26 @@ def test_a_worker_that_cannot_be_started_again_is_tried_later(recorders: Recorde
     assert_contiguous(published_ids(root))
 
 
+def block_memory(root: Path) -> Path:
+    """Keep a recorder from writing its memory; return where the last one is."""
+    memory = root / ".recorder" / "default.json"
+    saved = memory.rename(root / "saved.json")
+    memory.mkdir()
+    return saved
+
+
 def test_a_memory_that_cannot_be_written_ends_it_before_a_game_is_played_twice(
     recorders: Recorders, root: Path
 ) -> None:
     hooks = {"tape2048_recorder.daemon.instance:IDS_AHEAD": 64}
     recorder = recorders.start(seed=SEED, hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
-    (root / ".recorder").rename(root / "elsewhere")
-    assert recorder.end() == OutDirError.exit_code
+    saved = block_memory(root)
+    assert recorder.end() == StorageError.exit_code
     assert "writing the instance's memory" in recorder.error["message"]
     assert_sessions_valid(root)
     assert not partials(root)
-    state = json.loads((root / "elsewhere" / "default.json").read_bytes())
+    state = json.loads(saved.read_bytes())
     assert max(published_ids(root)) < state["next_id"]
 
 
@@ -653,14 +723,14 @@ def test_a_memory_that_cannot_be_written_at_the_end_costs_no_summary(
 ) -> None:
     recorder = recorders.start(seed=SEED, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
-    (root / ".recorder").rename(root / "elsewhere")
+    saved = block_memory(root)
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
-    warning = recorder.events("warning")[-1]  # behind one about the status file
+    warning = recorder.events("warning")[-1]
     assert "writing the instance's memory failed" in warning
     assert "the next start with this seed skips some games" in warning
     assert len(published_ids(root)) == recorder.summary["games"] > 0
-    state = json.loads((root / "elsewhere" / "default.json").read_bytes())
+    state = json.loads(saved.read_bytes())
     assert max(published_ids(root)) < state["next_id"]
 
 
@@ -704,10 +774,33 @@ def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
     root.with_name("elsewhere").rename(root)  # an unmounted disk can come back
     recorder.wait_for_event("recording again")
     shutil.rmtree(root)
-    wait_until(lambda: recorder.count("paused: ") == 2)
-    recorder.signal(signal.SIGTERM)
     assert recorder.end() == OutDirError.exit_code
-    assert recorder.error["error"] == "OutDirError"
+    assert "the recorder's lock is gone" in recorder.error["message"]
+    assert recorder.error["hint"]
+
+
+@pytest.mark.parametrize("what", ["all of it", "its lock"])
+def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path, what: str) -> None:
+    """Or it would record without a lock, and another one would play the same games into the same place."""
+    recorder = recorders.start(seed=SEED, rotate_steps=10**9, **CALM)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
+    if what == "all of it":
+        root.rename(root.with_name("elsewhere"))
+        root.mkdir()
+    else:
+        (root / ".recorder" / "default.lock").unlink()
+    assert recorder.end() == OutDirError.exit_code
+    assert "the recorder's lock is gone: another recorder could play" in recorder.error["message"]
+    if what == "all of it":
+        assert not list(root.iterdir()), "nothing was added"
+        assert partials(root.with_name("elsewhere")), "what is confirmed waits for the next start there"
+        return
+    assert not partials(root)
+    ids = published_ids(root)
+    again = recorders.run(seed=SEED, max_games=100, **CALM)
+    assert again.process.returncode == 0
+    both = published_ids(root)
+    assert len(set(both)) == len(both) == len(ids) + 100
 
 
 # --- two of them

@@ -13,15 +13,16 @@ import subprocess
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tape2048.errors import WorkerStartError
+from tape2048.errors import OutDirError, WorkerStartError
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.daemon.service import Service
 from tape2048_recorder.status.signals import Signals
-from tape2048_recorder.status.status_file import judge, read_snapshot
+from tape2048_recorder.status.status_file import judge, read_snapshot, status_path
 
 from .checks import assert_sessions_valid, partials, run_table
 from .processes import PATIENCE_S, environment, wait_until, workers_of
@@ -183,3 +184,18 @@ def test_an_ignored_sighup_is_heard_where_it_reads_the_settings_again(reloads: b
     assert signals.take() == (["SIGHUP", "SIGTERM"] if reloads else ["SIGTERM"])
     signals.close()
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_after_its_lock_is_lost_the_status_file_is_another_s(tmp_path: Path) -> None:
+    lost: list[OutDirError] = []
+    path = status_path(tmp_path, "default")
+    path.parent.mkdir()
+    view = SimpleNamespace(event=lambda *_: None, status=lambda *_: None)
+    with Service(cast("Any", view), RecorderConfig(), path, {}, lambda: lost[0] if lost else None) as service:
+        written = read_snapshot(tmp_path, "default")
+        lost.append(OutDirError("the lock is gone"))
+        draft = path.with_name(f".{path.name}.next")
+        draft.write_text("another's")
+        service.status(lambda: status_now(state="draining"))
+    assert read_snapshot(tmp_path, "default") == written
+    assert draft.read_text() == "another's"

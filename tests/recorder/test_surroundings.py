@@ -114,3 +114,31 @@ def test_a_disk_that_turns_read_only_under_it(recorders: Recorders, fast_dir: Pa
         assert len(set(ids)) == len(ids)
     finally:
         disk.unmount()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0, 0o755), (0o002, 0o755), (0o027, 0o750)])
+def test_nobody_else_may_write_to_what_it_makes(
+    recorders: Recorders, root: Path, umask: int, mode: int
+) -> None:
+    """A stricter umask is kept; this one is the shipped service's."""
+    before = os.umask(umask)
+    try:
+        recorder = recorders.start(out_dir=str(root / "above" / "out"), max_games=10)
+    finally:
+        os.umask(before)
+    assert recorder.end() == 0
+    made = [path for path in (root / "above").rglob("*") if path.is_dir()]
+    assert {path.name for path in made} >= {"out", ".recorder"}
+    assert {path.stat().st_mode & 0o777 for path in [root / "above", *made]} == {mode}
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_before_its_handlers_stand_is_heard_later(
+    recorders: Recorders, number: signal.Signals
+) -> None:
+    recorder = recorders.run(
+        hooks={"import:early_signal": True, "early_signal:NUMBER": int(number)}, max_games=10
+    )
+    assert recorder.process.returncode == 0
+    expected = "max_games = 10 was reached" if number == signal.SIGUSR1 else f"{number.name} was received"
+    assert recorder.summary["reason"] == expected

@@ -58,6 +58,9 @@ ROW_BYTES_MAX = 29
 #: Bytes of a row in the buffer of a compiled player: its board and its action.
 BUFFERED_BYTES_MAX = 9
 
+#: Bytes of a session on tape for each row: its step, and its share of an anchor.
+TAPE_ROW_BYTES = 1.5
+
 Given = tuple[str, object, Origin]
 
 
@@ -156,7 +159,12 @@ def check_loaded_player(loaded: Loaded) -> None:
 def buffer_mb(config: RecorderConfig) -> float:
     """Return the largest size of a worker's buffer in megabytes: boards; whole rows for batched players."""
     row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
-    return config.block_rows * row_bytes / 1e6
+    return config.rows_buffered_max * (1 if config.storage == "tape" else row_bytes) / 1e6
+
+
+def row_bytes(config: RecorderConfig) -> float:
+    """Return the bytes that a recorded row takes in a published session, without its metadata."""
+    return TAPE_ROW_BYTES if config.storage == "tape" else 28 + config.record_action
 
 
 # Sources.
@@ -222,9 +230,18 @@ def _check_together(config: RecorderConfig, origins: Mapping[str, Origin], env: 
     if f"{config.instance}.lock" == READERS_LOCK:
         problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
         refuse(problem, "instance", origins["instance"], hint=f"{config.instance}-1, for instance")
+    _check_tape(config, origins)
     _check_batched(config, origins)
     _check_memory(config, origins)
     _check_stop_timeout(config, origins, env)
+
+
+def _check_tape(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
+    """Refuse a tape with gaps: each of its steps leads to the next one."""
+    if config.storage == "tape" and config.sample_rate > 1:
+        problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
+        hint = 'drop sample_rate (readers can leave rows out), or set storage = "rows"'
+        refuse(problem, "sample_rate", origins["sample_rate"], hint=hint)
 
 
 def _check_batched(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
@@ -242,7 +259,7 @@ def _check_batched(config: RecorderConfig, origins: Mapping[str, Origin]) -> Non
 def _check_memory(config: RecorderConfig, origins: Mapping[str, Origin]) -> None:
     buffers_mb = config.worker_count * buffer_mb(config)
     if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
-        workers, rows = counted(config.worker_count, "worker"), counted(config.block_rows, "row")
+        workers, rows = counted(config.worker_count, "worker"), counted(config.rows_buffered_max, "row")
         why = f"the buffers of {workers} take {rows} each ({origins['block_rows']})"
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
         hint = "raise max_ram_mb, or lower workers or block_rows"

@@ -119,7 +119,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Count,
         about(
             "rows in a session before it is published and the next one starts",
-            why="280 MB: written and checked in seconds, and a corpus is a few hundred sessions",
+            why="280 MB (15 on tape): written and checked in seconds, and a corpus is a few hundred sessions",
         ),
     ] = 10_000_000
     rotate_s: Annotated[
@@ -173,28 +173,38 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="room for the open session's metadata, and for other programs' logs",
         ),
     ] = 256
+    storage: Annotated[
+        str,
+        about(
+            "how sessions hold their games: rows of 28 bytes, or on tape, one byte a step and 1.5 in all",
+            why="`steps.npy` is read by any program; tape is for recordings of weeks, and needs this package",
+            choices=("rows", "tape"),
+            group="Recording",
+        ),
+    ] = "rows"
     sample_rate: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)],
         about(
-            "keep the rows whose `step_idx` is a multiple of this",
+            "keep the rows whose `step_idx` is a multiple of this; a tape keeps them all",
             why="a reader can drop rows later, but cannot restore them",
-            group="Recording",
         ),
     ] = 1
     record_action: Annotated[
         bool,
         about(
-            "add the chosen move to each row: 29 bytes instead of 28", why="a critic needs the boards only"
+            "add the chosen move to each row: 29 bytes instead of 28; a tape has it anyway",
+            why="a critic needs the boards only",
         ),
     ] = False
     block_rows: Annotated[
-        Annotated[int, msgspec.Meta(ge=1024, le=2**26)],
+        Annotated[int, msgspec.Meta(ge=1024, le=2**26)] | None,
         about(
-            "most rows that a worker buffers before it writes them",
-            why="2 MB a worker (rows wait as boards; 7 MB in lanes), and any game fits: "
+            "most rows that a worker buffers before it writes them; auto: 262,144, or 1,048,576 on tape",
+            why="2 MB a worker (rows wait as boards; 7 MB in lanes; 1 MB on tape), and any game fits: "
             "each move adds at least 2 to a sum of at most 16 x 32768",
+            none="auto",
         ),
-    ] = 262_144
+    ] = None
     flush_s: Annotated[
         Positive,
         about(
@@ -265,6 +275,12 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         if self.model_tag is not None:
             return self.model_tag
         return re.sub(r"[^A-Za-z0-9._+-]+", "-", self.player)[:100]
+
+    @property
+    def rows_buffered_max(self) -> int:
+        """Return the most rows that a worker buffers: ``block_rows``, and at most a session's."""
+        auto = 1_048_576 if self.storage == "tape" else 262_144
+        return min(self.block_rows or auto, self.rotate_steps)
 
     @property
     def worker_count(self) -> int:

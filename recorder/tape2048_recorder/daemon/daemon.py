@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import selectors
-import time
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import (
-    DiskFullError,
     FormatError,
     RecorderError,
     StorageError,
@@ -48,6 +45,7 @@ from tape2048_recorder.ipc.protocol import (
     Written,
 )
 from tape2048_recorder.ipc.shared import DRAIN, HURRY
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.status.report import Reporter, State, Status, Tally
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 
@@ -89,9 +87,10 @@ class Daemon:
     signals: Signals
     begun: float
     reload: Reload | None = None
+    world: World = REAL
 
     def __post_init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector: selectors.BaseSelector = self.world.selectors.DefaultSelector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
         self._stop_signal: str | None = None  # the first request to end
@@ -112,6 +111,7 @@ class Daemon:
             recording=self.recording,
             tally=self.tally,
             watch=self._watch,
+            world=self.world,
         )
         self.sessions: list[str] = []  # names only: weeks of recording make 100,000
         self.games_dropped = 0
@@ -136,9 +136,9 @@ class Daemon:
             next_tick = 0.0
             while not (self._phase == "publishing" and self.recording.idle):
                 routine = True
-                for key, _ in self._selector.select(max(next_tick - time.monotonic(), 0.0)):
+                for key, _ in self._selector.select(max(next_tick - self.world.now, 0.0)):
                     routine = key.data() and routine
-                now = time.monotonic()
+                now = self.world.now
                 if now >= next_tick or not routine:
                     self._tick(now)
                     next_tick = now + TICK_S
@@ -159,7 +159,7 @@ class Daemon:
     def _on_signal(self) -> None:
         for name in self.signals.take():
             if name == ROTATE.name:
-                self._rotations.ask(time.monotonic())
+                self._rotations.ask(self.world.now)
             elif name == "SIGHUP" and self.reload is not None:
                 self.reload.ask(ending=self._phase != "recording")
             elif name == STOP_NOW.name or self._stop_signal is not None:
@@ -310,8 +310,8 @@ class Daemon:
 
     def _restart_later(self, worker: Worker, what: str, then: str = "") -> None:
         """Report a worker's death, and schedule a restart, or give up."""
-        self.supervisor.schedule_restart(worker, time.monotonic())
-        delay_s = worker.start_at - time.monotonic()
+        self.supervisor.schedule_restart(worker, self.world.now)
+        delay_s = worker.start_at - self.world.now
         if not self.supervisor.is_hopeless:
             then += f", another starts in {delay_s:.1f} s"
             self.reporter.event("warning", f"worker {worker.index} {what}{then}")
@@ -323,6 +323,7 @@ class Daemon:
     # Decisions.
 
     def _tick(self, now: float) -> None:
+        self._give_up(self.memory.lost())
         for outcome in self.recording.outcomes():
             self._on_outcome(outcome)
         for worker in self.supervisor.workers:
@@ -338,7 +339,7 @@ class Daemon:
             self.played_s = now - self.begun - self.first_step_s
         if self._phase == "recording":
             if self.reload is not None and self.reload.due(now):
-                self._reconfigure(self.reload)
+                self._reconfigure(self.reload, now)
             self._check_limits(now)
         if self._phase == "draining":
             self._check_drain(now)
@@ -368,9 +369,9 @@ class Daemon:
             self.gauges.counts.worker_restarts += 1
             self._listen(worker)
 
-    def _reconfigure(self, reload: Reload) -> None:
+    def _reconfigure(self, reload: Reload, now: float) -> None:
         self.gauges.counts.reloads += 1
-        self.config = reload.read(self.config)
+        self.config = reload.read(self.config, now)
         self.recording.reconfigure(self.config)
         self.supervisor.pace(self.config)
         self.ledger.limit(self.config.max_games)
@@ -389,7 +390,7 @@ class Daemon:
             rows=self.tally.rows,
             elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
             disk_bytes=self.recording.size_bytes(now),
-            pids=[os.getpid(), *self.supervisor.pids],
+            pids=[self.world.os.getpid(), *self.supervisor.pids],
         )
         if met is not None:
             self.stop(met)
@@ -399,7 +400,7 @@ class Daemon:
         self.reason = reason
         self._phase = "draining"
         drain_s = self.config.drain_timeout_s
-        self._deadline = time.monotonic() + drain_s
+        self._deadline = self.world.now + drain_s
         self.supervisor.command(DRAIN)
         self.reporter.event("info", f"{reason}: finishing the games in play, at most {drain_s:g} s")
 
@@ -432,7 +433,7 @@ class Daemon:
             self.reason = str(error)
             self._phase = "draining"
             self._hurried = True
-            self._deadline = time.monotonic() + self.config.drain_timeout_s
+            self._deadline = self.world.now + self.config.drain_timeout_s
             self.supervisor.kill_all()
 
     def _on_outcome(self, outcome: Outcome) -> None:
@@ -445,7 +446,7 @@ class Daemon:
             if published.rows_lost:
                 lost = f"{counted(published.rows_lost, 'row')} of it did not match checksums"
                 self.reporter.event("error", lost)
-        elif isinstance(outcome.error, DiskFullError) and not outcome.final:
+        elif outcome.error is not None and not outcome.final:  # no room, or no descriptor
             self._pause(str(outcome.error))
         elif outcome.error is not None:
             self.reporter.event("error", f"{outcome.error}; the next start will try again")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tape2048.base.text import counted
+from tape2048_recorder.config.loading import row_bytes
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.recording import DISK_FULL, DISK_SLOW, MEGABYTE
 from tape2048_recorder.status.report import Counts, Rotation, State, Status, Tally
 
@@ -46,6 +47,7 @@ class Gauges:
     recording: Recording
     tally: Tally
     watch: Watch
+    world: World = REAL
 
     def __post_init__(self) -> None:
         self._progress: deque[tuple[float, int]] = deque()
@@ -57,7 +59,7 @@ class Gauges:
         """Note that workers begin to wait."""
         kind = pause_kind(why)
         self.counts.pauses[kind] = self.counts.pauses.get(kind, 0) + 1
-        self._paused_at = time.monotonic()
+        self._paused_at = self.world.now
 
     def resumed(self) -> None:
         """Note that they no longer wait."""
@@ -66,7 +68,7 @@ class Gauges:
 
     @property
     def _paused_so_far_s(self) -> float:
-        return self.counts.paused_s + (0.0 if self._paused_at is None else time.monotonic() - self._paused_at)
+        return self.counts.paused_s + (0.0 if self._paused_at is None else self.world.now - self._paused_at)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Count a try of the publisher."""
@@ -77,7 +79,7 @@ class Gauges:
 
     def _steps_per_s(self) -> tuple[int, float]:
         """Return the steps so far, and the rate over the last seconds; call it at even intervals."""
-        now, steps = time.monotonic(), int(self.supervisor.shared.slots["steps"].sum())
+        now, steps = self.world.now, int(self.supervisor.shared.slots["steps"].sum())
         self._progress.append((now, steps))
         while now - self._progress[0][0] > RATE_WINDOW_S:
             self._progress.popleft()
@@ -110,12 +112,12 @@ class Gauges:
             free = self.recording.free_bytes()
         except OSError:
             free = None
-        room = self.recording.why_not(min(config.block_rows, config.rotate_steps)) is None
+        room = self.recording.why_not(config.rows_buffered_max) is None
         return Status(
             state=state,
             ending=ending,
             why=why,
-            elapsed_s=time.monotonic() - self.begun,
+            elapsed_s=self.world.now - self.begun,
             steps_per_s=steps_per_s,
             model_share=self.model_share,
             steps=steps,
@@ -147,7 +149,7 @@ class Gauges:
         )
 
     def _disk_full_s(self, config: RecorderConfig, free: int | None, steps_per_s: float) -> float | None:
-        bytes_per_s = steps_per_s * self.recording.row_bytes / config.sample_rate
+        bytes_per_s = steps_per_s * row_bytes(config) / config.sample_rate
         if free is None or bytes_per_s <= 0:
             return None
         return max(free - config.min_free_mb * MEGABYTE, 0) / bytes_per_s

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tape2048.errors import AlreadyRunningError, ConfigError
-from tape2048.io.durable import fsync_dir, replace_file, storage_error, storage_errors, try_lock, write_all
-from tape2048.session.locks import LOCKS_DIRECTORY, make_readers_lock
+from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError
+from tape2048.io.durable import storage_error, storage_errors
+from tape2048.session.locks import LOCKS_DIRECTORY
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.status.status_file import status_path
 
 if TYPE_CHECKING:
@@ -53,40 +54,69 @@ class Instance:
         StorageError: the directory cannot be made or written.
     """
 
-    def __init__(self, out_dir: Path, name: str) -> None:
+    def __init__(self, out_dir: Path, name: str, world: World = REAL) -> None:
+        self._world = world
         directory = out_dir / LOCKS_DIRECTORY
         self.state_path = directory / f"{name}.json"
         self.status_path = status_path(out_dir, name)
+        self._out_dir = out_dir
         self._lock_path = directory / f"{name}.lock"
         self._known: list[GameState] | None = None  # the file's content; None: not read yet
         with storage_errors(out_dir, "preparing the output directory"):
-            directory.mkdir(parents=True, exist_ok=True)
-            make_readers_lock(out_dir)
-            fsync_dir(out_dir)
-            self._fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            world.make_readers_lock(out_dir)
+            world.files.fsync_dir(out_dir)
+            self._fd = world.files.open_owned(self._lock_path, os.O_RDWR | os.O_CREAT)
         try:
             self._lock(out_dir, name)
+            with storage_errors(directory, "removing what a killed recorder left"):
+                for draft in directory.glob(f".{self.state_path.name}.*.tmp"):
+                    draft.unlink(missing_ok=True)
         except BaseException:
-            os.close(self._fd)
+            world.os.close(self._fd)
             raise
 
     def _lock(self, out_dir: Path, name: str) -> None:
-        if not try_lock(self._fd):
-            holder = os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
+        if not self._world.files.try_lock(self._fd):
+            holder = self._world.os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
             raise AlreadyRunningError(
                 f"the recorder with pid {holder} holds this directory as instance {name!r}",
                 path=out_dir,
                 hint="stop that one, or give this one another name (--instance) or directory (--out-dir)",
             )
         with storage_errors(self._lock_path, "writing the lock file"):
-            os.ftruncate(self._fd, 0)
-            write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
+            self._world.os.ftruncate(self._fd, 0)
+            self._world.files.write_all(self._fd, f"{self._world.os.getpid()}\n".encode(), 0)
+
+    def lost(self) -> OutDirError | None:
+        """Return the error of a lock that no longer excludes others; None while it does.
+
+        A directory that was moved away or unmounted can come back; one that was removed or made again
+        cannot, nor can its lock.
+        """
+        found = "was replaced"
+        try:
+            held = self._world.os.fstat(self._fd)
+            try:
+                if os.path.samestat(held, self._lock_path.lstat()):
+                    return None
+            except (FileNotFoundError, NotADirectoryError):
+                if held.st_nlink and not self._world.files.path_exists(self._out_dir):
+                    return None
+                found = "is gone"
+        except OSError:  # the device does not tell; asked again with the next tick
+            return None
+        return OutDirError(
+            f"the recorder's lock {found}: another recorder could play the same games here",
+            path=self._lock_path,
+            hint="stop a recorder before its directory is moved or removed",
+        )
 
     def load_state(self, seed: int) -> GameState:
         """Read the progress of this seed.
 
         Raises:
             ConfigError: the file is invalid.
+            ForeignFileError: it is no regular file, or one of another user.
             StorageError: it cannot be read.
         """
         with storage_errors(self.state_path, "reading how far a seed's games went"):
@@ -95,7 +125,12 @@ class Instance:
 
     def _read(self) -> list[GameState]:
         try:
-            found = msgspec.json.decode(self.state_path.read_bytes(), type=_Memories)
+            fd = self._world.files.open_owned(self.state_path, os.O_RDONLY)
+            try:
+                data = self._world.os.pread(fd, self._world.os.fstat(fd).st_size, 0)
+            finally:
+                self._world.os.close(fd)
+            found = msgspec.json.decode(data, type=_Memories)
         except FileNotFoundError:
             return []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -110,17 +145,20 @@ class Instance:
         """Save the progress of a seed; that of other seeds stays.
 
         Raises:
+            OutDirError: the lock is lost, and the file may be another recorder's.
             OSError: as the operating system gave it; the old state remains.
         """
+        if (lost := self.lost()) is not None:
+            raise lost
         known = self._read() if self._known is None else self._known
         others = [other for other in known if other.seed != state.seed][: SEEDS_MAX - 1]
         memories = _Memories(state.seed, state.next_id, state.free, tuple(others))
-        replace_file(self.state_path, msgspec.json.encode(memories))
+        self._world.files.replace_file(self.state_path, msgspec.json.encode(memories))
         self._known = [state, *others]
 
     def close(self) -> None:
         """Release the lock."""
-        os.close(self._fd)
+        self._world.os.close(self._fd)
 
 
 class Memory:
@@ -134,6 +172,10 @@ class Memory:
         self._instance = instance
         self._seed = seed
         self._covered = 0
+
+    def lost(self) -> OutDirError | None:
+        """Return :meth:`Instance.lost`."""
+        return self._instance.lost()
 
     def cover(self, next_id: int) -> None:
         """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -90,10 +89,10 @@ class Reload:
         """Whether a reload is due (``now``: ``time.monotonic``)."""
         return self._asked and now >= self._next
 
-    def read(self, running: RecorderConfig) -> RecorderConfig:
+    def read(self, running: RecorderConfig, now: float) -> RecorderConfig:
         """Read the settings; return those in force from now on."""
         self._asked = False
-        self._next = time.monotonic() + INTERVAL_S
+        self._next = now + INTERVAL_S
         with self.around():
             try:
                 wanted = self.load()

@@ -33,7 +33,8 @@ class Rotations:
         self._recording = recording
         self.state = Rotation()
         self._flushing: list[float] = []  # times of the requests whose session is still open
-        self._waiting: deque[int] = deque()  # for each other request: the session that it closed
+        #: For each other request: the sessions that have to be published, all of those before it included.
+        self._waiting: deque[set[int]] = deque()
 
     def ask(self, now: float) -> None:
         """Request a rotation as soon as finished games are written."""
@@ -54,21 +55,24 @@ class Rotations:
         return bool((slots["flushed"][workers] == slots["flush"][workers]).all())
 
     def _close(self) -> None:
-        serial, count = self._recording.close_open(), len(self._flushing)
+        serials = self._recording.close_open()
+        self._waiting.extend(set(serials) for _ in self._flushing)
         self._flushing.clear()
-        if serial is None and not self._waiting:
-            self.state = Rotation(self.state.asked, self.state.done + count)
-            return
-        # Without an open session, the requests are for the one that is being published.
-        self._waiting.extend([self._waiting[-1] if serial is None else serial] * count)
+        self._finish(None, None)
+
+    def _finish(self, path: str | None, error: str | None) -> None:
+        done = self.state.done
+        while self._waiting and not self._waiting[0]:
+            self._waiting.popleft()
+            done += 1
+        if done != self.state.done:
+            self.state = Rotation(self.state.asked, done, path, error)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Note the outcome of a try of the publisher."""
-        serial = outcome.session.serial
-        done = self._waiting.count(serial) if outcome.final else 0
-        if done:
+        if outcome.final:
+            for serials in self._waiting:
+                serials.discard(outcome.session.serial)
             published = outcome.published
             path = None if published is None or published.path is None else str(published.path)
-            error = None if outcome.error is None else str(outcome.error)
-            self._waiting = deque(waiting for waiting in self._waiting if waiting != serial)
-            self.state = Rotation(self.state.asked, self.state.done + done, path, error)
+            self._finish(path, None if outcome.error is None else str(outcome.error))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from tape2048._version import __version__
+from tape2048.errors import StorageError
 from tape2048_recorder.config.loading import config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.status.metrics import open_metrics
@@ -43,6 +44,7 @@ class Service:
         config: the recorder's.
         path: of the status file.
         env: the environment (``NOTIFY_SOCKET``, ``WATCHDOG_USEC``).
+        lost: returns the error of a lost lock; the status file may then be another recorder's.
 
     Raises:
         MissingPackageError: metrics are enabled, and their package is not installed.
@@ -50,14 +52,22 @@ class Service:
         RecorderError: metrics cannot be served at this moment.
     """
 
-    def __init__(self, view: Reporter, config: RecorderConfig, path: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        view: Reporter,
+        config: RecorderConfig,
+        path: Path,
+        env: Mapping[str, str],
+        lost: Callable[[], StorageError | None] = lambda: None,
+    ) -> None:
         self.manager = Manager(env)
         self._view = view
         self._config = config
-        self._started_at = utc_text()
+        self._started_at = utc_text(time.time())
         self._process = Process.of(os.getpid())
         self._metrics = open_metrics(config, lambda text: self.event("warning", text))
         self._file = StatusFile(path)
+        self._lost = lost
         self._file_fails = False
         self._next = 0.0
         self._last = Status(
@@ -95,7 +105,8 @@ class Service:
             steps_per_s=0.0,
         )
         self._tell(last)
-        self._file.close()
+        if self._lost() is None:
+            self._file.close()
         self._metrics.close()
         self.manager.close()
 
@@ -136,9 +147,11 @@ class Service:
             status=status,
         )
         self._metrics.show(snapshot)
+        if self._lost() is not None:
+            return
         try:
             self._file.write(snapshot)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             if not self._file_fails:
                 self.event("warning", f"the status file cannot be written: {error}")
             self._file_fails = True

@@ -14,12 +14,9 @@ disk determines that time.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +24,7 @@ import msgspec
 from tape2048_recorder.ipc.process import START_S, Silence
 from tape2048_recorder.ipc.protocol import WORKER_MODULE, Channel, FromDaemon, Range, Weights, Written
 from tape2048_recorder.ipc.shared import ASKS, LOADS, PLAY, Shared
+from tape2048_recorder.ipc.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,9 +102,11 @@ class Supervisor:
     Args:
         spec: the workers' argument; index and descriptors are filled in.
         config: has the number of workers, and how often they write.
+        world: the system.
     """
 
-    def __init__(self, spec: WorkerSpec, config: RecorderConfig) -> None:
+    def __init__(self, spec: WorkerSpec, config: RecorderConfig, world: World = REAL) -> None:
+        self._world = world
         self._spec = spec
         self.shared = Shared.create(config.worker_count)
         self.workers = [Worker(index) for index in range(config.worker_count)]
@@ -145,7 +145,7 @@ class Supervisor:
         """Set how often workers write finished games; they see it within a slice of play."""
         slots = self.shared.slots
         # Blocks larger than a session would enlarge every session; a longer interval would delay them.
-        slots["block_rows"] = min(config.block_rows, config.rotate_steps)
+        slots["block_rows"] = config.rows_buffered_max
         slots["flush_s"] = min(config.flush_s, config.rotate_s or config.flush_s)
 
     def offer_weights(self, generation: int) -> None:
@@ -160,11 +160,11 @@ class Supervisor:
         Raises:
             OSError: no process could be made.
         """
-        ours, theirs = socket.socketpair()
+        ours, theirs = self._world.socket.socketpair()
         slot = self.shared.slots[worker.index]
         slot["command"] = PLAY
         slot["busy"] = 0
-        slot["heartbeat_ns"] = time.monotonic_ns()
+        slot["heartbeat_ns"] = self._world.time.monotonic_ns()
         slot["oldest"] = 0 if self._spec.weights is None else self._spec.weights.generation
         slot["flushed"] = slot["flush"]
         spec = msgspec.structs.replace(
@@ -172,18 +172,18 @@ class Supervisor:
             index=worker.index,
             socket_fd=theirs.fileno(),
             shared_fd=self.shared.fd,
-            daemon_pid=os.getpid(),
+            daemon_pid=self._world.os.getpid(),
         )
         # A worker is one thread; libraries must not start one for each core.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
-            worker.process = subprocess.Popen(
+            worker.process = self._world.subprocess.Popen(
                 [sys.executable, "-P", "-m", WORKER_MODULE, msgspec.json.encode(spec).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self.shared.fd, *self.fds),
                 process_group=0,  # out of reach of a terminal's Ctrl-C while Python starts
-                env={**os.environ, **threads},
+                env={**self._world.os.environ, **threads},
             )
         except BaseException:
             ours.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tape2048.game.rules import empty_mask
 from tape2048.jit.compiler import kernel
@@ -36,3 +37,16 @@ def new_game(seed: Any) -> Any:
     board, first, state = spawn(U64(0), state, gamma)
     board, second, state = spawn(board, state, gamma)
     return board, first + second, state, gamma
+
+
+@kernel
+def _fill_starts(seeds: Any, out: Any) -> None:
+    for i in range(seeds.shape[0]):
+        out[i] = new_game(seeds[i])[0]
+
+
+def start_boards(seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the boards that the games of these seeds begin with; both ``u64[n]``."""
+    boards = np.empty(len(seeds), np.uint64)
+    _fill_starts(seeds, boards)
+    return boards

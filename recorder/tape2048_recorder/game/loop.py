@@ -7,7 +7,8 @@ again: ``game`` holds the state of the game in play, and the buffer its boards, 
 games.
 
 Until they are written, rows are packed boards (and moves, where these are recorded): the rest of a row
-follows from its game. Eight bytes in place of 28 leave the processor's caches to the player.
+follows from its game. Eight bytes in place of 28 leave the processor's caches to the player. For a session on
+tape a row is one byte, the step made there, and numba compiles the loop a second time, for that.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from numba.extending import register_jitable
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE, step_dtype
+from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.game.rules import board_score, max_exponent, spread_exps
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import claim_in, store8, store32, store64
+from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
 from tape2048_recorder.game.engine import new_game, spawn
 from tape2048_recorder.game.player_api import NO_MOVE, choose
 from tape2048_recorder.game.rng import start
+from tape2048_recorder.game.rows_file import RowsFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +56,9 @@ _GAME_WORDS = 11
 #: checksummed and copied.
 _PIECE_ROWS = 8192
 
+#: Bytes checksummed and written at once where they need no building: less than the second-level cache holds.
+PIECE_BYTES = 1 << 18
+
 _LOW_HALF = U64(0xFFFFFFFF)
 _SHORT_ROW = STEP_DTYPE.itemsize
 _LONG_ROW = ACTION_STEP_DTYPE.itemsize
@@ -62,19 +68,28 @@ _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
 _AHEAD = U64(32)
 
 
+@register_jitable
+def tape_byte(move: Any, spawned: Any, is_four: Any) -> Any:
+    """Return a step's byte on tape; ``spawned`` is the board with the new tile alone."""
+    # The tile of cell c has its one bit at 60 - 4c or 61 - 4c.
+    return move | leading_zeros(spawned) & U64(60) | is_four << U64(6)
+
+
 @kernel
 def _play(
     player: Any,
     ids: Any,
     seeds: Any,
     game: Any,
-    boards: Any,
+    kept: Any,
     actions: Any,
     runs: Any,
     sample_rate: Any,
     steps_max: Any,
+    tape: Any,
 ) -> int:
-    rows_max = U64(boards.shape[0])
+    # ``tape`` is None or True: its type, and so each branch on it, is known when numba compiles.
+    rows_max = U64(kept.shape[0])
     record_action = actions.shape[0] != 0
     one = U64(1)
     in_play = game[_IN_PLAY] != U64(0)
@@ -112,14 +127,17 @@ def _play(
                 in_play = False
                 break
             if to_sample == U64(0):
-                boards[rows] = board
-                claim_in(boards, rows + _AHEAD)
-                if record_action:
-                    actions[rows] = move
+                if tape is None:
+                    kept[rows] = board
+                    claim_in(kept, rows + _AHEAD)
+                    if record_action:
+                        actions[rows] = move
                 rows += one
                 to_sample = rate
             to_sample -= one
             board, is_four, state = spawn(after, state, gamma)
+            if tape is not None:
+                kept[rows - one] = tape_byte(move, board ^ after, is_four)
             fours += is_four
             step += one
             steps_left -= one
@@ -226,13 +244,17 @@ class BlockBuffer:
     Args:
         rows_max: rows it holds at first; it grows when a single game needs more.
         runs_max: finished games it holds.
-        record_action: whether rows carry the move.
-        sample_rate: keep each N-th step of a game.
+        record_action: whether rows carry the move; on tape, each step's byte does.
+        sample_rate: keep each N-th step of a game; 1 on tape.
+        storage: ``"rows"``, or ``"tape"``: then a row is its step's byte.
     """
 
-    def __init__(self, *, rows_max: int, runs_max: int, record_action: bool, sample_rate: int) -> None:
-        self.dtype = step_dtype(record_action=record_action)
-        self.record_action = record_action
+    def __init__(
+        self, *, rows_max: int, runs_max: int, record_action: bool, sample_rate: int, storage: str = "rows"
+    ) -> None:
+        self.file = RowsFile.of(storage, record_action=record_action)
+        self.dtype = self.file.dtype
+        self.record_action = "action" in (self.dtype.names or ())
         self.sample_rate = sample_rate
         self.runs_max = runs_max
         self._runs = np.zeros(runs_max, dtype=RUN_DTYPE)
@@ -244,12 +266,13 @@ class BlockBuffer:
 
 
 class Buffer(BlockBuffer):
-    """The block buffer of one game at a time: boards of finished games, then those of the game in play."""
+    """The block buffer of one game at a time: what is kept of finished games, then of the game in play."""
 
     def _allocate(self, rows_max: int) -> None:
-        self._boards = np.empty(rows_max, dtype=np.uint64)
+        # Boards, or bytes on tape.
+        self._kept: npt.NDArray[Any] = np.empty(rows_max, dtype=np.uint8 if self.file.is_tape else np.uint64)
         self._actions = np.empty(rows_max if self.record_action else 0, dtype=np.uint8)
-        self._piece = np.empty(_PIECE_ROWS, dtype=self.dtype)
+        self._piece = np.empty(PIECE_BYTES if self.file.is_tape else _PIECE_ROWS, dtype=self.dtype)
         self._game = np.zeros(_GAME_WORDS, dtype=np.uint64)
         self._ids = np.empty(0, dtype=np.uint64)
         self._seeds = np.empty(0, dtype=np.uint64)
@@ -262,7 +285,7 @@ class Buffer(BlockBuffer):
     @property
     def rows_max(self) -> int:
         """Rows the buffer holds."""
-        return len(self._boards)
+        return len(self._kept)
 
     @property
     def in_play(self) -> bool:
@@ -286,11 +309,11 @@ class Buffer(BlockBuffer):
 
     @property
     def boards(self) -> npt.NDArray[np.uint64]:
-        """The boards of the finished games' rows, ``u64[rows]`` (a view)."""
-        return self._boards[: self.rows_finished]
+        """The boards of the finished games' rows, ``u64[rows]`` (a view); not on tape."""
+        return self._kept[: self.rows_finished]
 
     @property
-    def rows(self) -> npt.NDArray[np.void]:
+    def rows(self) -> npt.NDArray[Any]:
         """Rows of the finished games (a new array at each access)."""
         return self._make_rows(0, np.empty(self.rows_finished, dtype=self.dtype))
 
@@ -300,9 +323,12 @@ class Buffer(BlockBuffer):
             rows = self._make_rows(first, self._piece[: self.rows_finished - first])
             yield rows.view(np.uint8).data
 
-    def _make_rows(self, first: int, out: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    def _make_rows(self, first: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if self.file.is_tape:
+            out[:] = self._kept[first : first + len(out)]
+            return out
         _make_rows(
-            self._boards, self._actions, self.runs, U64(first), U64(self.sample_rate), out.view(np.uint8)
+            self._kept, self._actions, self.runs, U64(first), U64(self.sample_rate), out.view(np.uint8)
         )
         return out
 
@@ -318,7 +344,7 @@ class Buffer(BlockBuffer):
     def boards_and_moves(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
         """Return the boards of the only game so far, ``u64[n + 1]``, and its recorded moves, ``u8[n]``."""
         rows = int(self._game[_ROWS])
-        return np.append(self._boards[:rows], self._game[_BOARD]), self._actions[:rows].copy()
+        return np.append(self._kept[:rows], self._game[_BOARD]), self._actions[:rows].copy()
 
     def forget_waiting(self) -> None:
         """Drop the games that have not begun."""
@@ -329,11 +355,11 @@ class Buffer(BlockBuffer):
     def resize(self, rows_max: int) -> None:
         """Hold this many rows, or at least those that it has."""
         rows = int(self._game[_ROWS])
-        boards, actions = self._boards[:rows], self._actions[:rows]
-        self._boards = np.empty(max(rows, rows_max), dtype=np.uint64)
-        self._boards[:rows] = boards
+        kept, actions = self._kept[:rows], self._actions[:rows]
+        self._kept = np.empty(max(rows, rows_max), dtype=kept.dtype)
+        self._kept[:rows] = kept
         if self.record_action:
-            self._actions = np.empty(len(self._boards), dtype=np.uint8)
+            self._actions = np.empty(len(self._kept), dtype=np.uint8)
             self._actions[:rows] = actions
 
     def grow(self) -> None:
@@ -343,7 +369,7 @@ class Buffer(BlockBuffer):
     def drop_block(self) -> None:
         """Drop the finished games, and move the rows of the game in play to the buffer's start."""
         first, end = self.rows_finished, int(self._game[_ROWS])
-        for array in (self._boards, self._actions):
+        for array in (self._kept, self._actions):
             array[: end - first] = array[first:end].copy()
         self._game[_ROWS] = end - first
         self._game[_FIRST_ROW] = 0
@@ -362,5 +388,6 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int) -> int:
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
         room = buffer.runs_max - len(buffer.runs)
         raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")
-    state = buffer._ids, buffer._seeds, buffer._game, buffer._boards, buffer._actions, buffer._runs
-    return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max)))
+    state = buffer._ids, buffer._seeds, buffer._game, buffer._kept, buffer._actions, buffer._runs
+    tape = True if buffer.file.is_tape else None
+    return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max), tape))

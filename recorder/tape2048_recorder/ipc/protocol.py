@@ -176,6 +176,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     seed: int
     sample_rate: int
     record_action: bool
+    storage: str = "rows"
     # The rest is for batched players (`tape2048_recorder.workers.batch_loop`).
     lanes: int = 1
     sampling: dict[str, int | float | str | bool] = {}

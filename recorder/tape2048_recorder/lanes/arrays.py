@@ -1,9 +1,9 @@
 """Arrays of lanes, which the kernels read and write.
 
-A lane keeps no rows during its game. It logs one byte a step, from which the rows are built when
-the game has ended: bits 0-1 the move, bits 2-5 the index of the new tile among the empty cells (in the order
-of :func:`tape2048_recorder.game.engine.spawn`), bit 6 whether it was a 4. With the seed that is the whole
-game, in a 28th of its rows' memory: 4,096 games of 20,000 steps take 82 MB.
+A lane keeps no rows during its game. It logs one byte a step, as a session on tape holds it (bits 0-1 the
+move, bits 2-5 the cell of the new tile, bit 6 whether it was a 4), from which the rows are built when
+the game has ended. With the seed that is the whole game, in a 28th of its rows' memory: 4,096 games of 20,000
+steps take 82 MB.
 
 The log is stored in chunks of :data:`CHUNK_STEPS` bytes in one arena for all lanes of a player; a game's
 chunks are a linked list, and are freed after the game.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tape2048_recorder.game.loop import BlockBuffer
+from tape2048_recorder.game.loop import PIECE_BYTES, BlockBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +25,6 @@ Words = npt.NDArray[np.uint64]
 
 #: Steps in a chunk: short games waste less than a page, long ones follow a link every thousand steps.
 CHUNK_STEPS = 1024
-
-#: Bytes checksummed and written at once: less than the second-level cache holds.
-_PIECE_BYTES = 1 << 18
 
 
 class Lanes(NamedTuple):
@@ -121,15 +118,15 @@ class Finished(BlockBuffer):
         return self.arrays.runs[: int(self.arrays.counts[1])]
 
     @property
-    def rows(self) -> npt.NDArray[np.void]:
+    def rows(self) -> npt.NDArray[Any]:
         """Rows of the games (a view)."""
         return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].view(self.dtype)
 
     def pieces(self) -> Iterator[memoryview]:
         """Yield the bytes of the rows, in order (views)."""
         size = self.rows_finished * self.dtype.itemsize
-        for first in range(0, size, _PIECE_BYTES):
-            yield self.arrays.rows[first : min(first + _PIECE_BYTES, size)].data
+        for first in range(0, size, PIECE_BYTES):
+            yield self.arrays.rows[first : min(first + PIECE_BYTES, size)].data
 
     def resize(self, rows_max: int) -> None:
         """Hold this many rows; the buffer must be empty."""

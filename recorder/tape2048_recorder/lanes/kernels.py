@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
+from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.game.rules import (
     SLIDE,
     board_score,
@@ -26,6 +26,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit, store8, store32, store64
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.engine import new_game
+from tape2048_recorder.game.loop import tape_byte
 from tape2048_recorder.lanes.arrays import CHUNK_STEPS
 
 U64 = np.uint64
@@ -40,8 +41,8 @@ _PLAYING, _OVER, _RECORDED, _REFILLED = range(4)
 
 _CHUNK = U64(CHUNK_STEPS)
 _LOW_HALF = U64(0xFFFFFFFF)
-_SHORT_ROW = STEP_DTYPE.itemsize
-_LONG_ROW = ACTION_STEP_DTYPE.itemsize
+_TAPE_ROW = U64(1)
+_LONG_ROW = U64(ACTION_STEP_DTYPE.itemsize)
 _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
 
 # Bit 0: sliding the row left changes it; bit 1: sliding it right does.
@@ -126,7 +127,8 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
         lanes.states[i] = state
         cell = draw // ten
         is_four = U64(draw == cell * ten)
-        board = after | select_bit(mask, cell) << is_four
+        spawned = select_bit(mask, cell) << is_four
+        board = after | spawned
         step = lanes.steps[i]
         at = step % _CHUNK
         if at == U64(0):
@@ -138,7 +140,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
             else:
                 log.links[lanes.tails[i]] = chunk
             lanes.tails[i] = chunk
-        log.steps[lanes.tails[i] * _CHUNK + at] = np.uint8(move | cell << U64(2) | is_four << U64(6))
+        log.steps[lanes.tails[i] * _CHUNK + at] = np.uint8(tape_byte(move, spawned, is_four))
         lanes.steps[i] = step + U64(1)
         legal = _show(lanes, i, board)
         lanes.over[over] = U64(i)
@@ -150,9 +152,8 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
 
 
 @register_jitable
-def _record(lanes: Any, i: Any, log: Any, block: Any, record_action: bool, rate: Any) -> Any:
+def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any) -> Any:
     """Replay a lane's game from its log into the block; return whether it led to the lane's board."""
-    row_bytes = U64(_LONG_ROW if record_action else _SHORT_ROW)
     run_id = lanes.ids[i]
     steps = lanes.steps[i]
     at = block.counts[0] * row_bytes
@@ -167,18 +168,21 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, record_action: bool, rate:
         made = U64(log.steps[chunk * _CHUNK + in_chunk])
         move = made & U64(3)
         if to_sample == U64(0):
-            store64(block.rows, at, run_id)
-            store32(block.rows, at + U64(8), step)
-            store64(block.rows, at + U64(12), spread_exps(board >> U64(32)))
-            store64(block.rows, at + U64(20), spread_exps(board & _LOW_HALF))
-            if record_action:
-                store8(block.rows, at + _ACTION_AT, move)
+            if row_bytes == _TAPE_ROW:
+                store8(block.rows, at, made)
+            else:
+                store64(block.rows, at, run_id)
+                store32(block.rows, at + U64(8), step)
+                store64(block.rows, at + U64(12), spread_exps(board >> U64(32)))
+                store64(block.rows, at + U64(20), spread_exps(board & _LOW_HALF))
+                if row_bytes == _LONG_ROW:
+                    store8(block.rows, at + _ACTION_AT, move)
             at += row_bytes
             to_sample = rate
         to_sample -= U64(1)
         after = _slide(board, move)
         is_four = made >> U64(6)
-        board = after | select_bit(empty_mask(after), made >> U64(2) & U64(15)) << is_four
+        board = after | U64(1) << (U64(60) - (made & U64(60))) + is_four
         fours += is_four
         step += U64(1)
     rows = (steps + rate - U64(1)) // rate
@@ -222,14 +226,21 @@ def _begin(lanes: Any, i: Any, waiting: Any) -> None:
 
 
 @kernel
-def settle(lanes: Any, log: Any, block: Any, waiting: Any, record_action: bool, sample_rate: Any) -> int:
+def settle(lanes: Any, log: Any, block: Any, waiting: Any, row_bytes: Any, sample_rate: Any) -> int:
     """Record the ended games, and start others in their lanes; resume where the last call returned.
+
+    Args:
+        lanes: a group.
+        log: of its games in play.
+        block: receives the ended ones.
+        waiting: games to start.
+        row_bytes: 28, 29 with moves, or 1 on tape.
+        sample_rate: keep each N-th step; 1 on tape.
 
     Returns:
         :data:`SETTLED`, :data:`BLOCK_FULL`, :data:`LANES_FREE` or :data:`LOG_BROKEN`.
     """
     rate = U64(sample_rate)
-    row_bytes = U64(_LONG_ROW if record_action else _SHORT_ROW)
     rows_max = U64(block.rows.shape[0]) // row_bytes
     one = U64(1)
     while lanes.counts[_RECORDED] < lanes.counts[_OVER]:
@@ -237,7 +248,7 @@ def settle(lanes: Any, log: Any, block: Any, waiting: Any, record_action: bool, 
         rows = (lanes.steps[i] + rate - one) // rate
         if block.counts[0] + rows > rows_max or block.counts[1] == U64(block.runs.shape[0]):
             return BLOCK_FULL
-        if not _record(lanes, i, log, block, record_action, rate):
+        if not _record(lanes, i, log, block, row_bytes, rate):
             return LOG_BROKEN
         _free_chunks(lanes, i, log)
         lanes.counts[_RECORDED] += one

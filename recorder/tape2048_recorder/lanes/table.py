@@ -230,8 +230,8 @@ class Table:
             stir_moves(group.lanes, self._policy, moves)
 
     @property
-    def _recording_as(self) -> tuple[bool, np.uint64]:
-        return self.finished.record_action, np.uint64(self.finished.sample_rate)
+    def _recording_as(self) -> tuple[np.uint64, np.uint64]:
+        return np.uint64(self.finished.dtype.itemsize), np.uint64(self.finished.sample_rate)
 
     def _settle(self, group: _Group) -> None:
         """Record the ended games, and start others in their lanes while there are any."""

@@ -30,6 +30,7 @@ last 4    ``u32`` CRC-32C of the record before it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,9 +39,10 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from tape2048.base.text import counted
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.io.durable import write_all
+from tape2048_recorder.ipc.world import REAL, World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,12 +71,15 @@ class Block(NamedTuple):
 class Journal:
     """The writer. A failed append leaves the journal unchanged."""
 
-    def __init__(self, path: Path, row_bytes: int) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    def __init__(self, path: Path, row_bytes: int, world: World = REAL) -> None:
+        self._world = world
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = world.os.open(path, flags, 0o644)
         try:
-            write_all(self._fd, _HEADER.pack(_MAGIC, row_bytes))
+            world.files.write_all(self._fd, _HEADER.pack(_MAGIC, row_bytes))
+            world.os.fsync(self._fd)  # records without it could not be read
         except OSError:
-            os.close(self._fd)
+            world.os.close(self._fd)
             raise
         self._bytes = _HEADER.size
 
@@ -90,28 +95,28 @@ class Journal:
         try:
             # At the end of the last whole record, also after a failed write: a torn record in the middle
             # would hide all later ones.
-            write_all(self._fd, record, self._bytes)
+            self._world.files.write_all(self._fd, record, self._bytes)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._bytes)
+                self._world.os.ftruncate(self._fd, self._bytes)
             raise
         self._bytes += len(record)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        self._world.os.close(self._fd)
 
 
-def read_journal(path: Path, row_bytes: int) -> list[Block]:
+def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]:
     """Read the confirmed blocks of a session that its daemon left behind.
 
     Reading stops at a record that the daemon's death truncated.
 
     Raises:
-        FormatError: the file is not a journal of rows of this size.
-        OSError: as the operating system gave it.
+        FormatError: the file is not a journal of rows of this size, or has blocks that no recorder confirms.
+        StorageError: the operating system could not read it.
     """
-    data = path.read_bytes()
+    data = world.load_path(path).data  # not into memory: a crafted one may be of any size
     if len(data) < _HEADER.size:
         return []
     magic, found_row_bytes = _HEADER.unpack_from(data)
@@ -130,9 +135,18 @@ def read_journal(path: Path, row_bytes: int) -> list[Block]:
         end = at + _RECORD.size + run_count * RUN_DTYPE.itemsize
         if record_magic != _RECORD_MAGIC or end + _CHECK.size > len(data):
             break
-        if _CHECK.unpack_from(data, end)[0] != crc32c(memoryview(data)[at:end]):
+        if _CHECK.unpack_from(data, end)[0] != crc32c(data[at:end]):
             break
         runs = np.frombuffer(data, dtype=RUN_DTYPE, count=run_count, offset=at + _RECORD.size)
-        blocks.append(Block(first_row, rows, checksum, runs))
+        if not runs["rows"].all() or int(runs["rows"].sum()) != rows or not rows:
+            found = f"found a block of {counted(rows, 'row')} with {counted(run_count, 'run')}"
+            raise FormatError(f"{found}, expected the sum of their rows", path=path, offset=at)
+        blocks.append(Block(first_row, rows, checksum, runs.copy()))
         at = end + _CHECK.size
+    ordered = sorted(blocks, key=lambda block: block.first_row)
+    for before, block in itertools.pairwise(ordered):
+        end = before.first_row + before.rows
+        if block.first_row < end:
+            msg = f"found a block at row {block.first_row}, expected none before row {end}"
+            raise FormatError(msg, path=path)
     return blocks

@@ -5,7 +5,7 @@
     <out_dir>/.<TS>_model=<tag>.<instance>.partial/
         facts.json           facts known from the start: player, seed, configuration
         journal              the confirmed blocks and their runs
-        session/steps.npy    blocks at their reserved rows; the header is written at the end
+        session/steps.npy    blocks at their reserved rows; the header is written at the end; or tape.npy
         compacted-<n>/       another journal and session/, where blocks had to be moved
         fsync-failed         in a stage whose rows could not be flushed: its blocks have to be moved
 
@@ -21,17 +21,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
-from datetime import UTC, datetime
+import re
+import stat
+import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
+from tape2048.base.text import counted
 from tape2048.errors import FormatError
-from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY, step_dtype
-from tape2048.io.durable import fsync_dir, storage_errors, write_file
+from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
+from tape2048.io.durable import storage_errors
+from tape2048.tape.layout import ANCHOR_DTYPE, anchor_count
+from tape2048_recorder.game.rows_file import RowsFile
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.journal import JOURNAL, Block, Journal
 
 if TYPE_CHECKING:
@@ -41,12 +46,20 @@ if TYPE_CHECKING:
 
 FACTS = "facts.json"
 STAGED = "session"
+COMPACTION_DRAFT = "compaction.tmp"
 PARTIAL_SUFFIX = ".partial"
 
+#: The facts of a recorder have some kilobytes, most of them its configuration.
+_FACTS_BYTES_MAX = 1 << 20
 
-def utc_text(moment: datetime | None = None) -> str:
-    """Format a moment (default: now) as UTC, RFC 3339, in whole seconds."""
-    return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+_COMPACTED = re.compile(r"compacted-([1-9][0-9]*)")
+#: The directories of a partial session, relative to its path; all else are files.
+_DIRECTORIES = re.compile(rf"\.|{STAGED}|({_COMPACTED.pattern}|{re.escape(COMPACTION_DRAFT)})(/{STAGED})?")
+
+
+def utc_text(moment: float) -> str:
+    """Format a moment (``time.time``) as UTC, RFC 3339, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +79,12 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     started_at: str
     config: dict[str, Any]
     config_sha256: str
+    storage: Annotated[str, msgspec.Meta(pattern="^(rows|tape)$")] = "rows"
+
+    @property
+    def file(self) -> RowsFile:
+        """The file that holds the rows."""
+        return RowsFile.of(self.storage, record_action=self.record_action)
 
     @property
     def name(self) -> str:
@@ -73,18 +92,47 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.started_at.replace('-', '').replace(':', '')}_model={self.model_tag}"
 
 
+def refuse_foreign_files(partial: Path) -> None:
+    """Check that a partial session consists of real directories where they belong, and of files.
+
+    A link would lead its publication to somebody else's files.
+
+    Raises:
+        FormatError: it has a link, a file with a second name, or anything else that no recorder makes.
+        OSError: as the operating system gave it.
+    """
+    found = [partial]
+    for path in found:  # which grows
+        status = path.lstat()
+        if _DIRECTORIES.fullmatch(path.relative_to(partial).as_posix()):
+            expected, is_one = "a directory", stat.S_ISDIR(status.st_mode)
+            found += path.iterdir() if is_one else ()
+        else:
+            expected = "a file with one name"
+            is_one = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if not is_one:
+            what = f"found {stat.filemode(status.st_mode)} with {counted(status.st_nlink, 'name')}"
+            raise FormatError(f"{what}, expected {expected}", path=path)
+
+
 def read_facts(partial: Path) -> Facts:
     """Read the facts of a partial session.
 
     Raises:
-        FormatError: they are missing or incomplete.
+        FormatError: they are missing, incomplete, or of a session of another name.
         OSError: as the operating system gave it.
     """
     path = partial / FACTS
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Facts)
+        size = path.stat().st_size
+        if size > _FACTS_BYTES_MAX:
+            raise FormatError(f"no whole facts of a session: found {size:,} bytes", path=path)
+        facts = msgspec.json.decode(path.read_bytes(), type=Facts)
     except (FileNotFoundError, msgspec.MsgspecError) as error:
         raise FormatError(f"no whole facts of a session: {error}", path=path) from error
+    if not SESSION_NAME.fullmatch(facts.name) or not partial.name.startswith(f".{facts.name}"):
+        raise FormatError(f"names a session {facts.name!r}, expected that of its directory", path=path)
+    return facts
 
 
 def compactions(partial: Path) -> list[Path]:
@@ -94,8 +142,10 @@ def compactions(partial: Path) -> list[Path]:
         OSError: as the operating system gave it.
     """
     # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
-    moved = [path for path in partial.iterdir() if path.name.startswith("compacted-")]
-    return sorted(moved, key=lambda path: int(path.name.partition("-")[2]))
+    moved = [
+        (int(match[1]), path) for path in partial.iterdir() if (match := _COMPACTED.fullmatch(path.name))
+    ]
+    return [path for _, path in sorted(moved)]
 
 
 def stage_of(partial: Path) -> Path:
@@ -114,15 +164,17 @@ class PartialSession:
         out_dir: the directory to publish it in.
         facts: its facts.
         serial: its number in this recorder's life, by which messages name it.
+        world: the system.
 
     Raises:
         StorageError: the directory cannot be made.
     """
 
-    def __init__(self, out_dir: Path, facts: Facts, serial: int) -> None:
+    def __init__(self, out_dir: Path, facts: Facts, serial: int, world: World = REAL) -> None:
+        self._world = world
         self.facts = facts
         self.serial = serial
-        self.dtype = step_dtype(record_action=facts.record_action)
+        self.file = facts.file
         self.rows_confirmed = 0
         self.runs_confirmed = 0
         self._end = 0
@@ -145,27 +197,33 @@ class PartialSession:
 
     def _begin(self, out_dir: Path) -> Journal:
         """Fill the directory, or remove it: while the disk is full, this is tried again each second."""
-        journal = None
+        journal, files = None, self._world.files
         try:
             (self.path / STAGED).mkdir()
             flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._steps_fd = os.open(self.steps_path, flags, 0o644)
-            journal = Journal(self.path / JOURNAL, self.dtype.itemsize)
-            write_file(self.path / FACTS, msgspec.json.encode(self.facts))
-            fsync_dir(self.path)
-            fsync_dir(out_dir)
+            self._steps_fd = self._world.os.open(self.steps_path, flags, 0o644)
+            journal = Journal(self.path / JOURNAL, self.file.row_bytes, self._world)
+            files.write_file(self.path / FACTS, msgspec.json.encode(self.facts))
+            files.fsync_dir(self.path)
+            files.fsync_dir(out_dir)
         except OSError:
             if journal is not None:
                 journal.close()
             self.close()
-            shutil.rmtree(self.path, ignore_errors=True)
+            # Without rmtree, which needs a descriptor: there may be none.
+            for file in (self.steps_path, self.path / JOURNAL, self.path / FACTS):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+            for directory in (self.path / STAGED, self.path):
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
             raise
         return journal
 
     @cached_property
     def steps_path(self) -> Path:
         """The file that workers write their blocks into."""
-        return self.path / STAGED / STEPS_NPY
+        return self.path / STAGED / self.file.name
 
     @property
     def rows_reserved(self) -> int:
@@ -227,7 +285,7 @@ class PartialSession:
         """
         if self._steps_fd >= 0:
             try:
-                os.fsync(self._steps_fd)
+                self._world.os.fsync(self._steps_fd)
             except OSError:
                 self._flushed = False
             self.close()
@@ -238,9 +296,14 @@ class PartialSession:
         if self._steps_fd >= 0:
             fd, self._steps_fd = self._steps_fd, -1
             with contextlib.suppress(OSError):  # nothing was written through this descriptor
-                os.close(fd)
+                self._world.os.close(fd)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file with all reserved rows."""
-        return STEPS_HEADER_BYTES + self._end * self.dtype.itemsize
+        """Bytes of the files with all reserved rows, without metadata."""
+        return self.file.at(self._end) + self.anchor_bytes
+
+    @property
+    def anchor_bytes(self) -> int:
+        """Bytes of the anchors that publishing writes beside a tape."""
+        return anchor_count(self._end) * ANCHOR_DTYPE.itemsize if self.file.is_tape else 0

@@ -1,18 +1,17 @@
 """Publishes partial sessions, also those that a killed recorder left open.
 
-:func:`publish` can be killed at any point and run again: it first removes what an earlier try left, it works
-on the journal's blocks, and only its last rename makes anything visible.
+:func:`publish_steps` can be killed at any point and run again: it first removes what an earlier try left, it
+works on the journal's blocks, and only its last rename makes anything visible.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import itertools
 import os
-import shutil
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,48 +19,39 @@ from crc32c import crc32c
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
-from tape2048.errors import FormatError, StorageError, TapeError, error_class
-from tape2048.formats.manifest import finish_session
+from tape2048.errors import FormatError, MissingPathError, StorageError, TapeError, error_class
 from tape2048.formats.session import (
     BLOCK_DTYPE,
     RUN_DTYPE,
-    STEPS_HEADER_BYTES,
-    STEPS_NPY,
     FileEntry,
-    session_header,
-    step_dtype,
 )
 from tape2048.io.crc import crc32c_combine
-from tape2048.io.durable import (
-    fsync_dir,
-    fsync_path,
-    open_fd,
-    path_exists,
-    rename_numbered,
-    storage_error,
-    storage_errors,
-    write_all,
-)
-from tape2048.maintenance.quarantine import quarantine
-from tape2048.maintenance.validation import validate_session
+from tape2048.io.durable import NO_FILES, storage_error, storage_errors
+from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY
+from tape2048_recorder.ipc.world import REAL, World, at_once
 from tape2048_recorder.recording.journal import JOURNAL, JOURNAL_HEADER_BYTES, Block, Journal, read_journal
 from tape2048_recorder.recording.partial import (
+    COMPACTION_DRAFT,
     PARTIAL_SUFFIX,
     STAGED,
     Facts,
     compactions,
     read_facts,
+    refuse_foreign_files,
     stage_of,
     utc_text,
 )
+from tape2048_recorder.recording.tape_pass import decode_games
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from tape2048_recorder.game.rows_file import RowsFile
     from tape2048_recorder.status.report import Reporter
 
-_DRAFT = "compaction.tmp"
+#: Bytes of a read of rows: a journal may claim blocks of any size.
+_CHUNK_BYTES = 1 << 20
 
 #: Marks a ``steps.npy`` that could not be flushed. The kernel may have dropped pages that it could not write,
 #: and reports success for the next flush: the next try writes the blocks anew.
@@ -85,7 +75,7 @@ class Published(NamedTuple):
         return f"{what}, {self.bytes / 10**6:,.1f} MB"
 
 
-def publish(
+def publish_steps(
     out_dir: Path,
     partial: Path,
     facts: Facts,
@@ -94,8 +84,9 @@ def publish(
     ended_at: str,
     recovered: bool = False,
     flush: Callable[[], bool] = lambda: True,
-) -> Published:
-    """Publish the confirmed blocks of a partial session as a whole session.
+    world: World = REAL,
+) -> Generator[float, None, Published]:
+    """Publish the confirmed blocks of a partial session as a whole session, one step after another.
 
     Args:
         out_dir: the directory to publish in.
@@ -107,97 +98,112 @@ def publish(
             holds are published.
         flush: flushes the rows; returns False if some may be lost. Then all are read back, and the blocks
             whose checksum holds are written anew.
+        world: the system.
+
+    Yields:
+        0 between two steps, as :class:`~tape2048_recorder.ipc.world.Background` takes them.
 
     Raises:
         StorageError: an operating system error; calling again is safe.
     """
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
-        shutil.rmtree(partial / _DRAFT, ignore_errors=True)
-        row_bytes = step_dtype(record_action=facts.record_action).itemsize
+        world.shutil.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
+        file = facts.file
         stage = stage_of(partial)
         if stage != partial:  # an earlier try got as far as moving the blocks
-            blocks = read_journal(stage / JOURNAL, row_bytes)
+            blocks = read_journal(stage / JOURNAL, file.row_bytes, world)
         blocks = sorted(blocks, key=lambda block: block.first_row)
         if recovered:
-            blocks = _intact(stage / STAGED / STEPS_NPY, blocks, row_bytes)
-        doubted = _in_doubt(partial, stage, flush)
+            blocks = _intact(world, stage / STAGED, blocks, file)
+        yield 0.0
+        doubted = _in_doubt(world, partial, stage, flush)
         if blocks and (doubted or _has_holes(blocks)):
-            stage, blocks = _compact(partial, stage, blocks, row_bytes)
+            stage, blocks = yield from _compact(world, partial, stage, blocks, file)
         if not blocks:
-            _remove(partial, out_dir)
+            _remove(world, partial, out_dir)
             return Published(None, 0, 0, 0, recovered, claimed)
         rows = sum(block.rows for block in blocks)
-        size = _finish_files(stage / STAGED, facts, blocks, ended_at=ended_at, recovered=recovered)
-        path = rename_numbered(stage / STAGED, out_dir / facts.name)
+        runs = sum(len(block.runs) for block in blocks)
+        extra = {"ended_at": ended_at, "recovered": recovered}
+        size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra)
+        yield 0.0
+        path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)
+        published = Published(path, rows, runs, size, recovered, claimed - rows)
     try:
-        fsync_dir(out_dir)
-        _remove(partial, out_dir)
+        world.files.fsync_dir(out_dir)
+        yield 0.0
+        _remove(world, partial, out_dir)
     except OSError as error:
+        if error.errno in NO_FILES:  # flushed without a descriptor; the next start removes what is left
+            world.os.sync()
+            return published
         # Never DiskFullError: the session has its name, and a retry would find nothing to publish.
         raise StorageError(
             f"published as {path.name}; removing the partial directory failed ({error.strerror or error})",
             path=partial,
             hint="look at the kernel's log (dmesg) for the device; the next start removes what is left",
         ) from error
-    runs = sum(len(block.runs) for block in blocks)
-    return Published(path, rows, runs, size, recovered, claimed - rows)
+    return published
 
 
-def recover(out_dir: Path, partial: Path, *, ended_at: str) -> Published:
+publish = at_once(publish_steps)
+
+
+def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL) -> Published:
     """Publish a killed recorder's partial session: each confirmed block whose checksum holds.
 
     Raises:
-        FormatError: the directory has no valid facts, or the session would not pass ``tape2048 validate``; it
-            is left alone.
+        FormatError: no recorder left the directory like this, or the session would not pass ``tape2048
+            validate``; it is left alone.
         StorageError: an operating system error; calling again is safe.
     """
     with storage_errors(partial, "recovering a session"):
+        refuse_foreign_files(partial)
         stage = stage_of(partial)
-        if not path_exists(
-            stage / STAGED
-        ):  # published and killed before the shell was removed, or just begun
-            _remove(partial, out_dir)
+        if not world.files.path_exists(stage / STAGED):  # just begun, or killed before the shell was removed
+            _remove(world, partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
         try:
             facts = read_facts(partial)
-        except FormatError:
-            with contextlib.suppress(FileNotFoundError):
-                if len((stage / JOURNAL).read_bytes()) > JOURNAL_HEADER_BYTES:
-                    raise
-            _remove(partial, out_dir)  # killed while it began: nothing was confirmed
+            blocks = read_journal(stage / JOURNAL, facts.file.row_bytes, world)
+        except (FormatError, MissingPathError):
+            if not _has_just_begun(world, stage):
+                raise
+            _remove(world, partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
-        blocks = read_journal(stage / JOURNAL, step_dtype(record_action=facts.record_action).itemsize)
-    return publish(out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True)
+    flush = functools.partial(_is_flushed, world, stage / STAGED / facts.file.name)
+    return publish(
+        out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True, flush=flush, world=world
+    )
 
 
-def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
+def _has_just_begun(world: World, stage: Path) -> bool:
+    """Whether nothing was confirmed: the journal has no record, or there is neither a journal nor a row."""
+    try:
+        return len(world.load_path(stage / JOURNAL)) <= JOURNAL_HEADER_BYTES
+    except MissingPathError:
+        return not any(file.stat().st_size for file in (stage / STAGED).iterdir())
+
+
+def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World = REAL) -> list[Path]:
     """Publish the partial sessions of this instance's killed recorders; call with the instance's lock held.
 
-    An invalid directory goes to the quarantine with the reason; one that the operating system cannot read or
-    write stays for the next start. Both are reported.
+    A directory that cannot be recovered goes to the quarantine with the reason; one that the operating system
+    cannot read or write, or has no memory for, stays for the next start. Both are reported.
     """
     try:
         # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
-        names = fnmatch.filter(os.listdir(out_dir), f".*.{instance}{PARTIAL_SUFFIX}")  # noqa: PTH208
+        names = fnmatch.filter(world.os.listdir(out_dir), f".*.{instance}{PARTIAL_SUFFIX}")
         partials = sorted(out_dir / name for name in names)
     except OSError as error:
         raise storage_error(error, out_dir, "looking for unfinished sessions") from error
     found = []
     for partial in partials:
         try:
-            published = recover(out_dir, partial, ended_at=_last_written(partial))
-        except FormatError as error:
-            try:
-                where = quarantine(out_dir, partial, [Finding.of(error)], by="recovery")
-            except TapeError as refused:
-                reporter.event("error", f"not recovered, left as it is: {error} ({refused.message})")
-            else:
-                to = f"{where.parent.name}/{where.name}"
-                reporter.event("error", f"not recovered, put into {to}: {error}")
-            continue
-        except TapeError as error:
-            reporter.event("error", f"not recovered, left as it is: {error}")
+            published = recover(out_dir, partial, ended_at=_last_written(world, partial), world=world)
+        except Exception as error:  # noqa: BLE001 - whatever a crafted one leads to, the others are recovered
+            _give_up(world, out_dir, partial, error, reporter)
             continue
         if published.path is not None:
             found.append(published.path)
@@ -209,12 +215,29 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter) -> list[Path]:
     return found
 
 
-def _last_written(partial: Path) -> str:
+def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, reporter: Reporter) -> None:
+    """Put a partial session away, unless its failure says nothing of its bytes."""
+    if not isinstance(error, TapeError):
+        kind = StorageError if isinstance(error, OSError | MemoryError) else FormatError
+        error = kind(f"recovering it failed: {error!r}", path=partial)
+    why = ""
+    if isinstance(error, FormatError):
+        try:
+            where = world.quarantine(out_dir, partial, [Finding.of(error)], by="recovery")
+        except TapeError as refused:
+            why = f" ({refused.message})"
+        else:
+            to = f"{where.parent.name}/{where.name}"
+            reporter.event("error", f"not recovered, put into {to}: {error}")
+            return
+    reporter.event("error", f"not recovered, left as it is: {error}{why}")
+
+
+def _last_written(world: World, partial: Path) -> str:
     try:
-        moment = (stage_of(partial) / JOURNAL).stat().st_mtime
-    except OSError:
-        return utc_text()
-    return utc_text(datetime.fromtimestamp(moment, UTC))
+        return utc_text((stage_of(partial) / JOURNAL).stat().st_mtime)
+    except (OSError, OverflowError, ValueError):  # a time that no calendar has
+        return utc_text(world.time.time())
 
 
 def _has_holes(blocks: list[Block]) -> bool:
@@ -222,102 +245,132 @@ def _has_holes(blocks: list[Block]) -> bool:
     return any(block.first_row + block.rows != end for block, end in zip(blocks, ends, strict=True))
 
 
-def _in_doubt(partial: Path, stage: Path, flush: Callable[[], bool]) -> bool:
+def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool]) -> bool:
     """Whether rows may be missing on the disk, even if reading returns them now."""
-    if flush() or stage != partial:
-        return path_exists(stage / _DOUBTED)
-    with contextlib.suppress(OSError):
-        (stage / _DOUBTED).touch()  # for the next start, should this one be killed
+    mark = stage / _DOUBTED
+    if stage != partial or world.files.path_exists(mark):
+        flush()
+        return bool(world.files.path_exists(mark))
+    # The kernel tells of a failed write once. So the mark is set before it is asked: a full disk has no room
+    # for it afterwards, and the next start would not know.
+    mark.touch()
+    if not flush():
+        return True
+    mark.unlink()
+    return False
+
+
+def _is_flushed(world: World, steps: Path) -> bool:
+    """Flush the rows that a killed recorder left."""
+    try:
+        world.files.fsync_path(steps)
+    except OSError:
+        return False
     return True
 
 
-def _read_block(fd: int, block: Block, row_bytes: int) -> bytearray | None:
-    """Read a block; None if its checksum does not match."""
-    data = bytearray(block.rows * row_bytes)
-    done = 0
-    while done < len(data):
-        at = STEPS_HEADER_BYTES + block.first_row * row_bytes + done
-        count = os.preadv(fd, [memoryview(data)[done:]], at)
+def _holds(world: World, fd: int, block: Block, file: RowsFile, copy: tuple[int, int] | None = None) -> bool:
+    """Compare the rows of a block with its checksum, and copy them to a descriptor at an offset."""
+    at = file.at(block.first_row)
+    left = block.rows * file.row_bytes
+    if at + left > world.os.fstat(fd).st_size:
+        return False
+    buffer, checksum = memoryview(bytearray(min(left, _CHUNK_BYTES))), 0
+    while left:
+        count = world.os.preadv(fd, [buffer[:left]], at)
         if count == 0:
-            return None
-        done += count
-    return data if crc32c(data) == block.crc32c else None
+            return False
+        checksum = crc32c(buffer[:count], checksum)
+        if copy is not None:
+            world.files.write_all(copy[0], buffer[:count], copy[1] + block.rows * file.row_bytes - left)
+        at += count
+        left -= count
+    return checksum == block.crc32c
 
 
-def _intact(steps: Path, blocks: list[Block], row_bytes: int) -> list[Block]:
+def _intact(world: World, session: Path, blocks: list[Block], file: RowsFile) -> list[Block]:
     try:
-        with open_fd(steps, os.O_RDONLY) as fd:
-            return [block for block in blocks if _read_block(fd, block, row_bytes) is not None]
+        with world.files.open_fd(session / file.name, os.O_RDONLY) as fd:
+            return [block for block in blocks if _holds(world, fd, block, file)]
     except FileNotFoundError:  # killed during the removal of a session without intact blocks
         return []
 
 
-def _compact(partial: Path, stage: Path, blocks: list[Block], row_bytes: int) -> tuple[Path, list[Block]]:
+def _compact(
+    world: World, partial: Path, stage: Path, blocks: list[Block], file: RowsFile
+) -> Generator[float, None, tuple[Path, list[Block]]]:
     """Write the blocks anew without holes, with their own journal, and make that the current stage."""
-    draft = partial / _DRAFT
+    draft = partial / COMPACTION_DRAFT
     compacted = partial / f"compacted-{len(compactions(partial)) + 1}"
     (draft / STAGED).mkdir(parents=True)
     moved: list[Block] = []
     with (
-        open_fd(stage / STAGED / STEPS_NPY, os.O_RDONLY) as source,
-        open_fd(draft / STAGED / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
-        contextlib.closing(Journal(draft / JOURNAL, row_bytes)) as journal,
+        world.files.open_fd(stage / STAGED / file.name, os.O_RDONLY) as source,
+        world.files.open_fd(draft / STAGED / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
+        contextlib.closing(Journal(draft / JOURNAL, file.row_bytes, world)) as journal,
     ):
         end = 0
         for block in blocks:
-            data = _read_block(source, block, row_bytes)
-            if data is None:  # counted as lost by the caller
-                continue
-            write_all(target, data, STEPS_HEADER_BYTES + end * row_bytes)
+            yield 0.0
+            if not _holds(world, source, block, file, (target, file.at(end))):
+                continue  # counted as lost by the caller; the next block takes its place
             runs = block.runs.copy()
             runs["first_row"] -= np.uint64(block.first_row - end)  # blocks only move to the front
             moved.append(Block(end, block.rows, block.crc32c, runs))
             journal.append(moved[-1])
             end += block.rows
-        os.fsync(target)
+        world.os.fsync(target)
     for path in (draft / JOURNAL, draft / STAGED, draft):
-        fsync_path(path)
+        world.files.fsync_path(path)
     draft.rename(compacted)
-    fsync_dir(partial)
+    world.files.fsync_dir(partial)
     return compacted, moved
 
 
-def _finish_files(session: Path, facts: Facts, blocks: list[Block], *, ended_at: str, recovered: bool) -> int:
+def _finish_files(
+    world: World, session: Path, facts: Facts, blocks: list[Block], extra: dict[str, Any]
+) -> Generator[float, None, int]:
     """Write header, true length, metadata and manifest: all but the name. Return the session's bytes."""
-    dtype = step_dtype(record_action=facts.record_action)
+    file = facts.file
     rows = sum(block.rows for block in blocks)
     for leftover in session.iterdir():  # of an earlier try
-        if leftover.name != STEPS_NPY:
+        if leftover.name != file.name:
             leftover.unlink()
-    header = session_header(dtype, rows)
-    steps_crc = crc32c(header)
+    header = file.header(rows)
+    checksum = crc32c(header)
     for block in blocks:
-        steps_crc = crc32c_combine(steps_crc, block.crc32c, block.rows * dtype.itemsize)
-    with open_fd(session / STEPS_NPY, os.O_RDWR) as fd:
-        write_all(fd, header, 0)
-        os.ftruncate(fd, len(header) + rows * dtype.itemsize)
+        checksum = crc32c_combine(checksum, block.crc32c, block.rows * file.row_bytes)
+    with world.files.open_fd(session / file.name, os.O_RDWR) as fd:
+        world.files.write_all(fd, header, 0)
+        world.os.ftruncate(fd, file.at(rows))
         try:
-            os.fsync(fd)
+            world.os.fsync(fd)
         except OSError:
             with contextlib.suppress(OSError):
                 (session.parent / _DOUBTED).touch()
             raise
     runs = np.concatenate([block.runs for block in blocks], dtype=RUN_DTYPE)
     summaries = np.array([block[:3] for block in blocks], dtype=BLOCK_DTYPE)
-    extra = {"ended_at": ended_at, "rows": rows, "runs": len(runs), "recovered": recovered}
-    steps = FileEntry(len(header) + rows * dtype.itemsize, steps_crc)
-    size = finish_session(session, steps, runs, summaries, msgspec.structs.asdict(facts) | extra)
-    if recovered:
-        _check_whole(session)
+    told = {**msgspec.structs.asdict(facts), **extra, "rows": rows, "runs": len(runs)}
+    files = {file.name: FileEntry(file.at(rows), checksum)}
+    on_tape: dict[str, Any] = {}
+    yield 0.0
+    if file.is_tape:
+        anchors, starts = yield from decode_games(world, session, runs)
+        files[ANCHORS_NPY] = anchors
+        on_tape = {"start_boards": starts, "anchor_rows": ANCHOR_ROWS}
+    size = world.finish_session(session, files, runs, summaries, told, **on_tape)
+    if extra["recovered"]:
+        _check_whole(world, session)
     return size
 
 
-def _check_whole(session: Path) -> None:
+def _check_whole(world: World, session: Path) -> None:
     """Validate every byte of a dead recorder's session before it becomes visible."""
-    if not validate_session(session).findings:
+    if not world.validate(session).findings:
         return
     # Once more: SQLite does not always report a device error as one, and it may have been transient.
-    findings = validate_session(session).findings
+    findings = world.validate(session).findings
     if not findings:
         return
     # A device error proves nothing about the bytes: the next start tries again.
@@ -329,14 +382,14 @@ def _check_whole(session: Path) -> None:
     )
 
 
-def _remove(partial: Path, out_dir: Path) -> None:
+def _remove(world: World, partial: Path, out_dir: Path) -> None:
     """Remove the partial directory of a session that is published or empty.
 
     The rows go first, those of the current stage last: wherever this is interrupted, no stage remains that
     would be published (again).
     """
     for stage in (partial, *compactions(partial)):
-        if path_exists(stage / STAGED):
-            shutil.rmtree(stage / STAGED)
-    shutil.rmtree(partial)
-    fsync_dir(out_dir)
+        if world.files.path_exists(stage / STAGED):
+            world.shutil.rmtree(stage / STAGED)
+    world.shutil.rmtree(partial)
+    world.files.fsync_dir(out_dir)

@@ -1,28 +1,28 @@
-"""The thread that publishes closed sessions, so that fsync does not block the daemon's loop.
+"""Publishes closed sessions beside the daemon's loop, so that fsync does not block it.
 
-It is the only one that publishes, so sessions appear in the order in which they were closed.
+One follows another, so sessions appear in the order in which they were closed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import queue
-import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape2048.errors import DiskFullError, TapeError
+from tape2048.errors import DiskFullError, TapeError, TooManyFilesError
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.partial import utc_text
-from tape2048_recorder.recording.publish import Published, publish
+from tape2048_recorder.recording.publish import Published, publish_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tape2048_recorder.recording.partial import PartialSession
 
-#: Delay between two tries while the disk is full.
+#: Delay between two tries while the disk is full, or no descriptor is free.
 RETRY_S = 1.0
 
 
@@ -37,17 +37,18 @@ class Outcome(NamedTuple):
 
 
 class Publisher:
-    """Publishes into ``out_dir`` in a thread of its own; the daemon's loop collects the outcomes."""
+    """Publishes into ``out_dir`` in the background; the daemon's loop collects the outcomes."""
 
-    def __init__(self, out_dir: Path) -> None:
+    def __init__(self, out_dir: Path, world: World = REAL, load: Callable[[], object] = lambda: None) -> None:
         self._out_dir = out_dir
-        self._queue: queue.SimpleQueue[PartialSession | None] = queue.SimpleQueue()
+        self._load = load
+        self._world = world
+        self._queue: deque[PartialSession] = deque()
         self._outcomes: deque[Outcome] = deque()
-        self._give_up = threading.Event()
+        self._gives_up = self._ends = False
         self.pending = 0
-        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
-        self._thread.start()
+        self.wake_fd: int = world.os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._background = world.background("publisher", self._steps())
 
     def submit(self, session: PartialSession) -> None:
         """Publish this session, to which nothing is being written any more."""
@@ -56,12 +57,13 @@ class Publisher:
         with contextlib.suppress(OSError):
             session.journal.close()
         self.pending += 1
-        self._queue.put(session)
+        self._queue.append(session)
+        self._background.wake()
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.wake_fd)
+            self._world.os.eventfd_read(self.wake_fd)
         done = []
         while self._outcomes:
             outcome = self._outcomes.popleft()
@@ -71,44 +73,56 @@ class Publisher:
 
     def give_up(self) -> None:
         """Stop retrying; unpublished sessions stay for the next start."""
-        self._give_up.set()
+        self._gives_up = True
+        self._background.wake()
 
     def close(self) -> None:
-        """End the thread; nothing may be pending."""
-        self._give_up.set()
-        self._queue.put(None)
-        self._thread.join()
-        os.close(self.wake_fd)
+        """End the thread, once it has tried each session."""
+        self._ends = True
+        self.give_up()
+        self._background.join()
+        self._world.os.close(self.wake_fd)
 
-    def _run(self) -> None:
-        while (session := self._queue.get()) is not None:
-            self._publish(session)
-            session.close()
-
-    def _publish(self, session: PartialSession) -> None:
+    def _steps(self) -> Iterator[float]:
+        with contextlib.suppress(Exception):  # what needs it fails again, and reports it
+            self._load()
         while True:
-            begin = time.monotonic()
+            if self._queue:
+                session = self._queue.popleft()
+                yield from self._publish(session)
+                session.close()
+            elif self._ends:
+                return
+            else:
+                yield math.inf
+
+    def _publish(self, session: PartialSession) -> Iterator[float]:
+        while True:
+            begin = self._world.now
             published: Published | None = None
             error: TapeError | None = None
             final = True
             try:
-                published = publish(
+                published = yield from publish_steps(
                     self._out_dir,
                     session.path,
                     session.facts,
                     session.blocks,
-                    ended_at=utc_text(),
+                    ended_at=utc_text(self._world.time.time()),
                     flush=session.flush,
+                    world=self._world,
                 )
-            except DiskFullError as full:
-                final, error = self._give_up.is_set(), full
+            except (DiskFullError, TooManyFilesError) as full:
+                final, error = self._gives_up, full
             except TapeError as refused:
                 error = refused
             except Exception as other:  # noqa: BLE001 - the thread's edge: the daemon must be told
                 error = TapeError(f"publishing failed: {other!r}", path=session.path)
-            seconds = 0.0 if published is None else time.monotonic() - begin
+            seconds = 0.0 if published is None else self._world.now - begin
             self._outcomes.append(Outcome(session, published, error, final, seconds))
-            os.eventfd_write(self.wake_fd, 1)
+            self._world.os.eventfd_write(self.wake_fd, 1)
             if final:
                 return
-            self._give_up.wait(RETRY_S)
+            until = self._world.now + RETRY_S
+            while not self._gives_up and (wait_s := until - self._world.now) > 0:
+                yield wait_s

@@ -10,15 +10,18 @@ import contextlib
 import dataclasses
 import errno
 import os
-import time
 from typing import TYPE_CHECKING
 
 from tape2048.errors import FormatError, StorageError
-from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY, step_dtype
+from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.io.durable import storage_error
+from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
+from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
+from tape2048_recorder.ipc.world import REAL, World
 from tape2048_recorder.recording.partial import Facts, PartialSession, utc_text
 from tape2048_recorder.recording.publisher import Outcome, Publisher
+from tape2048_recorder.recording.tape_pass import load_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +41,9 @@ MEGABYTE = 10**6
 #: Interval of measuring the sessions of ``out_dir``, where their size is limited.
 RECOUNT_S = 60.0
 
+#: The files whose sizes count towards ``max_disk_mb``.
+_FILES = frozenset({STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB})
+
 #: Prefixes of the reasons for a pause.
 DISK_FULL = "the disk is full"
 DISK_SLOW = "the disk is slow"
@@ -53,15 +59,18 @@ class Recording:
         make_facts: makes the facts of a session from its start (UTC, RFC 3339).
         for_weights: adds a generation of weights to a session's facts. Each generation has sessions of its
             own; there is one generation where weights do not change.
+        world: the system.
     """
 
     out_dir: Path
     config: RecorderConfig
     make_facts: Callable[[str], Facts]
     for_weights: Callable[[Facts, int], Facts] | None = None
+    world: World = REAL
 
     def __post_init__(self) -> None:
-        self.row_bytes = step_dtype(record_action=self.config.record_action).itemsize
+        config = self.config
+        self.row_bytes = RowsFile.of(config.storage, record_action=config.record_action).row_bytes
         self._bytes_published = 0
         self._counted: set[str] = set()  # names of the sessions at the last measuring
         self._recount_at = 0.0
@@ -73,12 +82,13 @@ class Recording:
         self._publishing: list[PartialSession] = []  # at the publisher
         self._retry_at = 0.0
         self._failure: str | None = None
-        self.publisher = Publisher(self.out_dir)
+        load = (load_kernels,) if config.storage == "tape" else ()
+        self.publisher = Publisher(self.out_dir, self.world, *load)
 
     def begin(self, generation: int = 0) -> None:
         """Note the start of the play that the next session will hold, unless it is noted already."""
         if generation not in self._began:
-            self._began[generation] = (time.monotonic(), utc_text())
+            self._began[generation] = (self.world.now, utc_text(self.world.time.time()))
 
     def reconfigure(self, config: RecorderConfig) -> None:
         """Apply these settings (rotation, and the space to leave free)."""
@@ -88,11 +98,12 @@ class Recording:
 
     def why_not(self, rows: int) -> str | None:
         """Return why a block of this many rows cannot be placed now, or None if it can."""
-        if self._failure is not None and time.monotonic() < self._retry_at:
+        if self._failure is not None and self.world.now < self._retry_at:
             return self._failure
         if self.sessions_pending >= BACKLOG_MAX:
             return f"{DISK_SLOW}: closed sessions wait to be published"
         needed = (rows + self._rows_being_written) * self.row_bytes + self.config.min_free_mb * MEGABYTE
+        needed += sum(session.anchor_bytes for session in self._unpublished)
         try:
             free = self.free_bytes()
         except OSError as error:
@@ -118,7 +129,7 @@ class Recording:
             if self.for_weights is not None:
                 facts = self.for_weights(facts, generation)
             try:
-                session = PartialSession(self.out_dir, facts, self._serial)
+                session = PartialSession(self.out_dir, facts, self._serial, self.world)
             except StorageError as error:
                 self._fail(str(error))
                 raise
@@ -165,7 +176,7 @@ class Recording:
 
     def _fail(self, why: str) -> None:
         self._failure = why
-        self._retry_at = time.monotonic() + RETRY_S
+        self._retry_at = self.world.now + RETRY_S
 
     def _session(self, serial: int) -> PartialSession | None:
         candidates = [*self._closing, *self._open.values()]
@@ -182,17 +193,15 @@ class Recording:
 
     def _is_due(self, session: PartialSession, began: float) -> bool:
         config = self.config
-        old = config.rotate_s is not None and time.monotonic() - began >= config.rotate_s
+        old = config.rotate_s is not None and self.world.now - began >= config.rotate_s
         return session.rows_reserved >= config.rotate_steps or (old and session.rows_confirmed > 0)
 
-    def close_open(self) -> int | None:
-        """Close every open session, of any size; return the serial of the last one, or None."""
-        serial = None
-        for generation, session in list(self._open.items()):
-            serial = session.serial
+    def close_open(self) -> set[int]:
+        """Close every open session, of any size; return the serials of all that are not published yet."""
+        for generation in list(self._open):
             self._close(generation)
         self._submit_closing()
-        return serial
+        return {session.serial for session in [*self._closing, *self._publishing]}
 
     def retire(self, oldest: int) -> None:
         """Close the sessions of weights older than this generation: no worker plays them any more."""
@@ -259,10 +268,13 @@ class Recording:
 
     @property
     def _size_bytes(self) -> int:
+        return self._bytes_published + sum(session.size_bytes for session in self._unpublished)
+
+    @property
+    def _unpublished(self) -> list[PartialSession]:
         # A renamed session counts as published. Not Path.exists, which raises on a device error.
-        publishing = [each for each in self._publishing if os.path.exists(each.steps_path)]  # noqa: PTH110
-        coming = [*publishing, *self._closing, *self._open.values()]
-        return self._bytes_published + sum(session.size_bytes for session in coming)
+        publishing = [each for each in self._publishing if self.world.os.path.exists(each.steps_path)]
+        return [*publishing, *self._closing, *self._open.values()]
 
     @property
     def _rows_being_written(self) -> int:
@@ -275,12 +287,12 @@ class Recording:
         Raises:
             OSError: the directory is gone.
         """
-        stat = os.statvfs(self.out_dir)
-        return stat.f_bavail * stat.f_frsize
+        stat = self.world.os.statvfs(self.out_dir)
+        return int(stat.f_bavail * stat.f_frsize)
 
 
 def _bytes_of(session: Path) -> int:
     try:
-        return sum((session / name).stat().st_size for name in (STEPS_NPY, METADATA_DB))
+        return sum(file.stat().st_size for file in session.iterdir() if file.name in _FILES)
     except OSError:
         return 0  # being removed

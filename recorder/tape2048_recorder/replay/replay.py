@@ -19,6 +19,8 @@ from tape2048.base.resources import available_cores
 from tape2048.errors import FieldError, ReplayError
 from tape2048.formats.session import step_dtype
 from tape2048.session.session import Session
+from tape2048.tape.layout import ROWS, TAPE
+from tape2048_recorder.game.engine import start_boards
 from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.players.registry import own
 from tape2048_recorder.replay.playing import recorded_player
@@ -61,10 +63,8 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
     """
     session = Session.open(path)
     meta, player = recorded_player(path, session.meta)
-    if session.steps.dtype != step_dtype(record_action=meta.record_action):
-        raise FieldError(
-            f"record_action is {meta.record_action}, the rows are {session.steps.dtype}", path=path
-        )
+    if session.dtype != step_dtype(record_action=meta.record_action):
+        raise FieldError(f"record_action is {meta.record_action}, the rows are {session.dtype}", path=path)
     findings: list[Finding] = []
     done = differing = 0
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -100,17 +100,22 @@ def _differing(
 ) -> list[tuple[int, str]]:
     """Return the runs of a range that come out differently, each with its difference."""
     recorded = session.runs[first:end]
+    rows: npt.NDArray[Any] = session.steps if session.tape is None else session.tape.data
     buffer = Buffer(
         rows_max=int(recorded["rows"].sum()) + 1,
         runs_max=end - first,
         record_action=meta.record_action,
         sample_rate=meta.sample_rate,
+        storage=ROWS if session.tape is None else TAPE,
     )
-    buffer.give(np.ascontiguousarray(recorded["id"]), np.ascontiguousarray(recorded["seed"]))
+    seeds = np.ascontiguousarray(recorded["seed"])
+    buffer.give(np.ascontiguousarray(recorded["id"]), seeds)
     player = own(player)
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()
     played, made = buffer.runs, buffer.rows
+    starts = start_boards(seeds)
+    recorded_starts = starts if session.tape is None else session.tape.starts[first:end]
     found = []
     for i in range(end - first):
         differs = [name for name in _COMPARED if played[name][i] != recorded[name][i]]
@@ -118,8 +123,11 @@ def _differing(
             what = ", ".join(f"{name} {recorded[name][i]}, not {played[name][i]}" for name in differs)
             found.append((first + i, what))
             continue
+        if recorded_starts[i] != starts[i]:
+            found.append((first + i, f"start_board {recorded_starts[i]:#018x}, not {starts[i]:#018x}"))
+            continue
         here = made[int(played["first_row"][i]) :][: int(played["rows"][i])]
-        there = session.steps[int(recorded["first_row"][i]) :][: int(recorded["rows"][i])]
+        there = rows[int(recorded["first_row"][i]) :][: int(recorded["rows"][i])]
         unequal = np.flatnonzero(here != there)
         if len(unequal):
             row = int(recorded["first_row"][i]) + int(unequal[0])

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Self
 
 from tape2048.errors import ControlError, NotRunningError, RecorderError
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
-from tape2048_recorder.status.status_file import Process, Snapshot, judge, read_snapshot, snapshots
+from tape2048_recorder.status.status_file import (
+    Process,
+    Snapshot,
+    judge,
+    read_owned,
+    read_snapshot,
+    snapshots,
+    status_path,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,16 +47,17 @@ class Running:
 
     Raises:
         NotRunningError: no recorder runs there.
-        ControlError: several do, or the system has no pidfd for it.
+        ControlError: several do, the system has no pidfd for it, or the status file was written by another
+            user than the process's.
     """
 
     def __init__(self, out_dir: Path, instance: str | None) -> None:
         self._out_dir = out_dir
         self._instance = _only_one(out_dir) if instance is None else instance
-        snapshot = self.snapshot()
+        snapshot, owner = read_owned(out_dir, self._instance)
         verdict = judge(snapshot)
         self.process = snapshot.process
-        if verdict.state == "stopped":
+        if verdict.state == "stopped" or verdict.age_s < 0:
             raise self._not_running(verdict.text)
         try:
             self._pidfd = os.pidfd_open(self.process.pid)
@@ -64,6 +73,14 @@ class Running:
         if Process.of(self.process.pid) != self.process:
             self.close()
             raise self._not_running(verdict.text)
+        if _uid_of(self.process.pid) != owner:  # it would have us signal whom it may not signal itself
+            self.close()
+            raise ControlError(
+                f"the status file of user {_name(owner)} names a process of user {_owner(self.process.pid)} "
+                f"(pid {self.process.pid}), which has not written it; nothing was signalled",
+                path=status_path(out_dir, self._instance),
+                hint="see who wrote the file, and remove it; a recorder writes it again within a second",
+            )
 
     def _not_running(self, text: str) -> NotRunningError:
         return NotRunningError(
@@ -176,10 +193,15 @@ def _only_one(out_dir: Path) -> str:
     )
 
 
-def _owner(pid: int) -> str:
+def _uid_of(pid: int) -> int | None:
     with contextlib.suppress(OSError):
-        return _name(Path(f"/proc/{pid}").stat().st_uid)
-    return "another user"
+        return Path(f"/proc/{pid}").stat().st_uid
+    return None
+
+
+def _owner(pid: int) -> str:
+    uid = _uid_of(pid)
+    return "another user" if uid is None else _name(uid)
 
 
 def _name(uid: int) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tape2048_recorder.config.schema import RecorderConfig
+    from tape2048_recorder.status.metrics_server import MetricsServer
     from tape2048_recorder.status.report import Status
     from tape2048_recorder.status.status_file import Snapshot
 
@@ -171,16 +172,16 @@ class _Served:
         self._textfile = config.metrics_textfile
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        self._server: Any = None
+        self._server: MetricsServer | None = None
         if config.metrics_listen is not None:
             self._listen(config.metrics_listen)
 
     def _listen(self, address: str) -> None:
-        from prometheus_client import start_http_server
+        from tape2048_recorder.status.metrics_server import MetricsServer
 
         host, _, port = address.rpartition(":")
         try:
-            self._server, self._thread = start_http_server(int(port), host.strip("[]"), self._registry)
+            self._server = MetricsServer(host.strip("[]"), int(port), self._registry)
         except (OSError, OverflowError) as error:
             transient = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _TRANSIENT
             raise (RecorderError if transient else ConfigError)(
@@ -207,7 +208,9 @@ class _Served:
         # node_exporter must not read a partial file; a crash leaves one under a name that it ignores.
         draft = path.with_name(f".{path.name}.next")
         try:
-            draft.write_bytes(generate_latest(self._registry))
+            draft.unlink(missing_ok=True)  # a link that somebody left there would be followed
+            with draft.open("xb") as file:
+                file.write(generate_latest(self._registry))
             draft.chmod(0o644)  # the collector is another user; the umask may deny it
             draft.replace(path)
         except OSError as error:
@@ -220,8 +223,6 @@ class _Served:
             self._warned = False
 
     def close(self) -> None:
-        """Stop the server and its thread."""
+        """Stop the server and its threads."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
+            self._server.close()

@@ -38,14 +38,22 @@ class Signals:
     """
 
     def __init__(self, *, reloads: bool = False) -> None:
-        self._ends = {signal.SIGTERM, signal.SIGINT} | ({signal.SIGHUP} if not reloads else set())
+        self._ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
         self._ended_at = float("-inf")
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN and not reloads else ()
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else ()
         self._before: dict[int, Handler] = {
             number: signal.signal(number, _note) for number in _HANDLED if number not in ignored
         }
+        if reloads:
+            self.reload_on_hangup()
+
+    def reload_on_hangup(self) -> None:
+        """Take SIGHUP as a request to reload from now on, those that came already included."""
+        self._ends.discard(signal.SIGHUP)
+        if signal.SIGHUP not in self._before:
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note)
 
     def take(self) -> list[str]:
         """Return the names of the signals since the last call; a repeated request to end counts once."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.errors import FieldError, NotRunningError, OutDirError, StorageError
-from tape2048.io.durable import rename_exchange, storage_error, write_all
+from tape2048.io.durable import open_owned, rename_exchange, storage_error, write_all
 from tape2048_recorder.status.report import Status
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Verdict(msgspec.Struct, frozen=True):
     Attributes:
         state: the recorder's state, or ``stale`` (no longer written, without a normal end).
         running: whether a recorder is at work.
-        age_s: seconds since the file was written.
+        age_s: seconds since the file was written; negative where it names a process that cannot have
+            written it, at a time to come.
         text: a description of it all.
     """
 
@@ -112,11 +113,12 @@ class StatusFile:
         """Replace the previous snapshot.
 
         Raises:
-            OSError: as the operating system gave it; the previous snapshot remains.
+            ForeignFileError: something else stands in the spare file's place; the previous snapshot remains.
+            OSError: as the operating system gave it; as above.
         """
         data = msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
         data += b" " * (-(len(data) + 1) % _BLOCK_BYTES) + b"\n"
-        fd = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_owned(self._draft, os.O_WRONLY | os.O_CREAT)
         try:
             write_all(fd, data, 0)
             os.ftruncate(fd, len(data))
@@ -156,13 +158,19 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
         NotRunningError: no recorder has written one here.
         OutDirError: ``out_dir`` is a file.
         FieldError: the file is invalid.
+        ForeignFileError: it is no regular file, or one of another user.
         StorageError: the file cannot be read.
     """
+    return read_owned(out_dir, instance)[0]
+
+
+def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
+    """Read as :func:`read_snapshot`; return the uid of the file's owner too."""
     path = status_path(out_dir, instance)
     for attempt in range(_ATTEMPTS):
         try:
-            with path.open("rb") as file:
-                data = file.read(_FILE_BYTES_MAX)
+            with open(open_owned(path, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+                data, owner = file.read(_FILE_BYTES_MAX), os.fstat(file.fileno()).st_uid
         except NotADirectoryError as error:
             raise OutDirError(
                 "found a file, expected the directory that a recorder writes to",
@@ -179,7 +187,7 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
         except OSError as error:
             raise storage_error(error, path, "reading the status") from error
         try:
-            return msgspec.json.decode(data, type=Snapshot)
+            return msgspec.json.decode(data, type=Snapshot), owner
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if attempt == _ATTEMPTS - 1:
                 raise FieldError(
@@ -217,8 +225,11 @@ def judge(snapshot: Snapshot) -> Verdict:
     process, status = snapshot.process, snapshot.status
     is_there = process.is_there
     # While the process lives, its monotonic clock is ours too, and cannot be set.
-    age_s = time.monotonic() - snapshot.monotonic_s if is_there else time.time() - snapshot.written_at
-    age_s = max(age_s, 0.0)
+    age_s = time.monotonic() - snapshot.monotonic_s
+    if is_there and age_s < 0:
+        text = f"stale (written {-age_s:,.0f} s in the future; pid {process.pid} is not its recorder)"
+        return Verdict("stale", running=False, age_s=age_s, text=text)
+    age_s = age_s if is_there else max(time.time() - snapshot.written_at, 0.0)
     why = f" ({status.why})" if status.why else ""
     if status.state == "stopped":
         return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {age_s:,.0f} s ago{why}")

@@ -84,6 +84,7 @@ class BatchWorker(Worker):
                 runs_max=1 if practice else RUNS_MAX,
                 record_action=spec.record_action,
                 sample_rate=spec.sample_rate,
+                storage=spec.storage,
             ),
             source=source,
             generation=generation,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.io.durable import write_all
 from tape2048_recorder.ipc.protocol import (
     Ask,
@@ -91,6 +90,7 @@ class Worker:
             runs_max=RUNS_MAX,
             record_action=spec.record_action,
             sample_rate=spec.sample_rate,
+            storage=spec.storage,
         )
 
     def warm_up(self) -> None:
@@ -228,7 +228,7 @@ class Worker:
     def _write_rows(self, place: Range) -> int:
         """Write the finished games' rows to their range; return their CRC-32C."""
         fd = self._open(place)
-        at = STEPS_HEADER_BYTES + place.first_row * self._buffer.dtype.itemsize
+        at = self._buffer.file.at(place.first_row)
         checksum = 0
         for piece in self._buffer.pieces():
             checksum = crc32c(piece, checksum)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, UnknownKeyError
-from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME
+from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME, step_dtype
 from tape2048.settings.fields import Origin, settings_of
 from tape2048.settings.toml import CONFIG_BYTES_MAX, read_toml
+from tape2048.tape.layout import ANCHOR_DTYPE, ANCHOR_ROWS, TAPE_DTYPE
 from tape2048_recorder.config import loading
 from tape2048_recorder.config.loading import (
     STOP_TIMEOUT_ENV,
@@ -476,6 +477,15 @@ def test_less_memory_than_the_buffers_need_is_refused_with_the_number() -> None:
     lanes = {"player": "python:players.py:make", "workers": "8"}
     assert "found 60, expected at least 61" in str(refused({"max_ram_mb": "60", **lanes}))
     assert load_config({"max_ram_mb": "61", **lanes}, {}).config.max_ram_mb == 61
+    assert "at least 9" in str(refused({"max_ram_mb": "8", "storage": "tape", **lanes}))
+    assert load_config({"max_ram_mb": "9", "storage": "tape", **lanes}, {}).config.max_ram_mb == 9
+
+
+def test_a_block_on_tape_has_more_rows() -> None:
+    assert RecorderConfig().rows_buffered_max == 262_144
+    assert RecorderConfig(storage="tape").rows_buffered_max == 1_048_576
+    assert RecorderConfig(storage="tape", block_rows=2048).rows_buffered_max == 2048
+    assert RecorderConfig(storage="tape", rotate_steps=5).rows_buffered_max == 5
 
 
 def test_an_instance_whose_lock_would_be_the_readers_is_refused() -> None:
@@ -491,8 +501,25 @@ def test_checkpoints_for_a_player_that_takes_none_are_refused() -> None:
     assert load_config(batched, {}).config.model_dir == "models"
 
 
+def test_a_tape_of_some_of_the_steps_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.toml", 'storage = "tape"\n\nsample_rate = 2\n')
+    error = refused(file=file)
+    assert str(error).startswith(
+        f"{file}:3: sample_rate: found 2, expected 1: a tape ({file}:1) keeps every step"
+    )
+    assert 'storage = "rows"' in str(error.hint)
+    assert load_config({"sample_rate": 1}, {}, file).config.storage == "tape"
+    assert load_config({"storage": "rows"}, {}, file).config.sample_rate == 2
+    assert "expected rows or tape" in str(refused({"storage": "tapes"}))
+
+
 def test_row_bytes_and_tags_are_those_of_the_format() -> None:
     assert ACTION_STEP_DTYPE.itemsize == loading.ROW_BYTES_MAX
+    assert TAPE_DTYPE.itemsize + ANCHOR_DTYPE.itemsize / ANCHOR_ROWS == loading.TAPE_ROW_BYTES
+    for record_action in (False, True):
+        config = RecorderConfig(record_action=record_action)
+        assert loading.row_bytes(config) == step_dtype(record_action=record_action).itemsize
+    assert loading.row_bytes(RecorderConfig(storage="tape", record_action=True)) == 1.5
     for tag in ("a", "9", "x" * 100, "a.b_c+d-e"):
         loaded = load_config({"model_tag": tag}, {})
         assert SESSION_NAME.fullmatch(f"20260101T000000Z_model={loaded.config.tag}")
@@ -516,9 +543,9 @@ def test_the_tag_is_derived_from_the_player(player: str, tag: str) -> None:
 def test_the_hash_is_over_canonical_json() -> None:
     plain = RecorderConfig()
     # Written out once: a change here makes sessions of equal configuration look different.
-    assert config_sha256(plain) == "9a7fa0b6d804181a2046f785dbf1f4059d3bcd2c50efd18245e6165c00b43e63"
+    assert config_sha256(plain) == "9b9b49cd4a5d61537116eef1411d7e9766960b500b479191ea704f9457d0d5b0"
     beyond_ascii = RecorderConfig(out_dir="für Ω")
-    assert config_sha256(beyond_ascii) == "7b10686230fc5a1ba98944199df9be889e91611fe2d8b142af20a6444d0e74f3"
+    assert config_sha256(beyond_ascii) == "e26a211f98da6b441e9ecabcd4e14b633276b08d85fe5001ecf7f0b8a498f3f1"
     assert json.loads(json.dumps(effective(plain))) == effective(plain)
     assert msgspec.convert(effective(plain), RecorderConfig).tag == plain.tag
     changed = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048.errors import AlreadyRunningError, ConfigError, OutDirError, StorageError
+from tape2048.errors import AlreadyRunningError, ConfigError, ForeignFileError, OutDirError, StorageError
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameState, Instance, Memory
 
@@ -19,7 +19,7 @@ from ..checks import descriptors
 from ..processes import environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 HOLDER = """
@@ -177,7 +177,7 @@ def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, co
 
 def test_a_memory_that_the_device_would_not_give_is_an_error(root: Path, mine: Instance) -> None:
     state_file(root).mkdir()
-    with pytest.raises(StorageError, match="reading how far a seed's games went failed") as caught:
+    with pytest.raises(ForeignFileError, match="found a link, a pipe or another kind") as caught:
         mine.load_state(1)
     assert caught.value.path == str(state_file(root))
 
@@ -212,12 +212,13 @@ class TestMemory:
     ) -> None:
         memory = Memory(mine, 7)
         memory.cover(0)
-        shutil.rmtree(root / ".recorder")
+        state_file(root).unlink()
+        state_file(root).mkdir()
         memory.cover(51)
         memory.cover(100)
-        with pytest.raises(OutDirError, match="instance's memory"):
+        with pytest.raises(StorageError, match="instance's memory"):
             memory.cover(101)
-        with pytest.raises(OutDirError, match="instance's memory"):
+        with pytest.raises(StorageError, match="instance's memory"):
             memory.settle(GameState(7, 100))
 
     def test_at_the_end_it_is_exact(self, mine: Instance) -> None:
@@ -225,3 +226,76 @@ class TestMemory:
         memory.cover(30)
         memory.settle(GameState(7, 30, ((2, 4),)))
         assert mine.load_state(7) == GameState(7, 30, ((2, 4),))
+
+
+@pytest.mark.parametrize("name", ["default.lock", "default.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_somebody_put_in_place_of_a_file_is_refused(root: Path, name: str, kind: str) -> None:
+    precious = root / "precious"
+    precious.write_text("mine")
+    path = root / ".recorder" / name
+    path.parent.mkdir()
+    if kind == "link":
+        path.symlink_to(precious)
+    else:
+        os.mkfifo(path)
+    with pytest.raises(ForeignFileError, match="found a link, a pipe") as caught:
+        Instance(root, "default").load_state(1)
+    assert caught.value.path == str(path)
+    assert precious.read_text() == "mine"
+
+
+def test_what_a_killed_one_left_of_a_memory_goes(root: Path, mine: Instance) -> None:
+    mine.close()
+    drafts = [root / ".recorder" / f".{name}.json.4711.tmp" for name in ("default", "other")]
+    for draft in drafts:
+        draft.write_text("{")
+    mine.__init__(root, "default")  # type: ignore[misc]
+    assert [draft.exists() for draft in drafts] == [False, True], "another instance may be writing"
+
+
+def _make_again(root: Path) -> None:
+    shutil.rmtree(root)
+    root.mkdir()
+
+
+def _make_again_and_lock(root: Path) -> None:
+    _make_again(root)
+    Instance(root, "default").close()
+
+
+def _move_and_make_again(root: Path) -> None:
+    root.rename(root.with_name("elsewhere"))
+    root.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (shutil.rmtree, "is gone"),
+        (_make_again, "is gone"),
+        (_make_again_and_lock, "was replaced"),
+        (_move_and_make_again, "is gone"),
+        (lambda root: (root / ".recorder" / "default.lock").unlink(), "is gone"),
+        (lambda root: (root / ".recorder").rename(root / "elsewhere"), "is gone"),
+    ],
+)
+def test_a_lock_that_holds_nobody_back_is_lost(
+    root: Path, mine: Instance, change: Callable[[Path], object], found: str
+) -> None:
+    assert mine.lost() is None
+    change(root)
+    lost = mine.lost()
+    assert isinstance(lost, OutDirError)
+    assert f"the recorder's lock {found}" in lost.message
+    before = {path: path.read_bytes() for path in root.rglob("*.json")}
+    with pytest.raises(OutDirError, match="the recorder's lock"):
+        mine.save_state(GameState(7, 30))
+    assert {path: path.read_bytes() for path in root.rglob("*.json")} == before
+
+
+def test_a_directory_that_is_moved_away_can_come_back(root: Path, mine: Instance) -> None:
+    root.rename(root.with_name("elsewhere"))
+    assert mine.lost() is None
+    root.with_name("elsewhere").rename(root)
+    assert mine.lost() is None

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,6 +61,7 @@ OTHER: dict[str, Any] = {
     "max_ram_mb": 5000,
     "max_disk_mb": 5,
     "min_free_mb": 5,
+    "storage": "tape",
     "sample_rate": 2,
     "record_action": True,
     "block_rows": 2048,
@@ -100,7 +100,7 @@ def test_changes_and_refusals_are_said_by_name() -> None:
     listener, told = Listener(), []
     running = RecorderConfig()
     wanted = msgspec.structs.replace(running, max_games=7, rotate_s=60.0, workers=3)
-    after = Reload(lambda: wanted, listener, changed=told.append).read(running)
+    after = Reload(lambda: wanted, listener, changed=told.append).read(running, 0.0)
     assert (after.max_games, after.rotate_s, after.workers) == (7, 60.0, 0)
     assert told == [after]
     assert listener.events == [
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_read_changes_nothing() -> None:
         raise ConfigError("found malformed TOML", path="r.toml:3", hint="quote it")
 
     running = RecorderConfig()
-    assert Reload(fail, listener, changed=told.append).read(running) is running
+    assert Reload(fail, listener, changed=told.append).read(running, 0.0) is running
     assert told == []
     assert listener.events == [
         ("error", "reload: nothing is changed: r.toml:3: found malformed TOML (quote it)")
@@ -138,7 +138,7 @@ def test_the_manager_is_told_around_it_also_when_it_fails() -> None:
         said.append("load")
         raise ConfigError("no")
 
-    Reload(fail, Listener(), around=around).read(RecorderConfig())
+    Reload(fail, Listener(), around=around).read(RecorderConfig(), 0.0)
     assert said == ["begin", "load", "end"]
 
 
@@ -149,8 +149,8 @@ def test_a_storm_is_one_reading_a_second() -> None:
     for _ in range(1000):
         reload.ask()
     assert reload.due(1e9)
-    before = time.monotonic()
-    reload.read(RecorderConfig())
+    before = 1e6
+    reload.read(RecorderConfig(), before)
     assert not reload.due(1e9)
     reload.ask()
     assert not reload.due(before + INTERVAL_S - 0.01)  # too soon

@@ -28,6 +28,7 @@ class World:
         self.shared = Shared.create(WORKERS)
         self.workers = [SimpleNamespace(index=index, ready=index < 2) for index in range(WORKERS)]
         self.open: int | None = 1
+        self.unpublished: set[int] = set()
         self.closed: list[int] = []
         world: Any = self  # supervisor and recording in one
         self.rotations = Rotations(world, world)
@@ -35,10 +36,11 @@ class World:
     def rotate_if_due(self) -> None:
         """Nothing is due by its size or age."""
 
-    def close_open(self) -> int | None:
+    def close_open(self) -> set[int]:
         serial, self.open = self.open, None
         self.closed += [] if serial is None else [serial]
-        return serial
+        self.unpublished |= set() if serial is None else {serial}
+        return self.unpublished
 
     def flush(self, *workers: int) -> None:
         slots = self.shared.slots
@@ -47,6 +49,7 @@ class World:
     def published(self, serial: int, error: str | None = None, *, final: bool = True) -> None:
         made = Published(Path(f"s{serial}"), 1, 1, 1, recovered=False, rows_lost=0) if error is None else None
         session: Any = SimpleNamespace(serial=serial)
+        self.unpublished -= {serial} if final else set()
         self.rotations.on_outcome(Outcome(session, made, None if error is None else TapeError(error), final))
 
 
@@ -114,3 +117,15 @@ def test_with_nothing_open_a_request_is_over_at_once_or_with_what_is_on_its_way(
     world.flush(0, 1)
     world.rotations.tick(102.0)
     assert world.rotations.state == Rotation(3, 3)
+
+
+def test_a_request_waits_for_sessions_that_were_closed_by_their_size_before(world: World) -> None:
+    world.open = None
+    world.unpublished = {1, 2}
+    world.rotations.ask(100.0)
+    world.flush(0, 1)
+    world.rotations.tick(100.0)
+    world.published(2)
+    assert world.rotations.state == Rotation(1, 0)
+    world.published(1)
+    assert world.rotations.state == Rotation(1, 1, "s1")

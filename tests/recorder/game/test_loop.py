@@ -51,9 +51,20 @@ def player(name: str) -> Any:
 
 
 def make_buffer(
-    *, rows: int = 1 << 16, runs: int = 64, record_action: bool = False, sample_rate: int = 1
+    *,
+    rows: int = 1 << 16,
+    runs: int = 64,
+    record_action: bool = False,
+    sample_rate: int = 1,
+    storage: str = "rows",
 ) -> Buffer:
-    return Buffer(rows_max=rows, runs_max=runs, record_action=record_action, sample_rate=sample_rate)
+    return Buffer(
+        rows_max=rows,
+        runs_max=runs,
+        record_action=record_action,
+        sample_rate=sample_rate,
+        storage=storage,
+    )
 
 
 def play(
@@ -101,9 +112,9 @@ def play(
 
 
 @functools.cache
-def whole(*, games: int, name: str = "random", record_action: bool = False, sample_rate: int = 1) -> Played:
+def whole(*, games: int, name: str = "random", **how: Any) -> Played:
     """The same games in one go, with room for everything."""
-    buffer = make_buffer(runs=games, record_action=record_action, sample_rate=sample_rate)
+    buffer = make_buffer(runs=games, **how)
     return play(buffer, games=games, name=name, give=games)
 
 
@@ -154,6 +165,45 @@ def test_a_row_is_laid_out_to_the_byte() -> None:
             assert played.rows[offset : offset + 29] == row
             offset += 29
     assert offset == len(played.rows)
+
+
+#: The ways to keep a game: records of all or some boards with or without moves, and on tape.
+HOW = [
+    {"record_action": record_action, "sample_rate": rate}
+    for record_action, rate in itertools.product([False, True], [1, 2, 5, 1000])
+] + [{"storage": "tape"}]
+
+
+@pytest.mark.parametrize("record_action", [False, True])
+def test_a_tape_has_the_move_and_the_new_tile_of_each_step(record_action: bool) -> None:
+    games = 40
+    played = whole(games=games, record_action=record_action, storage="tape")
+    expected = bytearray()
+    for seed in seeds_of(ids_of(games)):
+        game = reference.play_random(int(seed))
+        cells = [*(move.cells for move in game.moves), game.final]
+        for move, following in zip(game.moves, cells[1:], strict=True):
+            slid, _ = reference.slide(list(move.cells), move.move)
+            (cell,) = (cell for cell in range(16) if slid[cell] != following[cell])
+            expected.append(move.move | cell << 2 | (following[cell] - 1) << 6)
+    assert played.rows == expected
+    assert played.runs.tobytes() == whole(games=games).runs.tobytes()
+
+
+@pytest.mark.parametrize("name", ["greedy", "expectimax"])
+def test_the_tape_of_any_player_leads_through_the_boards_of_its_rows(name: str) -> None:
+    tape = np.frombuffer(whole(games=2, name=name, storage="tape").rows, np.uint8)
+    played = whole(games=2, name=name, record_action=True)
+    rows = np.frombuffer(played.rows, ACTION_STEP_DTYPE)
+    assert (tape & 3).tolist() == rows["action"].tolist()
+    for run in played.runs:
+        mine = range(int(run["first_row"]), int(run["first_row"] + run["rows"]))
+        for row in mine[:-1]:
+            board = rules.exps_to_boards(rows["exps"][row])[()]
+            after = rules.boards_to_exps(rules.slide(board, tape[row] & 3))
+            assert after[tape[row] >> 2 & 15] == 0
+            after[tape[row] >> 2 & 15] = 1 + (tape[row] >> 6)
+            assert after.tolist() == rows["exps"][row + 1].tolist()
 
 
 def test_without_actions_the_same_rows_are_a_byte_shorter() -> None:
@@ -222,13 +272,14 @@ def test_a_game_does_not_depend_on_its_id_or_its_neighbours() -> None:
 # --- however it is cut
 
 
-@given(st.lists(st.integers(0, 300), max_size=60), st.booleans(), st.sampled_from([1, 2, 5]))
-@example([0] * 5 + [1] * 400, False, 1)
-@example([1] * 900, True, 3)
+@given(st.lists(st.integers(0, 300), max_size=60), st.sampled_from(HOW))
+@example([0] * 5 + [1] * 400, HOW[0])
+@example([1] * 900, {"record_action": True, "sample_rate": 3})
+@example([1] * 900, {"storage": "tape"})
 @settings(max_examples=60)
-def test_any_slices_give_the_same_bytes(slices: list[int], record_action: bool, sample_rate: int) -> None:
-    expected = whole(games=6, record_action=record_action, sample_rate=sample_rate)
-    buffer = make_buffer(record_action=record_action, sample_rate=sample_rate)
+def test_any_slices_give_the_same_bytes(slices: list[int], how: dict[str, Any]) -> None:
+    expected = whole(games=6, **how)
+    buffer = make_buffer(**how)
     assert same(play(buffer, games=6, slices=slices, give=2), expected)
     assert buffer.steps_played == expected.runs["steps"].sum()
 
@@ -238,16 +289,14 @@ def test_any_slices_give_the_same_bytes(slices: list[int], record_action: bool, 
     runs=st.integers(1, 5),
     give=st.integers(1, 5),
     slices=st.lists(st.integers(1, 500), max_size=20),
-    record_action=st.booleans(),
-    sample_rate=st.sampled_from([1, 2, 7, 1000]),
+    how=st.sampled_from(HOW),
 )
 @settings(max_examples=100)
-def test_any_buffer_gives_the_same_bytes(  # noqa: PLR0917 - hypothesis passes them by name
-    rows: int, runs: int, give: int, slices: list[int], record_action: bool, sample_rate: int
+def test_any_buffer_gives_the_same_bytes(
+    rows: int, runs: int, give: int, slices: list[int], how: dict[str, Any]
 ) -> None:
-    buffer = make_buffer(rows=rows, runs=runs, record_action=record_action, sample_rate=sample_rate)
-    played = play(buffer, games=6, slices=slices, give=give)
-    assert same(played, whole(games=6, record_action=record_action, sample_rate=sample_rate))
+    played = play(make_buffer(rows=rows, runs=runs, **how), games=6, slices=slices, give=give)
+    assert same(played, whole(games=6, **how))
 
 
 @pytest.mark.parametrize("name", ["greedy", "expectimax"])
@@ -378,6 +427,17 @@ def test_pieces_of_any_size_are_the_rows(
     assert [len(piece) // row_bytes for piece in pieces[:-1]] == [rows] * (len(pieces) - 1)
     expected = whole(games=9, record_action=record_action, sample_rate=2).rows
     assert b"".join(pieces) == expected[: buffer.rows_finished * row_bytes]
+
+
+@pytest.mark.parametrize("size", [1, 117, 1 << 13])
+def test_pieces_of_a_tape_are_its_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PIECE_BYTES", size)
+    buffer = make_buffer(storage="tape")
+    buffer.give(ids_of(9), seeds_of(ids_of(9)))
+    play_into(buffer, player("random"), steps_max=1000)
+    pieces = [bytes(piece) for piece in buffer.pieces()]
+    assert [len(piece) for piece in pieces[:-1]] == [size] * (len(pieces) - 1)
+    assert b"".join(pieces) == whole(games=9, storage="tape").rows[: buffer.rows_finished]
 
 
 def test_as_many_ids_as_seeds() -> None:

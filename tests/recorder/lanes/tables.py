@@ -65,6 +65,7 @@ def make_table(
     runs_max: int = 64,
     record_action: bool = True,
     sample_rate: int = 1,
+    storage: str = "rows",
     **sampling: Any,
 ) -> Table:
     return Table(
@@ -72,7 +73,11 @@ def make_table(
         lanes=lanes,
         sampling=Sampling(**sampling),
         finished=Finished(
-            rows_max=rows_max, runs_max=runs_max, record_action=record_action, sample_rate=sample_rate
+            rows_max=rows_max,
+            runs_max=runs_max,
+            record_action=record_action,
+            sample_rate=sample_rate,
+            storage=storage,
         ),
         source=games,
     )

@@ -89,6 +89,10 @@ def test_one_seed_gives_one_set_of_games_on_any_workers_and_lanes(tmp_path: Path
     for workers, lanes in ((1, 4096), (2, 64), (2, 1)):
         found = record(tmp_path / f"{workers}-{lanes}", workers=workers, lanes=lanes, sampling=sampling)
         assert found == expected, f"{workers} workers, {lanes} lanes"
+    on_tape = record(tmp_path / "tape", workers=2, lanes=64, sampling=sampling, storage="tape")
+    assert on_tape.keys() == expected.keys()
+    games = play(batched.hashed(), GAMES, storage="tape", **sampling)
+    assert sorted(on_tape.values()) == sorted(kept.rows for kept in games.values())
     meta = meta_of(sessions(tmp_path / "2-64")[0])
     assert meta["config"]["sampling"] == sampling
     assert meta["config"]["lanes"] == 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,9 @@ from .batched import Overlapping, failing, hashed, lowest, overlapping, scores_o
 from .tables import SEED, Games, Kept, make_table, play, play_out
 
 
-def played_one_by_one(count: int, *, record_action: bool, sample_rate: int) -> dict[int, Kept]:
+def played_one_by_one(count: int, **how: Any) -> dict[int, Kept]:
     """The games of the player ``random``, by the loop that plays one game at a time."""
-    buffer = Buffer(rows_max=1 << 16, runs_max=count, record_action=record_action, sample_rate=sample_rate)
+    buffer = Buffer(rows_max=1 << 16, runs_max=count, **how)
     ids = np.arange(count, dtype=np.uint64)
     buffer.give(ids, game_seeds(SEED, ids))
     assert play_into(buffer, make_player("random", {}), steps_max=1 << 30) == GAMES_PLAYED
@@ -39,18 +40,20 @@ def played_one_by_one(count: int, *, record_action: bool, sample_rate: int) -> d
 
 
 @functools.cache
-def sixty_one_by_one() -> dict[int, Kept]:
-    return played_one_by_one(60, record_action=True, sample_rate=1)
+def sixty_one_by_one(storage: str) -> dict[int, Kept]:
+    return played_one_by_one(60, record_action=True, sample_rate=1, storage=storage)
 
 
-@pytest.mark.parametrize(("record_action", "sample_rate"), [(False, 1), (True, 1), (True, 7)])
+@pytest.mark.parametrize(
+    ("record_action", "sample_rate", "storage"),
+    [(False, 1, "rows"), (True, 1, "rows"), (True, 7, "rows"), (True, 1, "tape")],
+)
 @pytest.mark.parametrize("lanes", [1, 2, 101])
 def test_the_null_player_plays_the_games_of_random_bit_for_bit(
-    lanes: int, record_action: bool, sample_rate: int
+    lanes: int, record_action: bool, sample_rate: int, storage: str
 ) -> None:
-    one_by_one = played_one_by_one(80, record_action=record_action, sample_rate=sample_rate)
-    lockstep = play(NullPlayer(), 80, lanes=lanes, record_action=record_action, sample_rate=sample_rate)
-    assert lockstep == one_by_one
+    how = {"record_action": record_action, "sample_rate": sample_rate, "storage": storage}
+    assert play(NullPlayer(), 80, lanes=lanes, **how) == played_one_by_one(80, **how)
 
 
 @pytest.mark.parametrize("player", [lowest, hashed, overlapping])
@@ -94,10 +97,13 @@ def test_rows_are_the_boards_that_the_player_saw_with_the_moves_that_it_chose() 
     count=st.integers(1, 60),
     rows_max=st.integers(1, 600),
     runs_max=st.integers(1, 9),
+    storage=st.sampled_from(["rows", "tape"]),
 )
-def test_small_blocks_change_no_game(lanes: int, count: int, rows_max: int, runs_max: int) -> None:
-    expected = sixty_one_by_one()
-    found = play(NullPlayer(), count, lanes=lanes, rows_max=rows_max, runs_max=runs_max)
+def test_small_blocks_change_no_game(
+    lanes: int, count: int, rows_max: int, runs_max: int, storage: str
+) -> None:
+    expected = sixty_one_by_one(storage)
+    found = play(NullPlayer(), count, lanes=lanes, rows_max=rows_max, runs_max=runs_max, storage=storage)
     assert found == {key: expected[key] for key in range(count)}
 
 

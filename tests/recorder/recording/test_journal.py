@@ -101,9 +101,9 @@ def test_a_flipped_bit_ends_it_before_the_record(path: Path) -> None:
 
 
 def test_without_its_checksum_a_flipped_bit_would_go_unseen(path: Path) -> None:
-    check = "_CHECK.unpack_from(data, end)[0] != crc32c(memoryview(data)[at:end])"
+    check = "_CHECK.unpack_from(data, end)[0] != crc32c(data[at:end])"
     mutant = Mutant("tape2048_recorder.recording.journal:read_journal", check, "False")
-    with planted(mutant), pytest.raises(AssertionError):
+    with planted(mutant), pytest.raises((AssertionError, FormatError)):
         assert_flips_are_seen(path)
 
 

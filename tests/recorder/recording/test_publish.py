@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import resource
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +16,9 @@ import pytest
 from crc32c import crc32c
 from tests.sdk.naming import Naming
 
-from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError
+from tape2048.errors import DiskFullError, FormatError, OutDirError, StorageError, TooManyFilesError
 from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.io import durable
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.recording import publisher
 from tape2048_recorder.recording.partial import PartialSession, read_facts
@@ -29,6 +32,7 @@ from ..checks import (
     meta_of,
     partials,
     published_runs,
+    recover,
     snapshot,
 )
 from ..disks import files_end_at
@@ -38,6 +42,7 @@ from ..processes import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tape2048_recorder.ipc.world import World
     from tape2048_recorder.recording.publish import Published
 
 ENDED_AT = "2026-01-02T05:00:00Z"
@@ -102,7 +107,7 @@ def test_all_is_flushed_before_it_is_named_and_the_name_before_the_rest_goes(
     naming = Naming(root, monkeypatch)
     removed = []
 
-    def remove(partial: Path, out_dir: Path) -> None:
+    def remove(_world: World, partial: Path, out_dir: Path) -> None:
         naming.assert_flushed(NAME)
         removed.append((partial, out_dir))
 
@@ -196,7 +201,7 @@ def test_rows_with_their_moves(root: Path, blocks: list[Prepared]) -> None:
         with_moves[name] = rows[name]
     with_moves["action"] = np.arange(len(rows)) % 4
     session = begin(root, record_action=True)
-    Prepared(with_moves.tobytes(), blocks[0].runs, ACTION_STEP_DTYPE.itemsize).record(session)
+    Prepared(with_moves.tobytes(), blocks[0].runs, record_action=True).record(session)
     finish(root, session)
     assert_sessions_valid(root)
     np.testing.assert_array_equal(Session.open(root / NAME).steps, with_moves)
@@ -247,6 +252,16 @@ def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
     for size in (10, 100):  # the journal's header does not fit; the facts do not
         with files_end_at(size), pytest.raises(StorageError, match="beginning a session"):
             begin(root)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for free in range(3):  # for the rows, the journal, the facts
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, limit[1]))
+        try:
+            with pytest.raises(TooManyFilesError, match="beginning a session"):
+                begin(root)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     assert list(root.iterdir()) == []
     with pytest.raises(OutDirError):
         begin(root / "nowhere")
@@ -352,6 +367,30 @@ def test_rows_of_which_a_write_failed_are_read_back(
     assert (root / NAME / "steps.npy").stat().st_ino != inode
 
 
+def test_the_kernel_is_not_asked_for_failed_writes_before_they_can_be_noted(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells of them once: on a full disk, a killed recorder would leave rows that nobody doubts."""
+    session = begin(root)
+    blocks[0].record(session)
+    asked: list[bool] = []
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def flush() -> bool:
+        asked.append(True)
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(root), "touch", refuse)
+        with pytest.raises(DiskFullError):
+            publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT, flush=flush)
+    assert not asked
+    finish(root, session)
+    assert_published(root, blocks[:1])
+
+
 def test_that_a_write_failed_is_not_forgotten_by_the_next_try(
     root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,13 +481,13 @@ def test_the_thread_survives_what_nobody_expected(
     bad, whole = begin(root, 1), begin(root, 2)
     blocks[0].record(bad)
     blocks[1].record(whole)
-    real = publisher.publish
+    real = publisher.publish_steps
 
     def fail_once(*args: Any, **options: Any) -> Published:
-        monkeypatch.setattr(publisher, "publish", real)
+        monkeypatch.setattr(publisher, "publish_steps", real)
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(publisher, "publish", fail_once)
+    monkeypatch.setattr(publisher, "publish_steps", fail_once)
     thread.submit(bad)
     thread.submit(whole)
     wait_until(lambda: len(thread._outcomes) == 2)
@@ -509,6 +548,60 @@ def test_the_thread_tries_again_while_the_disk_is_full(
         assert session.path.is_dir(), "it stays for the next start"
     finally:
         thread.close()
+
+
+def test_the_thread_waits_for_a_free_descriptor_wherever_it_needs_one(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Visitors, or other processes of the machine, take them at any moment, and give them back."""
+    monkeypatch.setattr(publisher, "RETRY_S", 0.0)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused = []
+    for free in range(12):
+        with contextlib.closing(Publisher(root)) as thread:
+            session = begin(root, free)
+            blocks[free % 6].record(session)
+            session.close()
+            session.journal.close()
+            monkeypatch.setattr(session.journal, "close", lambda: None)
+            lowest = os.dup(0)
+            os.close(lowest)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, before[1]))
+            try:
+                thread.submit(session)
+                wait_until(lambda thread=thread: thread._outcomes)  # type: ignore[misc]
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            outcomes = []
+            while thread.pending:
+                outcomes += thread.outcomes()
+        assert all(type(outcome.error) is TooManyFilesError for outcome in outcomes[:-1])
+        assert outcomes[-1].published
+        assert len(published_runs(root)) == 3 * (free + 1)
+        refused.append(len(outcomes) > 1)
+    assert refused[0], "none was free"
+    assert not refused[-1], "enough were free"
+
+
+def test_a_name_is_published_once_though_no_descriptor_is_left_for_the_rest(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begin(root)
+    blocks[0].record(session)
+    synced: list[bool] = []
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "fsync_dir", refuse)
+        patch.setattr(os, "sync", lambda: synced.append(True))
+        done = finish(root, session)
+    assert done.path is not None
+    assert synced
+    recover(root)
+    assert_published(root, blocks[:1])
+    assert not partials(root)
 
 
 def fill(path: Path) -> None:

@@ -7,7 +7,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 from crc32c import crc32c
@@ -20,13 +22,16 @@ from tape2048_recorder.ipc.protocol import Range, WriteFailed, Written
 from tape2048_recorder.recording.partial import Facts, PartialSession
 from tape2048_recorder.recording.recording import RECOUNT_S, Recording
 
+if TYPE_CHECKING:
+    from ..materials import Prepared
+
 GAME_ROWS = 10
 
 
 def facts(started_at: str) -> Facts:
     return Facts(
         format_version=1,
-        engine="tape2048/test",
+        engine="test",  # no game of ours: its boards do not follow one another
         player="random",
         player_args={},
         player_sha256="0" * 64,
@@ -179,9 +184,7 @@ def test_a_failed_write_is_named_and_tried_again_after_a_while(
     why = recording.why_not(50)
     assert why is not None
     assert "No space left on device" in why
-    monkeypatch.setattr(
-        "tape2048_recorder.recording.recording.time.monotonic", lambda: time.perf_counter() + 1e9
-    )
+    monkeypatch.setattr(time, "monotonic", lambda: time.perf_counter() + 1e9)
     assert recording.why_not(50) is None
     assert recording.confirm(blocks.write(recording.place(50), 5)) is not None
     assert recording.open_rows == 50
@@ -261,3 +264,35 @@ def test_the_size_is_what_is_there_though_others_remove_and_publish(make: Make, 
     assert recording.size_bytes(1001.0) == size
     recording.place(50)
     assert recording.size_bytes(1002.0) == size + STEPS_HEADER_BYTES + 50 * STEP_DTYPE.itemsize
+
+
+def test_a_tape_counts_with_the_anchors_that_it_will_have(
+    tmp_path: Path, tape_blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=0, storage="tape", max_disk_mb=1000)
+
+    def on_tape(started_at: str) -> Facts:
+        return msgspec.structs.replace(facts(started_at), storage="tape")
+
+    recording = Recording(tmp_path, config, on_tape)
+    block = tape_blocks[0]
+    try:
+        place = recording.place(block.rows)
+        assert Path(place.path).name == "tape.npy"
+        with Path(place.path).open("r+b") as file:
+            file.seek(128)
+            file.write(block.data)
+        recording.confirm(block.written(place.session, place.first_row))
+        anchors = 8 * -(-block.rows // 16)
+        assert recording.size_bytes(0.0) == 128 + block.rows + anchors
+        for free, has_room in ((50 + anchors, True), (49 + anchors, False)):
+            monkeypatch.setattr(recording, "free_bytes", lambda free=free: free)
+            assert (recording.why_not(50) is None) is has_room
+        recording.close_open()
+        (path,) = wait_until_idle(recording)
+        files = {file.name: file.stat().st_size for file in path.iterdir()}
+        assert files.pop("manifest.json") > 0
+        assert recording.size_bytes(2 * RECOUNT_S) == sum(files.values())
+        assert files["anchors.npy"] == 128 + anchors
+    finally:
+        recording.publisher.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 
 from tape2048 import Session, sessions, validate_session
 from tape2048.errors import FieldError, ReplayError
@@ -93,8 +94,10 @@ def test_one_changed_cell_is_found_and_placed(copied: Path) -> None:
 @pytest.mark.parametrize("column", ["max_score", "highest_tile", "steps"])
 def test_a_changed_summary_is_found(copied: Path, column: str) -> None:
     change_db(copied, f"UPDATE runs SET {column} = {column} * 2 WHERE id = 5")
-    if column == "max_score":  # nothing but playing it again can tell; only the missing manifest is seen
-        assert [finding.error for finding in validate_session(copied).findings] == ["ManifestError"]
+    if column == "max_score":  # the last row tells, if it was kept; and the manifest is missing
+        kept = Session.open(copied).meta["sample_rate"] == 1
+        found = [finding.error for finding in validate_session(copied).findings]
+        assert found == ["BookkeepingError"] * kept + ["ManifestError"]
     (finding,) = replay_session(copied).findings
     assert f"{column} " in finding.message
     assert "run 5 " in finding.message
@@ -142,3 +145,58 @@ def test_many_differences_are_counted_not_listed(copied: Path) -> None:
     findings = replay_session(copied).findings
     assert len(findings) == 21
     assert findings[-1].message == "40 more runs came out differently"
+
+
+@pytest.fixture(scope="module")
+def on_tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("on-tape")
+    flags = ["--player", "random", "--storage", "tape", "--max-games", "60", "--seed", "11"]
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", *flags]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
+    (session,) = sessions(directory / "selfplay")
+    return session
+
+
+def test_a_tape_plays_again_byte_for_byte(on_tape: Path) -> None:
+    assert validate_session(on_tape).findings == ()
+    played = replay_session(on_tape)
+    assert (played.runs, played.findings) == (60, ())
+
+
+def rewrite_entry(session: Path, name: str) -> None:
+    """What a forger does: the manifest again fits a changed file."""
+    manifest = json.loads((session / "manifest.json").read_text())
+    content = (session / name).read_bytes()
+    manifest["files"][name] = {"bytes": len(content), "crc32c": crc32c(content)}
+    (session / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("max_score = max_score + 4", "max_score"),
+        ("seed = seed + 1", ""),
+        ("start_board = (SELECT start_board FROM runs WHERE id = 9)", "start_board 0x"),
+    ],
+)
+def test_a_changed_run_of_a_tape_is_found(on_tape: Path, tmp_path: Path, change: str, said: str) -> None:
+    session = Path(shutil.copytree(on_tape, tmp_path / on_tape.name))
+    with closing(sqlite3.connect(session / "metadata.db")) as database, database:
+        database.execute(f"UPDATE runs SET {change} WHERE id = 8")
+    rewrite_entry(session, "metadata.db")
+    (finding,) = replay_session(session).findings
+    assert "run 8 " in finding.message
+    assert said in finding.message
+
+
+def test_one_changed_byte_of_a_tape_is_found_and_placed(on_tape: Path, tmp_path: Path) -> None:
+    session = Path(shutil.copytree(on_tape, tmp_path / on_tape.name))
+    run = Session.open(session).runs[17]
+    row = int(run["first_row"]) + int(run["rows"]) // 2
+    content = bytearray((session / "tape.npy").read_bytes())
+    content[128 + row] ^= 0x40  # a 4 in place of a 2, or the reverse
+    (session / "tape.npy").write_bytes(content)
+    rewrite_entry(session, "tape.npy")
+    (finding,) = replay_session(session).findings
+    assert f"run {run['id']} (seed {run['seed']})" in finding.message
+    assert f"row {row} is the first to differ" in finding.message

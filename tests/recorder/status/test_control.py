@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import select
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tape2048.errors import RecorderError
+from tape2048.errors import ControlError, ForeignFileError, NotRunningError, RecorderError
 from tape2048_recorder.status.control import Running
 from tape2048_recorder.status.report import Rotation
 from tape2048_recorder.status.signals import ROTATE
-from tape2048_recorder.status.status_file import StatusFile, status_path
+from tape2048_recorder.status.status_file import Process, StatusFile, status_path
 
 from ..statuses import snapshot_now, status_now
 
@@ -93,3 +96,44 @@ def test_a_patience_that_poll_cannot_have_is_for_ever(
         running.wait(patience_s)
         running.wait(0.5)
     assert asked == [None, 500.0]
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that any signal of ours would kill."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        assert process.poll() is None, "it was signalled"
+        process.kill()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("theirs", ["the file", "the directory too"])
+def test_a_process_that_did_not_write_the_file_is_not_signalled(
+    root: Path, victim: subprocess.Popen[bytes], theirs: str
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may signal others")
+    path = status_path(root, "default")
+    path.parent.mkdir()
+    StatusFile(path).write(snapshot_now(process=Process.of(victim.pid)))
+    os.chown(path, 12345, 12345)
+    if theirs == "the file":
+        with pytest.raises(ForeignFileError, match="found one of user 12345"):
+            Running(root, "default")
+        return
+    os.chown(path.parent, 12345, 12345)
+    with pytest.raises(
+        ControlError, match=f"uid 12345 names a process of user root .pid {victim.pid}"
+    ) as caught:
+        Running(root, "default")
+    assert caught.value.path == str(path)
+    assert caught.value.hint
+
+
+def test_a_file_from_the_future_names_no_recorder(root: Path, victim: subprocess.Popen[bytes]) -> None:
+    path = status_path(root, "default")
+    path.parent.mkdir()
+    StatusFile(path).write(snapshot_now(process=Process.of(victim.pid), age_s=-3600.0))
+    with pytest.raises(NotRunningError, match="in the future"):
+        Running(root, "default")

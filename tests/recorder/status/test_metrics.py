@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
 import socket
+import struct
+import threading
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +21,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.status import metrics as module
+from tape2048_recorder.status import metrics_server
 from tape2048_recorder.status.metrics import families, open_metrics
+from tape2048_recorder.status.metrics_server import CONNECTIONS_MAX
 from tape2048_recorder.status.report import Counts
 
+from ..checks import descriptors
+from ..processes import wait_until
 from ..statuses import snapshot_now, status_now
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tape2048_recorder.status.status_file import Snapshot
 
 MONITORING = Path(__file__).resolve().parents[3] / "systemd" / "monitoring"
@@ -200,3 +209,76 @@ def test_the_rules_ask_for_metrics_that_exist() -> None:
         assert alert["labels"]["severity"] in {"warning", "critical"}
         assert set(alert["annotations"]) == {"summary", "description"}
     assert len({alert["alert"] for alert in alerts}) == len(alerts)
+
+
+class TestVisitors:
+    """Connections that send half a request and wait."""
+
+    @pytest.fixture
+    def address(self) -> Iterator[tuple[str, int]]:
+        address = ("127.0.0.1", free_port())
+        metrics = open_metrics(RecorderConfig(metrics_listen=f"{address[0]}:{address[1]}"), no_warning)
+        metrics.show(FULL)
+        yield address
+        metrics.close()
+
+    def visit(self, address: tuple[str, int]) -> socket.socket:
+        visitor = socket.create_connection(address, timeout=30)
+        visitor.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+        return visitor
+
+    def scrape(self, address: tuple[str, int]) -> str:
+        with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def test_take_sixteen_threads_and_descriptors_and_leave_room_for_a_scrape(
+        self, address: tuple[str, int]
+    ) -> None:
+        before, threads = descriptors(), threading.active_count()
+        with contextlib.ExitStack() as stack:
+            visitors = [stack.enter_context(self.visit(address)) for _ in range(60)]
+            assert "tape2048_steps_total" in self.scrape(address)
+            assert descriptors() <= before + len(visitors) + CONNECTIONS_MAX
+            assert threading.active_count() <= threads + CONNECTIONS_MAX
+            for visitor in visitors[:43]:  # 16 less the one of the scrape, which may be open still
+                assert visitor.recv(1) == b""
+            visitors[-1].sendall(b"\r\n")
+            assert visitors[-1].recv(12) == b"HTTP/1.0 200"
+
+    def test_are_waited_for_a_limited_time(
+        self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.05)
+        with self.visit(address) as visitor:
+            assert visitor.recv(1) == b""
+        assert capfd.readouterr().err == ""
+
+    def test_that_break_off_are_no_news(
+        self, address: tuple[str, int], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        for sent in (b"", b"\r\n", b"\xff" * 70_000):
+            with self.visit(address) as visitor, contextlib.suppress(OSError):
+                visitor.sendall(sent)
+                visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert "tape2048_steps_total" in self.scrape(address)
+        assert capfd.readouterr().err == ""
+
+    def test_leave_nothing_when_it_ends(self) -> None:
+        before, threads = descriptors(), threading.active_count()
+        config = RecorderConfig(metrics_listen=f"127.0.0.1:{free_port()}")
+        for _ in range(3):
+            metrics = open_metrics(config, no_warning)
+            assert config.metrics_listen is not None
+            host, port = config.metrics_listen.split(":")
+            with self.visit((host, int(port))), self.visit((host, int(port))):
+                self.scrape((host, int(port)))
+                metrics.close()
+        wait_until(lambda: threading.active_count() == threads)
+        assert descriptors() == before
+
+
+def test_a_link_in_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".x.prom.next").symlink_to("precious")
+    assert "tape2048_steps_total" in written(FULL, tmp_path / "x.prom")
+    assert (tmp_path / "precious").read_text() == "mine"

@@ -126,3 +126,20 @@ def test_closed_it_leaves_what_was_there_and_a_late_request_kills_nobody() -> No
         os.close(writing)
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_before_it_is_known_what_it_asks_for(ignored: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        heard = Signals()
+        try:
+            send(signal.SIGHUP)
+            heard.reload_on_hangup()
+            send(signal.SIGTERM, signal.SIGHUP)
+            assert heard.take() == ["SIGHUP"] * (not ignored) + ["SIGTERM", "SIGHUP"]
+        finally:
+            heard.close()
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)

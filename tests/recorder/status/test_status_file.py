@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tape2048.errors import FieldError, NotRunningError, StorageError
+from tape2048.errors import FieldError, ForeignFileError, NotRunningError, StorageError
 from tape2048_recorder.status import status_file
 from tape2048_recorder.status.status_file import (
     Process,
@@ -228,3 +228,32 @@ def test_a_clock_that_was_set_changes_nothing_while_it_lives() -> None:
     assert judge(msgspec.structs.replace(snapshot, process=gone())).age_s == 0
     before_it_was_set_forward = msgspec.structs.replace(snapshot_now(), written_at=time.time() - 3600)
     assert judge(before_it_was_set_forward).state == "recording"
+
+
+def test_one_that_was_written_in_the_future_is_not_from_who_is_there() -> None:
+    """Monotonic clocks begin at zero with the machine; and who writes a year ahead would never be stale."""
+    verdict = judge(snapshot_now(age_s=-3600.0))
+    assert (verdict.state, verdict.running) == ("stale", False)
+    assert "in the future" in verdict.text
+    assert judge(snapshot_now(age_s=-3600.0, process=gone())).text.endswith("is gone)")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_is_neither_read_nor_written(path: Path, tmp_path: Path, kind: str) -> None:
+    precious = tmp_path / "precious"
+    StatusFile(path).write(snapshot_now())
+    path.rename(precious)
+    before = precious.read_bytes()
+    draft = path.with_name(f".{path.name}.next")
+    for name in (path, draft):
+        if kind == "link":
+            name.symlink_to(precious)
+        else:
+            os.mkfifo(name)
+    with pytest.raises(ForeignFileError, match="found a link, a pipe"):
+        read_snapshot(tmp_path, "default")
+    opened = descriptors()
+    with pytest.raises(ForeignFileError, match="found a link, a pipe"):
+        StatusFile(path).write(snapshot_now())
+    assert descriptors() == opened
+    assert precious.read_bytes() == before

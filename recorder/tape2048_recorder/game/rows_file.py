@@ -1,0 +1,49 @@
+"""The file that holds the games of a session: its name, its rows, its header."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tape2048.formats.session import STEPS_HEADER_BYTES, STEPS_NPY, session_header, step_dtype
+from tape2048.tape.layout import TAPE, TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY, tape_header
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RowsFile(NamedTuple):
+    """``steps.npy``, or ``tape.npy`` whose rows are single bytes."""
+
+    name: str
+    dtype: np.dtype
+    header_bytes: int
+
+    @classmethod
+    def of(cls, storage: str, *, record_action: bool) -> RowsFile:
+        """Return the file of a session.
+
+        Args:
+            storage: ``"rows"`` or ``"tape"``, as the setting.
+            record_action: whether rows of ``steps.npy`` carry the move.
+        """
+        if storage == TAPE:
+            return cls(TAPE_NPY, TAPE_DTYPE, TAPE_HEADER_BYTES)
+        return cls(STEPS_NPY, step_dtype(record_action=record_action), STEPS_HEADER_BYTES)
+
+    @property
+    def is_tape(self) -> bool:
+        """Whether a row is a step on tape."""
+        return self.name == TAPE_NPY
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize
+
+    def at(self, row: int) -> int:
+        """Return the byte at which a row begins; that of the row after the last one is the file's size."""
+        return self.header_bytes + row * self.row_bytes
+
+    def header(self, rows: int) -> bytes:
+        """Make the header of a file of this many rows."""
+        return tape_header(rows) if self.is_tape else session_header(self.dtype, rows)

@@ -1,0 +1,378 @@
+r"""Loss and luck of each move of a game, in points of score or in the probability to reach a tile.
+
+A judge values boards before a move: :math:`V_0(b)` is the best reward and value of an n-tuple network's
+moves (:mod:`tape2048_recorder.players.ntuple`), or the probability that a critic gives a tile. One spawn
+further ahead, moves and boards have the values
+
+.. math::
+
+    q(b, a) = r(b, a) + \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e\, V_0(b_{c,e}), \qquad
+    V(b) = \max_a q(b, a)
+
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`; rewards count for points alone. A board without moves is worth 0;
+with the tile it has the probability 1. The move :math:`a_t` with the reward :math:`r_t` and its spawn have
+
+.. math::
+
+    loss_t &= V(b_t) - q(b_t, a_t) \ge 0 \\
+    luck_t &= r_t + V_0(b_{t+1}) - q(b_t, a_t) \\
+    revision_t &= V(b_{t+1}) - V_0(b_{t+1})
+
+Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`: without a bias.
+Revision is the rest: how the value of a board changes once the judge looks from it. It is where the judge
+errs, or hoped for better moves than the next one. The three telescope,
+
+.. math::
+
+    \sum_t (luck_t - loss_t + revision_t) = \sum_t r_t + V(b_n) - V(b_0)
+
+for a game that ended: the final score, minus the first value.
+
+Networks value boards from a highest tile on as smaller ones
+(:func:`tape2048_recorder.players.ntuple.downgraded`). A board, its moves and their spawns then have the
+values of the smaller board; that two boards were made smaller differently is part of the revision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tape2048.errors import ConfigError
+from tape2048.game.moves import UNKNOWN, recover
+from tape2048.game.rules import as_packed, empty_mask, legal_mask, max_exponent, merge_score, slide
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import popcount
+from tape2048_recorder.players.ntuple import downgraded, move_values
+from tape2048_recorder.players.registry import check_player, make_player, player_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Leaf = Callable[[NDArray[np.uint64]], NDArray[np.floating[Any]]]
+
+U64 = np.uint64
+
+_P_TWO, _P_FOUR = 0.9, 0.1
+
+#: Boards valued at a time: each leads to 50 others, 200 at most.
+_PIECE_BOARDS = 4096
+
+#: Spawns that a player can be made to look ahead.
+_AHEAD_MAX = 2
+
+
+class Judged(NamedTuple):
+    """A judged game of n moves.
+
+    Attributes:
+        values: ``f32[n, 4]``, of each move (up, down, left, right); NaN for an illegal one.
+        state: ``f64[n + 1]``, the best value of each board; of a board without moves the outcome.
+        loss: ``f64[n]``, at least 0; NaN where the move is unknown or illegal.
+        luck: ``f64[n]``, of the spawn after the move; NaN where the move does not lead to the next board.
+        revision: ``f64[n]``, the rest; NaN as for luck.
+    """
+
+    values: npt.NDArray[np.float32]
+    state: npt.NDArray[np.float64]
+    loss: npt.NDArray[np.float64]
+    luck: npt.NDArray[np.float64]
+    revision: npt.NDArray[np.float64]
+
+    def largest_losses(self, count: int = 50) -> npt.NDArray[np.int64]:
+        """Return the moves with a loss, the largest loss first, ``i64[k]``, ``k <= count``."""
+        order = np.argsort(-np.nan_to_num(self.loss), kind="stable")[:count]
+        return order[self.loss[order] > 0]
+
+
+class Spawn(NamedTuple):
+    """A spawn after a move.
+
+    Attributes:
+        cell: 0 (top left) to 15.
+        tile: 2 or 4.
+        probability: of this cell and tile.
+        board: the board with it, packed.
+        value: of that board.
+    """
+
+    cell: int
+    tile: int
+    probability: float
+    board: int
+    value: float
+
+
+class Option(NamedTuple):
+    """A legal move of a board.
+
+    Attributes:
+        move: 0 up, 1 down, 2 left, 3 right.
+        value: as in :class:`Judged`.
+        reward: its merge score.
+        afterstate: the board after it and before the spawn, packed.
+        spawns: all that can follow, by cell, the 2 before the 4.
+    """
+
+    move: int
+    value: float
+    reward: int
+    afterstate: int
+    spawns: tuple[Spawn, ...]
+
+
+class Judge:
+    """Values of boards and moves, by a player or by a critic: see :meth:`of_player`, :meth:`of_critic`.
+
+    Attributes:
+        name: for people.
+        unit: ``"points"`` or ``"probability"``.
+        tile: the tile of the probability; None for points.
+        identity: SHA-256 (hex); equal ones judge alike.
+    """
+
+    def __init__(
+        self, name: str, leaf: Leaf, identity: str, *, tile: int | None = None, downgrade_exponent: int = 0
+    ) -> None:
+        self.name = name
+        self.tile = tile
+        self.unit = "points" if tile is None else "probability"
+        self.identity = identity
+        self._leaf = leaf
+        self._downgrade_exponent = U64(downgrade_exponent)
+
+    @classmethod
+    def of_player(
+        cls, name: str = "ntuple", args: Mapping[str, Any] | None = None, *, ahead: int = 1
+    ) -> Self:
+        """Return the judge that values moves as a player does, always so many spawns ahead.
+
+        Args:
+            name: ``ntuple``; no other player values moves by the points to come.
+            args: its parameters; ``weights`` and ``downgrade`` count.
+            ahead: 1 or 2. (0 would find no loss in the games of a player that does not look ahead.)
+
+        Raises:
+            ConfigError: another player, an invalid parameter, or another number of spawns.
+            FormatError: the weights are not a network.
+        """
+        full = check_player(name, args or {})
+        if name != "ntuple":
+            raise ConfigError(
+                f"found the judge {name!r}, expected ntuple",
+                hint="judge by an n-tuple network, which values moves by the points to come, or by a critic",
+            )
+        if not 1 <= ahead <= _AHEAD_MAX:
+            raise ConfigError(f"found a judge that looks {ahead} spawns ahead, expected 1 to {_AHEAD_MAX}")
+        settings = {"look_below": 16 if ahead > 1 else 0, "look_margin": 0.0}
+        player = make_player(name, {key: full[key] for key in ("weights", "downgrade")} | settings)
+
+        def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
+            found = move_values(player, boards)
+            return np.nan_to_num(_best(found), copy=False)
+
+        spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
+        return cls(
+            f"{name}:weights={full['weights']}, {spawns} ahead",
+            leaf,
+            hashlib.sha256(f"judge 1 {player_sha256(name, player)}".encode()).hexdigest(),
+            downgrade_exponent=int(player.downgrade_exponent),
+        )
+
+    @classmethod
+    def of_critic(
+        cls,
+        critic: Callable[[NDArray[np.uint64]], NDArray[np.float32]],
+        tile: int,
+        *,
+        thresholds: Sequence[int],
+        sha256: str,
+        name: str = "critic",
+    ) -> Self:
+        """Return the judge that values boards by a critic's probability to reach a tile.
+
+        Args:
+            critic: from boards ``u64[n]`` to probabilities ``f32[n, T]``.
+            tile: one of ``thresholds``.
+            thresholds: the critic's tiles.
+            sha256: of its file.
+            name: for people.
+
+        Raises:
+            ConfigError: the critic does not predict the tile.
+        """
+        if tile not in thresholds:
+            raise ConfigError(
+                f"found the tile {tile}, and the critic predicts {', '.join(map(str, thresholds))}",
+                hint=f"one of these: {thresholds[-1]}",
+            )
+        column, goal = list(thresholds).index(tile), U64(tile.bit_length() - 1)
+
+        def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
+            chances = np.array(critic(boards)[:, column], np.float32)
+            _settle(boards, goal, chances)
+            return chances
+
+        identity = hashlib.sha256(f"judge 1 {sha256} {tile}".encode()).hexdigest()
+        return cls(f"{name}, P({tile})", leaf, identity, tile=tile)
+
+    def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
+        """Judge a game.
+
+        Args:
+            boards: ``u64[n + 1]``, before each move, and the last one.
+            moves: ``u8[n]``: 0 up, 1 down, 2 left, 3 right; others are unknown.
+
+        Raises:
+            ValueError: lengths that do not match, or boards or moves that are not integers.
+        """
+        states = np.ascontiguousarray(as_packed(boards))
+        found = recover(states, np.asarray(moves))
+        made, known = np.asarray(moves), found.moves != UNKNOWN
+        made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
+        steps = len(made)
+        seen = self._seen(states)
+        values = self._values(seen)
+        state = _best(values).astype(np.float64)
+        ended = np.isnan(state)
+        state[ended] = self._leaf(states[ended])
+        chosen = np.where(made < 4, values[np.arange(steps), made & 3], np.nan).astype(np.float64)
+        loss = state[:-1] - chosen
+        following = np.empty(steps, np.uint64)
+        rewards = np.empty((2, steps))
+        _follow(states, seen, np.where(known, made, 0), following, rewards)
+        reward, seen_reward = rewards if self.tile is None else np.zeros_like(rewards)
+        luck = np.where(known, seen_reward + self._leaf(following) - chosen, np.nan)
+        revision = reward + state[1:] - state[:-1] - luck + loss
+        return Judged(values[:-1], state, loss, luck, revision)
+
+    def board(self, board: int) -> list[Option]:
+        """Return the legal moves of a packed board, each with its value and all its spawns."""
+        packed = np.array([board], np.uint64)
+        seen = self._seen(packed)
+        counts, children = _children(seen)
+        _, shown = _children(packed)
+        leaves = self._leaf(children).tolist()
+        (values,) = self._values(seen).tolist()
+        found, first = [], 0
+        for move in range(4):
+            if not (count := int(counts[0, move])):
+                continue
+            after = int(slide(packed[0], move))
+            spawns = []
+            for i in range(first, first + count):
+                spawned = int(shown[i]) ^ after
+                cell = 15 - (spawned.bit_length() - 1) // 4
+                tile = 1 << (spawned >> (60 - 4 * cell))
+                chance = (_P_TWO if tile == 2 else _P_FOUR) / (count // 2)
+                spawns.append(Spawn(cell, tile, chance, int(shown[i]), leaves[i]))
+            first += count
+            spawns.sort(key=lambda one: (one.cell, one.tile))
+            reward = int(merge_score(packed[0], move))
+            found.append(Option(move, values[move], reward, after, tuple(spawns)))
+        return found
+
+    def _seen(self, boards: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the boards as the network is to see them."""
+        seen = boards.copy()
+        if self._downgrade_exponent:
+            _downgrade(seen, self._downgrade_exponent)
+        return seen
+
+    def _values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the values of moves, ``f32[n, 4]``, of boards as the network sees them."""
+        values = np.empty((len(boards), 4), np.float32)
+        for first in range(0, len(boards), _PIECE_BOARDS):
+            piece = boards[first : first + _PIECE_BOARDS]
+            counts, children = _children(piece)
+            leaves = np.asarray(self._leaf(children), np.float32)
+            _expect(piece, counts, leaves, self.tile is None, values[first : first + _PIECE_BOARDS])
+        return values
+
+
+def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the greatest of each board's values, ``f32[n]``; NaN without one. Faster than a reduction."""
+    up, down, left, right = values.T
+    best: NDArray[np.float32] = np.fmax(np.fmax(up, down), np.fmax(left, right))
+    return best
+
+
+def _children(boards: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the number of boards that each move can lead to, ``i64[n, 4]``, and these boards."""
+    counts = np.empty((len(boards), 4), np.int64)
+    _count_children(boards, counts)
+    children = np.empty(int(counts.sum()), np.uint64)
+    _fill_children(boards, children)
+    return counts, children
+
+
+@kernel
+def _count_children(boards: Any, counts: Any) -> None:
+    for i in range(boards.shape[0]):
+        for move in range(4):
+            after = slide(boards[i], U64(move))
+            counts[i, move] = 0 if after == boards[i] else 2 * popcount(empty_mask(after))
+
+
+@kernel
+def _fill_children(boards: Any, children: Any) -> None:
+    """Write the boards after each move and spawn: a 2 and a 4 in each empty cell, from the last cell on."""
+    at = 0
+    for i in range(boards.shape[0]):
+        for move in range(4):
+            after = slide(boards[i], U64(move))
+            empty = U64(0) if after == boards[i] else empty_mask(after)
+            while empty != U64(0):
+                two = empty & (~empty + U64(1))
+                empty ^= two
+                children[at] = after | two
+                children[at + 1] = after | two << U64(1)
+                at += 2
+
+
+@kernel
+def _expect(boards: Any, counts: Any, leaves: Any, scored: Any, values: Any) -> None:
+    """Write the expectation of each move's children, with its reward if ``scored``; NaN without children."""
+    at = 0
+    for i in range(boards.shape[0]):
+        for move in range(4):
+            count = counts[i, move]
+            total = 0.0
+            for k in range(at, at + count, 2):
+                total += _P_TWO * leaves[k] + _P_FOUR * leaves[k + 1]
+            at += count
+            value = np.nan if count == 0 else total / (count // 2)
+            values[i, move] = value + (merge_score(boards[i], U64(move)) if scored else U64(0))
+
+
+@kernel
+def _follow(boards: Any, seen: Any, moves: Any, following: Any, rewards: Any) -> None:
+    """Write each next board as the network sees the one before it, and the rewards ``f64[2, n]`` of both."""
+    for i in range(moves.shape[0]):
+        move = U64(moves[i])
+        spawn = slide(boards[i], move) ^ boards[i + 1]
+        following[i] = slide(seen[i], move) | spawn
+        rewards[0, i] = merge_score(boards[i], move)
+        rewards[1, i] = merge_score(seen[i], move)
+
+
+@kernel
+def _downgrade(boards: Any, exponent: Any) -> None:
+    for i in range(boards.shape[0]):
+        if max_exponent(boards[i]) >= exponent:
+            boards[i] = downgraded(boards[i])
+
+
+@kernel
+def _settle(boards: Any, goal: Any, chances: Any) -> None:
+    """Write the outcome in the place of the probability where the game is decided."""
+    for i in range(boards.shape[0]):
+        if max_exponent(boards[i]) >= goal:
+            chances[i] = 1
+        elif empty_mask(boards[i]) == U64(0) and legal_mask(boards[i]) == U64(0):
+            chances[i] = 0

@@ -1,0 +1,19 @@
+"""The benchmark of the viewer in short: it measures everything, and what it measures is there."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from .recording import memory_dir
+from .viewer import measure
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here: apt-get install chromium")
+def test_everything_of_the_viewer_is_measured() -> None:
+    with memory_dir() as directory:
+        found = measure(directory, sessions=2, rows=20_000, small=5, games=1000, frames=20, seconds=2)
+    assert len(found) == 11
+    assert all(one.value >= 0 for one in found)

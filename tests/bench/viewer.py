@@ -1,0 +1,275 @@
+"""What the viewer takes: the first page, pages of sorted games, a replay, scrubbing, live, and a report.
+
+::
+
+    python -m tests.bench.viewer [--sessions 100] [--rows 10000000] [--small 10000] [--games 10000000]
+
+Needs a browser (chromium). The sessions share the rows of one that is recorded here, by hard links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.formats.session import RUN_DTYPE
+from tape2048_tools.viewer.collection import Entry, Games
+from tape2048_tools.viewer.selection import SORTS, Selection, choose, page_of_games
+
+from ..tools.conftest import write_session
+from ..tools.small_sessions import fill, session_name
+from .figures import ROUNDS_MIN, Figure, machine, report
+from .recording import memory_dir
+from .start import recorder_env
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
+
+#: Games that are opened, the first one to load what all need.
+_REPLAYED = 6
+
+#: Runs in the page: opens a game, and says after how many milliseconds its board stands.
+_OPEN = """async link => {
+  const main = document.getElementById('main');
+  main.dataset.ready = 'no';
+  const began = performance.now();
+  location.hash = link;
+  while (main.dataset.ready !== 'yes') await new Promise(requestAnimationFrame);
+  return performance.now() - began;
+}"""
+
+#: Runs in the page: moves the slider at each frame, and returns the milliseconds of each frame.
+_SCRUB = """async frames => {
+  const slider = document.querySelector('.replay input[type=range]');
+  const found = [];
+  let before = await new Promise(requestAnimationFrame);
+  for (let i = 0; i < frames; i++) {
+    slider.value = Math.floor(i / frames * slider.max);
+    slider.dispatchEvent(new Event('input'));
+    const now = await new Promise(requestAnimationFrame);
+    found.push(now - before);
+    before = now;
+  }
+  return found;
+}"""
+
+
+def _figure(name: str, value: float, unit: str, target: float, samples: Sequence[float] = ()) -> Figure:
+    how = {"group": "viewer", "unit": unit, "target": target, "at_least": False}
+    return Figure(name=name, value=value, samples=list(samples), **how)
+
+
+@contextlib.contextmanager
+def viewing(root: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A viewer of a directory: its link and its process."""
+    command = [*_COMMAND, "view", str(root), "--port", "0", "--json"]
+    with subprocess.Popen(command, env=recorder_env(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")["link"], process
+        finally:
+            process.terminate()
+
+
+def shared_corpus(root: Path, sessions: int, rows: int) -> None:
+    """Sessions with the rows of one, each with seeds of its own."""
+    command = [
+        *_COMMAND,
+        "record",
+        "--out-dir",
+        str(root),
+        "--max-steps",
+        str(rows),
+        "--rotate-steps",
+        str(rows),
+    ]
+    subprocess.run([*command, "--record-action"], env=recorder_env(), check=True, capture_output=True)
+    first = min(path for path in root.iterdir() if path.name[0] != ".")
+    for number in range(sessions - 1):
+        path = root / session_name(number)
+        path.mkdir()
+        for file in first.iterdir():
+            (path / file.name).hardlink_to(file)
+
+
+def first_page(browser: Any, link: str) -> float:
+    """Seconds until the first page shows its figures and nothing waits to be read."""
+    page = browser.new_page()
+    began = time.perf_counter()
+    page.goto(link)
+    page.locator("figcaption:text('Games that reach a tile')").wait_for(timeout=120_000)
+    drawn = time.perf_counter() - began
+    page.locator(".message:text('still to be read')").wait_for(state="detached", timeout=120_000)
+    found = time.perf_counter() - began
+    page.close()
+    sys.stderr.write(f"first figures after {drawn:.2f} s, all sessions after {found:.2f} s\n")
+    return drawn
+
+
+def of_lists(count: int) -> list[Figure]:
+    """Seconds of a page of sorted and filtered games, the slowest column and page."""
+    random = np.random.default_rng(0)
+    runs = np.zeros(count // 100, RUN_DTYPE)
+    runs["id"] = np.arange(len(runs))
+    entries = []
+    for number in range(100):
+        mine = runs.copy()
+        mine["max_score"] = random.integers(0, 500_000, len(runs))
+        mine["steps"], mine["highest_tile"] = mine["max_score"] // 30, 1 << random.integers(8, 16, len(runs))
+        entries.append(Entry(f"{number:010x}", Path(session_name(number)), {}, mine, 0))
+    games = Games(entries)
+    where = Selection(where="max_score >= 100000 AND (highest_tile = 8192 OR steps BETWEEN 3000 AND 9000)")
+    page_of_games(games, choose(games, where), "id", 0, descending=True)  # the columns are made once
+    found = {}
+    for name, selection in (("sort", Selection()), ("filter and sort", where)):
+        took = []
+        for sort in SORTS:
+            for page in (0, len(games) // 100):
+                rounds = []
+                for _ in range(ROUNDS_MIN):
+                    began = time.perf_counter()
+                    page_of_games(games, choose(games, selection), sort, page, descending=True)
+                    rounds.append(1000 * (time.perf_counter() - began))
+                took.append(statistics.median(rounds))
+        found[name] = took
+    return [
+        _figure(f"{name} {count:,} games, a page (slowest)", max(took), "ms", 300, took)
+        for name, took in found.items()
+    ]
+
+
+def of_games(browser: Any, link: str, frames: int) -> list[Figure]:
+    """Milliseconds to a game's board, computed and kept; and of the frames while one scrubs."""
+    page = browser.new_page()
+    page.goto(link)
+    page.locator("#main[data-ready=yes]").wait_for()
+    fetch = "where => fetch('/api/games?sort=steps&where=' + where).then(answer => answer.json())"
+    rows = page.evaluate(fetch, "steps BETWEEN 9000 AND 10000")["rows"]
+    if len(rows) < _REPLAYED:
+        rows = page.evaluate(fetch, "")["rows"]
+    links = [f"#{row['session']}/{row['run']}/0" for row in rows[:_REPLAYED]]
+    page.evaluate(_OPEN, links[0])  # the judge, the critic and their kernels are loaded
+    computed = [page.evaluate(_OPEN, one) for one in links[1:]]
+    kept = [page.evaluate(_OPEN, one) for one in links[:-1]]
+    scrubbed = page.evaluate(_SCRUB, frames)
+    page.close()
+    moves = rows[0]["steps"]
+    return [
+        _figure(
+            f"replay of {moves:,} moves ready, computed", statistics.median(computed), "ms", 250, computed
+        ),
+        _figure(f"replay of {moves:,} moves ready, kept", statistics.median(kept), "ms", 100, kept),
+        _figure("scrubbing, p99 of frames", float(np.quantile(scrubbed, 0.99)), "ms", 17, scrubbed),
+    ]
+
+
+def of_live(root: Path, seconds: float) -> list[Figure]:
+    """The age of a status when a listener gets it, and the viewer's share of a core meanwhile."""
+    command = [*_COMMAND, "record", "--player", "greedy", "--workers", "1", "--out-dir", str(root)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    ages = []
+    with subprocess.Popen(
+        [*command, "--max-wall-s", str(seconds + 20)], env=recorder_env(), **quiet
+    ) as recorder:  # type: ignore[call-overload]
+        try:
+            with viewing(root) as (link, viewer):
+                address, token = link.split("/")[2], link.partition("token=")[2]
+                connection = http.client.HTTPConnection(address)
+                cookie = f"tape2048_view_{address.rpartition(':')[2]}={token}"
+                connection.request("GET", "/api/live", headers={"Cookie": cookie})
+                response = connection.getresponse()
+                time.sleep(max(5, seconds))  # the judge and the critic are loaded meanwhile
+                begin, cpu = time.monotonic(), _cpu_s(viewer.pid)
+                while time.monotonic() - begin < seconds:
+                    line = response.readline()
+                    if line.startswith(b"data: "):
+                        ages += [one.get("age_s", 0) for one in json.loads(line[6:])["recorders"]]
+                share = (_cpu_s(viewer.pid) - cpu) / (time.monotonic() - begin)
+                response.close()
+                connection.close()
+        finally:
+            recorder.terminate()
+    return [
+        _figure("live: age of what is shown, at most", max(ages, default=0.0), "s", 2, ages),
+        _figure("live: share of a core that the viewer takes", 100 * share, "%", 0.5),
+    ]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def of_report(root: Path, out: Path) -> list[Figure]:
+    """Seconds and megabytes of a report."""
+    began = time.perf_counter()
+    command = [*_COMMAND, "report", str(root), "-o", str(out), "--quiet"]
+    subprocess.run(command, env=recorder_env(), check=True, capture_output=True)
+    took = time.perf_counter() - began
+    return [
+        _figure("report", took, "s", 60),
+        _figure("report, size", out.stat().st_size / 1e6, "MB", 5),
+    ]
+
+
+def measure(
+    directory: Path,
+    *,
+    sessions: int,
+    rows: int,
+    small: int,
+    games: int,
+    frames: int = 600,
+    seconds: float = 20,
+) -> list[Figure]:
+    """Measure everything below an empty directory."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    assert chromium is not None, "no chromium here"
+    shared_corpus(directory / "shared", sessions, rows)
+    fill(directory / "small", write_session(directory / "template/20260101T000000Z_model=toy"), small)
+    found = of_lists(games)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for name, target, what in (
+            ("shared", 2.0, f"{sessions * rows:,} rows in {sessions:,} sessions"),
+            ("small", 3.0, f"{small:,} sessions"),
+        ):
+            with viewing(directory / name) as (link, _):
+                took = first_page(browser, link)
+                found.append(_figure(f"first page of {what}", took, "s", target))
+                if name == "shared":
+                    found += of_games(browser, link, frames)
+        browser.close()
+    found += of_report(directory / "shared", directory / "report.html")
+    (directory / "live").mkdir()
+    return found + of_live(directory / "live", seconds)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name, default in (("sessions", 100), ("rows", 10_000_000), ("small", 10_000), ("games", 10_000_000)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    before = machine()
+    with memory_dir() as directory:
+        report("viewer", measure(directory, **vars(parser.parse_args())), before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Recovery trusts no partial session: a crafted one goes to the quarantine, and nothing else changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES
+from tape2048.session.session import sessions
+from tape2048_recorder.recording.journal import JOURNAL
+from tape2048_recorder.recording.partial import FACTS, STAGED
+from tape2048_recorder.recording.publish import publish
+
+from ..checks import partials, recover, snapshot
+from ..materials import NAME, ROW_BYTES, leave, make_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tape2048_recorder.recording.partial import PartialSession
+
+    from ..materials import Prepared
+
+
+def assert_only_this_is_put_away(
+    root: Path, session: PartialSession, blocks: list[Prepared], why: str
+) -> None:
+    """A crafted session is put away; one beside it is recovered, and no other file changes."""
+    theirs = root / "20250101T000000Z_model=theirs"
+    if not theirs.exists():
+        theirs.mkdir()
+        (theirs / "embeddings.bf16.npy").write_bytes(b"long work")
+    before, outside = snapshot(theirs), sorted(root.parent.iterdir())
+    leave(root, blocks, [5], serial=2)
+    found, listener = recover(root)
+    (error,) = listener.messages("error")
+    assert error.startswith("not recovered, put into .quarantine/")
+    assert why in error
+    assert [path.parent for path in found] == [root]
+    assert partials(root) == []
+    assert set(sessions(root)) == {*found, theirs}
+    assert snapshot(theirs) == before
+    assert sorted(root.parent.iterdir()) == outside
+    assert recover(root)[1].events == []
+    assert not os.path.lexists(session.path)
+
+
+# --- facts
+
+
+FACTS_OF_NO_RECORDER = {
+    "a path as the start": ({"started_at": "../../elsewhere/20260102T030405Z"}, "names a session"),
+    "an absolute path": ({"started_at": "/elsewhere/x"}, "names a session"),
+    "a hidden name": ({"model_tag": ".hidden"}, "names a session"),
+    "an escape": ({"model_tag": "toy\x1b[31m"}, "names a session"),
+    "a newline at the end": ({"model_tag": "toy\n"}, "names a session"),
+    "a NUL": ({"model_tag": "toy\0"}, "names a session"),
+    "another directory's": ({"model_tag": "other"}, "names a session"),
+    "digits of another script": ({"started_at": "٢٠٢٦-01-02T03:04:05Z"}, "names a session"),
+    "no rate": ({"sample_rate": 0}, "sample_rate"),
+}
+
+
+@pytest.mark.parametrize("case", FACTS_OF_NO_RECORDER)
+def test_facts_that_no_recorder_writes(root: Path, blocks: list[Prepared], case: str) -> None:
+    changes, why = FACTS_OF_NO_RECORDER[case]
+    session = leave(root, blocks, range(2))
+    (session.path / FACTS).write_bytes(msgspec.json.encode(make_facts(**changes)))
+    assert_only_this_is_put_away(root, session, blocks, why)
+
+
+def test_nested_facts(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    text = msgspec.json.encode(make_facts())
+    nested = b'{"player":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    (session.path / FACTS).write_bytes(text.replace(b'{"player":"random"}', nested))
+    assert_only_this_is_put_away(root, session, blocks, "")
+
+
+def test_facts_without_end(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    os.truncate(session.path / FACTS, 1 << 44)
+    assert_only_this_is_put_away(root, session, blocks, "no whole facts")
+
+
+# --- files
+
+
+def link_session(session: PartialSession, theirs: Path) -> None:
+    session.steps_path.rename(theirs / "steps.npy")
+    (session.path / STAGED).rmdir()
+    (session.path / STAGED).symlink_to(theirs)
+
+
+def link_compaction(session: PartialSession, theirs: Path) -> None:
+    (session.path / "compacted-1").symlink_to(theirs.parent / theirs.name)
+
+
+def link_file(name: str) -> Callable[[PartialSession, Path], None]:
+    def link(session: PartialSession, theirs: Path) -> None:
+        (session.path / name).rename(theirs / "file")
+        (session.path / name).symlink_to(theirs / "file")
+
+    return link
+
+
+def link_rows_hard(session: PartialSession, theirs: Path) -> None:
+    (theirs / "steps.npy").hardlink_to(session.steps_path)
+
+
+def link_all(session: PartialSession, theirs: Path) -> None:
+    moved = theirs / "moved"
+    session.path.rename(moved)
+    session.path.symlink_to(moved)
+
+
+def put_fifo(session: PartialSession, theirs: Path) -> None:
+    (session.path / JOURNAL).unlink()
+    os.mkfifo(session.path / JOURNAL)
+
+
+def put_file_as_compaction(session: PartialSession, theirs: Path) -> None:
+    (session.path / "compacted-1").touch()
+
+
+def put_named_compaction(session: PartialSession, theirs: Path) -> None:
+    (session.path / "compacted-x").mkdir()
+
+
+def put_directory_beside_the_rows(session: PartialSession, theirs: Path) -> None:
+    (session.path / STAGED / "metadata.db").mkdir()
+
+
+def put_file(session: PartialSession, theirs: Path) -> None:
+    session.path.rename(theirs / "moved")
+    session.path.write_bytes(b"no directory")
+
+
+@pytest.mark.parametrize(
+    "craft",
+    [
+        link_session,
+        link_compaction,
+        link_file(JOURNAL),
+        link_file(FACTS),
+        link_file("session/steps.npy"),
+        link_rows_hard,
+        link_all,
+        put_fifo,
+        put_file_as_compaction,
+        put_named_compaction,
+        put_directory_beside_the_rows,
+        put_file,
+    ],
+)
+def test_files_that_no_recorder_makes(
+    root: Path, blocks: list[Prepared], craft: Callable[[PartialSession, Path], None]
+) -> None:
+    session = leave(root, blocks, range(2))
+    theirs = root / "20250101T000000Z_model=theirs"
+    theirs.mkdir()
+    (theirs / "embeddings.bf16.npy").write_bytes(b"long work")
+    craft(session, theirs)
+    assert_only_this_is_put_away(root, session, blocks, "expected")
+
+
+# --- numbers
+
+
+def record(first_row: int, rows: int, crc: int, rows_of_runs: list[int]) -> bytes:
+    """A record of the journal under a checksum that holds, whatever its numbers are."""
+    runs = np.zeros(len(rows_of_runs), RUN_DTYPE)
+    runs["rows"] = rows_of_runs
+    body = struct.pack("<4sIQII", b"BLCK", len(runs), first_row, rows, crc) + runs.tobytes()
+    return body + struct.pack("<I", crc32c(body))
+
+
+def append(session: PartialSession, *records: bytes) -> None:
+    with (session.path / JOURNAL).open("ab") as file:
+        file.write(b"".join(records))
+
+
+@pytest.mark.parametrize(("first_row", "rows"), [(2**64 - 1, 5), (2**63, 2**32 - 1), (5_000, 2**32 - 1)])
+def test_a_block_past_the_end_of_the_file(
+    root: Path, blocks: list[Prepared], first_row: int, rows: int
+) -> None:
+    session = leave(root, blocks, range(2))
+    append(session, record(first_row, rows, 0, [rows]))
+    tracemalloc.start()
+    found, listener = recover(root)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [root / NAME]
+    assert listener.messages("error") == [f"{session.path.name}: {rows:,} rows did not match checksums"]
+    assert peak < 64 << 20
+
+
+def test_a_block_of_any_size_is_read_in_pieces(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    first_row = blocks[0].rows + blocks[1].rows
+    rows = 4_000_000
+    os.truncate(session.steps_path, STEPS_HEADER_BYTES + (first_row + rows) * ROW_BYTES)
+    append(session, record(first_row, rows, 1, [rows]))
+    tracemalloc.start()
+    found, _ = recover(root)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == [root / NAME]
+    assert peak < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("first_row", "rows", "rows_of_runs"),
+    [(10_000, 9, [4, 4]), (10_000, 0, []), (10_000, 0, [0, 0]), (0, 5, [5]), (10_000, 5, [5, 0])],
+    ids=["a wrong sum", "no run", "no row", "an overlap", "a run without rows"],
+)
+def test_blocks_that_no_recorder_confirms(
+    root: Path, blocks: list[Prepared], first_row: int, rows: int, rows_of_runs: list[int]
+) -> None:
+    session = leave(root, blocks, range(2))
+    append(session, record(first_row, rows, 0, rows_of_runs))
+    assert_only_this_is_put_away(root, session, blocks, "expected")
+
+
+def test_a_journal_without_end(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    os.truncate(session.path / JOURNAL, 1 << 42)
+    found, _ = recover(root)
+    assert found == [root / NAME]
+
+
+def test_a_time_that_no_calendar_has(root: Path, blocks: list[Prepared]) -> None:
+    session = leave(root, blocks, range(2))
+    os.utime(session.path / JOURNAL, (1 << 40, 1 << 40))
+    found, listener = recover(root)
+    assert found == [root / NAME]
+    assert listener.messages("error") == []
+
+
+@pytest.mark.parametrize(("name", "by"), [("max_score", 4), ("max_score", -4), ("highest_tile", 0)])
+def test_an_outcome_that_the_boards_do_not_have(
+    root: Path, blocks: list[Prepared], name: str, by: int
+) -> None:
+    run = blocks[1].runs[1]  # a view
+    right = int(run[name])
+    run[name] = right + by if by else right * 2
+    try:
+        session = leave(root, blocks, range(3))
+    finally:
+        run[name] = right
+    assert_only_this_is_put_away(root, session, blocks, f"run {blocks[1].ids[1]} has max_score")
+
+
+# --- what is wrong with the bytes, and what is wrong with the machine
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("a defect"), RecursionError("too deep"), ValueError("NUL")]
+)
+def test_a_failure_of_one_does_not_keep_the_others(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    session = leave(root, blocks, range(2))
+    fail_for(session, monkeypatch, error)
+    assert_only_this_is_put_away(root, session, blocks, str(error))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError("no memory")])
+def test_a_failure_of_the_machine_says_nothing_of_the_bytes(
+    root: Path, blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    session = leave(root, blocks, range(2))
+    leave(root, blocks, [5], serial=2)
+    with monkeypatch.context() as patch:
+        fail_for(session, patch, error)
+        before = snapshot(session.path)
+        found, listener = recover(root)
+    assert len(found) == 1
+    (message,) = listener.messages("error")
+    assert message.startswith("not recovered, left as it is: ")
+    assert snapshot(session.path) == before
+    assert len(recover(root)[0]) == 1
+
+
+def fail_for(session: PartialSession, patch: pytest.MonkeyPatch, error: Exception) -> None:
+    def failing(out_dir: Path, partial: Path, *args: object, **kwargs: object) -> object:
+        if partial == session.path:
+            raise error
+        return publish(out_dir, partial, *args, **kwargs)  # type: ignore[arg-type]
+
+    patch.setattr("tape2048_recorder.recording.publish.publish", failing)

@@ -1,0 +1,176 @@
+"""The one decoding of a session on tape: what it lets through, what it refuses, what it writes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests import reference
+
+from tape2048.errors import BookkeepingError, EncodingError, FormatError, GameError, TruncatedError
+from tape2048.formats.metadata import read_metadata
+from tape2048.formats.session import METADATA_DB, STEP_DTYPE, FileEntry
+from tape2048.game.rules import exps_to_boards
+from tape2048.io.crc import crc32c_file
+from tape2048.session.session import sessions
+from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
+from tape2048_recorder.ipc.world import REAL, at_once
+from tape2048_recorder.recording import tape_pass
+from tape2048_recorder.recording.partial import PartialSession
+from tape2048_recorder.recording.publish import publish
+from tape2048_recorder.recording.publisher import Outcome, Publisher
+from tape2048_recorder.recording.tape_pass import Decoded, decode_games, load_kernels
+
+from ..checks import published_runs
+from ..materials import Prepared, make_facts
+from ..processes import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+ENDED_AT = "2026-01-02T04:00:00Z"
+
+
+def written(root: Path, blocks: list[Prepared]) -> PartialSession:
+    """A partial session on tape with these blocks."""
+    session = PartialSession(root, make_facts(storage="tape"), 1)
+    for block in blocks:
+        block.record(session)
+    return session
+
+
+def runs_of(session: PartialSession) -> NDArray[np.void]:
+    return np.concatenate([block.runs for block in session.blocks])
+
+
+def decoded(session: PartialSession) -> tuple[Decoded, bytes]:
+    """What comes of a staged session, and the file of anchors."""
+    found = at_once(decode_games)(REAL, session.steps_path.parent, runs_of(session))
+    path = session.steps_path.with_name(ANCHORS_NPY)
+    content = path.read_bytes()
+    with path.open("rb") as file:
+        assert found.anchors == FileEntry(len(content), crc32c_file(file.fileno(), len(content), path))
+    path.unlink()
+    return found, content
+
+
+def boards_of(blocks: list[Prepared]) -> NDArray[np.uint64]:
+    """The boards of blocks of rows."""
+    rows = np.concatenate([np.frombuffer(block.data, STEP_DTYPE) for block in blocks])
+    return exps_to_boards(rows["exps"])
+
+
+def changed(block: Prepared, at: int, byte: int) -> Prepared:
+    data = bytearray(block.data)
+    data[at] = byte
+    return block._replace(data=bytes(data))
+
+
+def test_a_published_tape_holds_the_games_of_the_rows(
+    root: Path, blocks: list[Prepared], tape_blocks: list[Prepared]
+) -> None:
+    session = written(root, tape_blocks)
+    published = publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    (path,) = sessions(root)
+    boards = boards_of(blocks)
+    tape = np.load(path / TAPE_NPY, allow_pickle=False)
+    assert (tape.dtype, tape.tobytes()) == (np.uint8, b"".join(block.data for block in tape_blocks))
+    anchors = np.load(path / ANCHORS_NPY, allow_pickle=False)
+    assert (anchors.dtype, anchors.tolist()) == (np.uint64, boards[::ANCHOR_ROWS].tolist())
+    found = read_metadata(path / METADATA_DB)
+    assert found.start_boards is not None
+    assert found.start_boards.tolist() == boards[found.runs["first_row"]].tolist()
+    assert (found.session["storage"], found.session["rows"]) == ("tape", len(boards))
+    assert published.bytes == sum(file.stat().st_size for file in path.iterdir())
+    assert len(published_runs(root)) == 18
+
+
+@pytest.mark.parametrize(("rows", "games"), [(1, 1000), (130, 1000), (1 << 17, 1), (1 << 17, 5), (999, 3)])
+def test_pieces_of_any_size_give_the_same_anchors(
+    root: Path, tape_blocks: list[Prepared], monkeypatch: pytest.MonkeyPatch, rows: int, games: int
+) -> None:
+    session = written(root, tape_blocks)
+    whole, content = decoded(session)
+    monkeypatch.setattr(tape_pass, "_PIECE_ROWS", rows)
+    monkeypatch.setattr(tape_pass, "_PIECE_GAMES", games)
+    again, same = decoded(session)
+    assert same == content
+    assert again.start_boards.tolist() == whole.start_boards.tolist()
+    first = reference.new_game(int(runs_of(session)["seed"][0]))[0]
+    assert whole.start_boards[0] == reference.pack(first)
+
+
+@pytest.mark.parametrize("field", ["steps", "max_score", "highest_tile"])
+def test_what_a_worker_reported_wrongly_is_not_published(
+    root: Path, tape_blocks: list[Prepared], field: str
+) -> None:
+    runs = tape_blocks[1].runs.copy()
+    runs[field][2] += 4
+    session = written(root, [tape_blocks[0], tape_blocks[1]._replace(runs=runs), tape_blocks[2]])
+    with pytest.raises(BookkeepingError, match=f"run {runs['id'][2]}.*{field} is") as caught:
+        publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    assert caught.value.path == str(session.steps_path)
+    assert sessions(root) == []
+    assert session.steps_path.exists(), "the blocks stay"
+
+
+def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: list[Prepared]) -> None:
+    runs = tape_blocks[0].runs.copy()
+    runs["seed"][1] += 1
+    session = written(root, [tape_blocks[0]._replace(runs=runs)])
+    with pytest.raises(FormatError, match=f"run {runs['id'][1]}"):
+        publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+
+
+@pytest.mark.parametrize(
+    ("at", "bits", "kind"),
+    [(0, 0x80, EncodingError), (50, 0x80, EncodingError), (-1, 0x3C, GameError)],
+    ids=["first", "middle", "last tile elsewhere"],
+)
+def test_a_wrong_byte_is_not_published(
+    root: Path, tape_blocks: list[Prepared], at: int, bits: int, kind: type[FormatError]
+) -> None:
+    block = tape_blocks[1]
+    step = at % int(block.runs["rows"][1])
+    row = int(block.runs["first_row"][1]) + step
+    session = written(root, [tape_blocks[0], changed(block, row, block.data[row] ^ bits)])
+    with pytest.raises(kind, match=f"run {block.runs['id'][1]}, step {step}: ") as caught:
+        publish(root, session.path, session.facts, session.blocks, ended_at=ENDED_AT)
+    assert caught.value.offset == TAPE_HEADER_BYTES + tape_blocks[0].rows + row
+    assert sessions(root) == []
+
+
+def test_a_tape_that_ends_too_early_is_named(root: Path, tape_blocks: list[Prepared]) -> None:
+    session = written(root, tape_blocks[:2])
+    size = session.steps_path.stat().st_size
+    os.truncate(session.steps_path, size - 1)
+    with pytest.raises(TruncatedError) as caught:
+        decoded(session)
+    assert caught.value.offset == size - 1
+
+
+def test_runs_that_leave_a_gap_are_refused(root: Path, tape_blocks: list[Prepared]) -> None:
+    session = written(root, tape_blocks[:2])
+    with pytest.raises(BookkeepingError, match="one after the other"):
+        at_once(decode_games)(REAL, session.steps_path.parent, runs_of(session)[[0, 2]])
+
+
+def test_kernels_that_cannot_be_loaded_ahead_do_not_end_the_publisher(
+    root: Path, tape_blocks: list[Prepared]
+) -> None:
+    def refuse() -> None:
+        raise MemoryError
+
+    load_kernels()
+    session = written(root, tape_blocks)
+    publisher = Publisher(root, load=refuse)
+    publisher.submit(session)
+    found: list[Outcome] = []
+    wait_until(lambda: bool(found.extend(publisher.outcomes()) or found))
+    publisher.close()
+    assert found[0].published is not None
+    assert found[0].published.rows == sum(block.rows for block in tape_blocks)

@@ -1,0 +1,235 @@
+"""Loss and luck against the formulas, on networks of integers and games of random moves."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import reference
+from tests.recorder.ntuple_training import slow
+
+from tape2048.errors import ConfigError, UnknownKeyError
+from tape2048.ntuple.files import save_network
+from tape2048_recorder.replay.judging import Judge, Judged
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NETWORK = slow.random_network("0145", "1256", "0123", "4567", stages=(64,))
+TILE = 64
+
+
+class Played:
+    """A game of random moves from a board on, to its end or so many moves long."""
+
+    def __init__(self, seed: int, moves_max: int, start: list[int] | None = None) -> None:
+        rng = random.Random(seed)
+        cells = start
+        while cells is None or not reference.legal_moves(cells):
+            cells = [rng.choice([0, 1, 1, 2, 3, 4, 5, 6]) for _ in range(16)]
+        self.cells, self.moves, self.rewards = [cells], [], []
+        while (legal := reference.legal_moves(cells)) and len(self.moves) < moves_max:
+            self.moves.append(rng.choice(legal))
+            after, reward = reference.slide(cells, self.moves[-1])
+            cells = list(after)
+            cells[rng.choice(reference.empty_cells(after))] = 2 if rng.random() < 0.1 else 1
+            self.cells.append(cells)
+            self.rewards.append(reward)
+
+    def judged_by(self, judge: Judge) -> Judged:
+        return judge.game(slow.packed(self.cells), np.array(self.moves, np.uint8))
+
+
+@functools.cache
+def player_judge(ahead: int = 1, downgrade: int = 0) -> Judge:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".ntuple") as file:
+        save_network(NETWORK, file.name)
+        return Judge.of_player("ntuple", {"weights": file.name, "downgrade": downgrade}, ahead=ahead)
+
+
+def chance(board: int) -> float:
+    """A probability without rhyme or reason, that an expectation of it does not round."""
+    return (board * 0x9E3779B97F4A7C15 % 2**64 >> 54) / 1024
+
+
+def critic(boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    found = np.array([[0.5, chance(board)] for board in boards.tolist()], np.float32)
+    return found.reshape(-1, 2)
+
+
+CRITIC_JUDGE = Judge.of_critic(critic, TILE, thresholds=(32, TILE), sha256="")
+
+
+def slow_values(judge: Judge, cells: list[int]) -> tuple[dict[int, float], float]:
+    """The values of a board's moves a spawn ahead, and the board's own without."""
+    if judge.tile is None:
+        now = slow.move_values(NETWORK, cells, looks_ahead=False)
+        return slow.move_values(NETWORK, cells, looks_ahead=True), max(now.values(), default=0.0)
+
+    def own(cells: list[int]) -> float:
+        decided = 2 ** max(cells) >= TILE or not reference.legal_moves(cells)
+        return float(2 ** max(cells) >= TILE) if decided else chance(reference.pack(cells))
+
+    found = {}
+    for move in reference.legal_moves(cells):
+        after, _ = reference.slide(cells, move)
+        empty = reference.empty_cells(after)
+        spawned = [
+            (share, [*after[:cell], exponent, *after[cell + 1 :]])
+            for cell in empty
+            for exponent, share in slow.SPAWNS
+        ]
+        found[move] = sum(share * own(board) for share, board in spawned) / len(empty)
+    return found, own(cells)
+
+
+@pytest.mark.parametrize("judge", [player_judge(), CRITIC_JUDGE], ids=["player", "critic"])
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32))
+def test_a_game_is_judged_as_the_formulas_say(judge: Judge, seed: int) -> None:
+    game = Played(seed, 6)
+    judged = game.judged_by(judge)
+    around = functools.partial(pytest.approx, rel=1e-5, abs=0.05 if judge.tile is None else 1e-5)
+    found = [slow_values(judge, cells) for cells in game.cells]
+    for i, (move, reward) in enumerate(zip(game.moves, game.rewards, strict=True)):
+        values, (following, own) = found[i][0], found[i + 1]
+        counted = reward if judge.tile is None else 0
+        assert {m: v for m, v in enumerate(judged.values[i].tolist()) if not math.isnan(v)} == around(values)
+        assert judged.state[i] == around(max(values.values()))
+        assert judged.loss[i] == around(max(values.values()) - values[move])
+        assert judged.luck[i] == around(counted + own - values[move])
+        assert judged.revision[i] == around(max(following.values(), default=own) - own)
+    assert judged.loss.min() >= 0
+
+
+@pytest.mark.parametrize("judge", [player_judge(), player_judge(2, 64), CRITIC_JUDGE])
+@settings(max_examples=12)
+@given(seed=st.integers(0, 2**32), moves_max=st.sampled_from([0, 1, 40, 1000]))
+def test_loss_luck_and_revision_lead_from_the_first_value_to_the_score(
+    judge: Judge, seed: int, moves_max: int
+) -> None:
+    game = Played(seed, moves_max)
+    judged = game.judged_by(judge)
+    reached = 2 ** max(game.cells[-1]) >= TILE
+    end = sum(game.rewards) if judge.tile is None else 0
+    if not reference.legal_moves(game.cells[-1]):
+        assert judged.state[-1] == (0 if judge.tile is None else reached)
+    total = judged.luck.sum() - judged.loss.sum() + judged.revision.sum()
+    assert total == pytest.approx(end + judged.state[-1] - judged.state[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("judge", [player_judge(), player_judge(2), CRITIC_JUDGE])
+def test_luck_is_nothing_on_average_over_the_spawns(judge: Judge) -> None:
+    for cells in (
+        [0, 1, 2, 0, 3, 0, 0, 4, 5, 0, 1, 0, 0, 2, 0, 5],
+        [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 3, 4, 4, 1],
+    ):
+        for option in judge.board(reference.pack(cells)):
+            after, reward = reference.slide(cells, option.move)
+            assert (option.reward, option.afterstate) == (reward, reference.pack(after))
+            lucks = []
+            for spawn in option.spawns:
+                boards = np.array([reference.pack(cells), spawn.board], np.uint64)
+                judged = judge.game(boards, np.array([option.move], np.uint8))
+                lucks.append(spawn.probability * judged.luck[0])
+                assert judged.values[0, option.move] == np.float32(option.value)
+                rewarded = spawn.value + (reward if judge.tile is None else 0)
+                assert judged.luck[0] == pytest.approx(rewarded - option.value, abs=1e-4)
+                placed = list(after)
+                placed[spawn.cell] = spawn.tile.bit_length() - 1
+                assert reference.pack(placed) == spawn.board
+            assert math.fsum(spawn.probability for spawn in option.spawns) == pytest.approx(1)
+            assert len(option.spawns) == 2 * len(reference.empty_cells(after))
+            assert sum(lucks) == pytest.approx(0, abs=0.05 if judge.tile is None else 1e-6)
+
+
+def test_a_planted_blunder_is_the_largest_loss() -> None:
+    judge, rng = player_judge(), random.Random(4)
+    for planted in (3, 11):
+        cells, boards, moves = [0] * 14 + [1, 1], [], []
+        while len(moves) < 15:
+            options = judge.board(reference.pack(cells))
+            boards.append(cells)
+            choose = min if len(moves) == planted else max
+            best = choose(options, key=lambda option: option.value)
+            moves.append(best.move)
+            cells = reference.unpack(rng.choice(best.spawns).board)
+        judged = judge.game(slow.packed([*boards, cells]), np.array(moves, np.uint8))
+        assert judged.largest_losses().tolist() == [planted]
+        values = [option.value for option in judge.board(reference.pack(boards[planted]))]
+        assert judged.loss[planted] == pytest.approx(max(values) - min(values))
+
+
+def test_the_largest_losses_come_in_order_and_equal_ones_as_played() -> None:
+    loss = np.array([0, 3, math.nan, 7, 3, 0.5])
+    rest = np.zeros(6)
+    judged = Judged(np.zeros((6, 4), np.float32), np.zeros(7), loss, rest, rest)
+    assert judged.largest_losses().tolist() == [3, 1, 4, 5]
+    assert judged.largest_losses(2).tolist() == [3, 1]
+
+
+def test_a_downgraded_board_has_the_values_of_the_smaller_one() -> None:
+    plain, judge = player_judge(), player_judge(downgrade=64)
+    large = [0, 1, 2, 0, 0, 3, 1, 0, 2, 0, 7, 4, 0, 1, 0, 4]
+    small = [tile - (tile > 6) for tile in large]
+    game = Played(1, 1, large)
+    judged, of_small = game.judged_by(judge), Played(1, 1, small).judged_by(plain)
+    assert np.array_equal(judged.values, of_small.values, equal_nan=True)
+    assert (judged.loss[0], judged.luck[0]) == (of_small.loss[0], of_small.luck[0])
+    assert not np.array_equal(judged.values, game.judged_by(plain).values, equal_nan=True)
+    shown = judge.board(reference.pack(large))
+    hidden = plain.board(reference.pack(small))
+    assert [option.value for option in shown] == [option.value for option in hidden]
+    assert 2**7 in [1 << e for e in reference.unpack(shown[0].spawns[0].board)], "shown as it is"
+
+
+def test_moves_that_are_not_known_and_boards_that_do_not_follow() -> None:
+    game = Played(3, 5)
+    boards = slow.packed(game.cells)
+    boards[3] ^= np.uint64(0x3000000000000000)
+    moves = np.array(game.moves, np.uint8)
+    moves[0] = 255
+    judged = player_judge().game(boards, moves)
+    assert (
+        np.isnan(judged.luck).tolist()
+        == np.isnan(judged.revision).tolist()
+        == [True, False, True, True, False]
+    )
+    assert np.isnan(judged.loss[:3]).tolist() == [True, False, False]
+    still = [0] * 15 + [1]
+    judged = player_judge().game(slow.packed([still, still]), np.array([1], np.uint8))
+    assert np.isnan(judged.loss[0]), "an illegal move"
+    with pytest.raises(ValueError, match="boards"):
+        player_judge().game(boards, moves[:2])
+
+
+def test_a_board_without_moves_has_no_options() -> None:
+    assert player_judge().board(reference.pack([1, 2, 3, 4] * 2 + [5, 6, 7, 8] * 2)) != []
+    assert player_judge().board(reference.pack([1, 2, 3, 4, 5, 6, 7, 8] * 2)) == []
+
+
+def test_judges_are_refused() -> None:
+    with pytest.raises(ConfigError, match="found the judge 'greedy'"):
+        Judge.of_player("greedy")
+    with pytest.raises(UnknownKeyError, match="nobody"):
+        Judge.of_player("nobody")
+    with pytest.raises(ConfigError, match="looks 0 spawns ahead"):
+        Judge.of_player(ahead=0)
+    with pytest.raises(ConfigError, match="predicts 32, 64"):
+        Judge.of_critic(critic, 128, thresholds=(32, 64), sha256="")
+
+
+def test_judges_that_judge_alike_have_one_identity() -> None:
+    judges = [player_judge(), player_judge(2), player_judge(1, 64), CRITIC_JUDGE]
+    judges.append(Judge.of_critic(critic, 32, thresholds=(32, 64), sha256=""))
+    assert len({judge.identity for judge in judges}) == len(judges)
+    fast = [Judge.of_player("ntuple", {"weights": "fast", "look_below": look}) for look in (0, 3)]
+    assert fast[0].identity == fast[1].identity, "it always looks ahead"
