@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import pytest
 from crc32c import crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SEED_COLUMNS = "id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT, highest_tile INT"
 ROW = np.dtype([("run_id", "<u8"), ("step_idx", "<u4"), ("exps", "u1", (16,))])
 
@@ -224,3 +226,15 @@ def tape(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, captured.out, captured.err)
 
     return run_here
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A browser without a window."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -243,6 +243,8 @@ status
 rotate nope
 stop nope
 visualize nope
+repack nope --storage tape
+play nope
 export nope --format parquet
 embed nope --tower nope
 critic train --data nope

@@ -60,7 +60,7 @@ def test_make_record_plays_as_long_as_it_says_and_leaves_a_gigabyte_at_most() ->
     context = command.make_context("record", shlex.split(args)[2:])
     given = {name: value for name, value in context.params.items() if value not in (None, False)}
     config = load_config({name: given[name] for name in given if name != "config_path"}, {}).config
-    buffered = 2 * config.worker_count * config.block_rows  # written after the limit, at most
+    buffered = 2 * config.worker_count * config.rows_buffered_max  # written after the limit, at most
     assert config.max_steps is not None
     assert (config.max_steps + buffered) * ROW_BYTES_MAX < 1e9
     assert f"records {config.max_wall_s:g} s of play (at most 1 GB)" in README

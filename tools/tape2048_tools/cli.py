@@ -40,12 +40,16 @@ _GROUPS = {
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),
         "show": ("sessions.show", "Show a session, or sum up a directory: scores, tiles, labels."),
-        "visualize": ("sessions.visualize", "Show a run: its facts, any board, or the whole game."),
+        "visualize": ("sessions.visualize", "Show a run: its facts, or any board."),
+        "play": ("sessions.play", "Step through a recorded game with keys, or play one."),
+        "view": ("look.view", "Look at recordings, live recorders and critics in a browser."),
+        "report": ("look.report", "Write a report in one file, with games to replay."),
     },
     "Look after recordings": {
         "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
         "prune": ("sessions.prune", "Remove sessions past the retention limits."),
         "merge": ("sessions.merge", "Merge many small sessions into one."),
+        "repack": ("sessions.repack", "Write sessions of rows onto tape, or back."),
         "recover": ("recorder.recover", "Publish the unfinished sessions of killed recorders."),
     },
     "Train and examine": {

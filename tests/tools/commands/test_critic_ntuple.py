@@ -327,7 +327,7 @@ def test_it_is_examined_like_any_critic(tape: Tape, made: Made, tmp_path: Path) 
     for scores in everything.values():
         assert scores["critic"]["brier"]["value"] < scores["prevalence"]["brier"]["value"]
     assert "another player" not in done.out
-    assert "<svg" in report.read_text()
+    assert b'"examination"' in report.read_bytes()
     held_out = tape("critic", "eval", made.critic, made.root, *QUICK[:4])
     assert held_out.code == 0, held_out.err
 

@@ -113,7 +113,7 @@ def test_every_predictor_is_measured_against_rollouts(tape: Tape, made: Made, tm
     assert again.json == document
 
 
-def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, tmp_path: Path) -> None:
+def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, browser: Any, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     done = tape("critic", "eval", made.critic, made.root, *ORACLE, "--html", out)
     assert done.code == 0, done.err
@@ -129,13 +129,19 @@ def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, tmp_path: P
     between = " to " if low < 0 else "-"
     assert f"{value:.3f} ({low:.3f}{between}{high:.3f})" in done.out
     assert (one["oracle_positions"], one["oracle_note"]) == ("100", "")
-    text = out.read_text()
-    assert text.count("Predicted and true probability of") == len(TILES)
-    assert "Against rollouts for 128" in text
-    assert "Means over the positions for 256" in text
-    assert "undecided: no R2, since rollouts of 100 positions differ" in text
+    page = browser.new_page(offline=True)
+    page.goto(out.as_uri())
+    page.locator("#main[data-ready=yes]").wait_for()
+    assert page.locator("figcaption:text('Predicted and true probability of')").count() == len(TILES)
+    assert page.locator("caption:text('Against rollouts for 128')").count() == 1
+    assert page.locator("caption:text('Means over the positions for 256')").count() == 1
+    assert page.get_by_text("undecided: no R2, since rollouts of 100 positions differ").count() > 0
     plain = tape("critic", "eval", made.critic, made.root, *QUICK, "--html", out, "--force")
-    assert "rollouts" not in plain.out + out.read_text().replace('"truth":null', "")
+    assert "rollouts" not in plain.out
+    page.goto(out.as_uri())
+    page.locator("#main[data-ready=yes]").wait_for()
+    assert "rollouts" not in page.locator("#main").text_content()
+    page.close()
 
 
 def test_an_interval_below_zero_is_not_two_hyphens() -> None:

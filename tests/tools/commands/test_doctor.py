@@ -141,14 +141,20 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str) -> None:
     assert {other.status for other in checks.values() if other.name not in same_place} == {"ok"}
 
 
-@pytest.mark.parametrize(("record_action", "row_bytes"), [("false", 28), ("true", 29)])
-def test_a_session_has_the_bytes_of_its_rows(tmp_path: Path, record_action: str, row_bytes: int) -> None:
-    config = CONFIG + f"record_action = {record_action}\n"
-    session = row_bytes * 10**6
-    small = found(tmp_path, config, limit={resource.RLIMIT_FSIZE: session - 1})["file size"]
-    assert small.found == f"{session - 1:,} bytes; a session has {session:,}"
-    assert "file size" not in found(tmp_path, config, limit={resource.RLIMIT_FSIZE: session})
-    wanted = 256 + 2 * session // 10**6
+@pytest.mark.parametrize(
+    ("setting", "row_bytes", "file_bytes"),
+    [("record_action = false", 28, 28), ("record_action = true", 29, 29), ('storage = "tape"', 1.5, 1)],
+)
+def test_a_session_has_the_bytes_of_its_rows(
+    tmp_path: Path, setting: str, row_bytes: float, file_bytes: int
+) -> None:
+    """The anchors of a tape are in another file."""
+    config = f"{CONFIG}{setting}\n"
+    largest = file_bytes * 10**6
+    small = found(tmp_path, config, limit={resource.RLIMIT_FSIZE: largest - 1})["file size"]
+    assert small.found == f"{largest - 1:,} bytes; a session has {largest:,}"
+    assert "file size" not in found(tmp_path, config, limit={resource.RLIMIT_FSIZE: largest})
+    wanted = 256 + int(2 * row_bytes)
     short = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted - 1, f_frsize=1))["free space"]
     assert (short.status, f" {wanted} hold two sessions" in short.found) == ("warn", True)
     enough = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted, f_frsize=1))["free space"]

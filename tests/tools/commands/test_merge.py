@@ -202,6 +202,7 @@ def test_many_sessions_are_listed_by_their_manifests(
 
 def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
     root = tmp_path / "root"
+    root.mkdir()
     Instance(root, "default").close()
     partial = root / ".20260101T000000Z_model=a.b.default.partial"
     partial.mkdir()
@@ -233,6 +234,7 @@ def test_recovering_by_hand(tape: Tape, tmp_path: Path) -> None:
 
 def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> None:
     root = tmp_path / "root"
+    root.mkdir()
     lock = Instance(root, "default")
     (root / ".20260101T000000Z_model=a.default.partial").mkdir()
     done = tape("recover", root)
@@ -244,6 +246,7 @@ def test_recovering_beside_a_recorder_is_refused(tape: Tape, tmp_path: Path) -> 
 
 def test_what_cannot_be_recovered_is_put_away(tape: Tape, tmp_path: Path) -> None:
     root = tmp_path / "root"
+    root.mkdir()
     Instance(root, "default").close()
     partial = root / ".20260101T000000Z_model=a.default.partial"
     (partial / "session").mkdir(parents=True)

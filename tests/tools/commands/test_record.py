@@ -439,3 +439,39 @@ def test_without_a_log_and_without_a_place_for_the_summary_it_records(tmp_path: 
     )
     assert done.returncode == 0
     assert len(sessions(tmp_path / "selfplay")) == 1
+
+
+EARLY = """
+import os, signal, sys
+from tape2048_tools.commands.recorder import record
+
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # a test may have left it ignored, which is inherited
+
+def load(*args):
+    for number in os.environ["EARLY"].split():
+        os.kill(os.getpid(), int(number))
+    return real(*args)
+
+real, record.load_from_command_line = record.load_from_command_line, load
+from tape2048_tools.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [((signal.SIGUSR1, signal.SIGHUP), "SIGHUP was received"), ((signal.SIGTERM,), "SIGTERM was received")],
+)
+def test_a_signal_while_it_reads_its_settings_kills_nobody(
+    tmp_path: Path, environment: dict[str, str], numbers: tuple[int, ...], said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, "record", "--out-dir", str(tmp_path), "--json"],
+        check=False,
+        env={**environment, "EARLY": " ".join(str(int(number)) for number in numbers)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reason"] == said

@@ -39,6 +39,8 @@ def test_install_and_uninstall(tape: Tape, tmp_path: Path) -> None:
         UNIT,
         "etc/systemd/system/tape2048-prune@.service",
         "etc/systemd/system/tape2048-prune@.timer",
+        "etc/systemd/system/tape2048-validate@.service",
+        "etc/systemd/system/tape2048-validate@.timer",
         "etc/systemd/system/tape2048.target",
         "etc/sysusers.d/tape2048.conf",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import sys
 import types
@@ -202,3 +203,134 @@ def test_what_is_damaged_is_not_played_again(tape: Tape, session: Path, replay: 
     flip(session / "steps.npy", 500)
     assert tape("validate", session, "--replay").code == 1
     assert replay["calls"] == []
+
+
+# --- a share of the old sessions
+
+DAY_S = 86_400
+#: The start of the first session: 2026-01-01T00:00:00Z.
+BEGAN_S = 1_767_225_600
+
+
+@pytest.fixture
+def many(tmp_path: Path, session: Path) -> Path:
+    """A directory of one session for each of 40 days."""
+    home = tmp_path / "many"
+    for day in range(40):
+        name = f"{'202601' if day < 31 else '202602'}{day % 31 + 1:02}T000000Z_model=expectimax"
+        shutil.copytree(session, home / name)
+    return home
+
+
+def checked(done: Outcome) -> set[str]:
+    assert done.code == 0, done.err
+    return {found["name"] for found in done.json["sessions"]}
+
+
+def test_only_old_sessions_are_checked(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: BEGAN_S + 30 * DAY_S + 1.0)
+    names = sorted(path.name for path in many.iterdir())
+    assert checked(tape("validate", many, "--older", 10, "--json")) == set(names[:21])
+    assert checked(tape("validate", many, "--json")) == set(names)
+    assert "21 of 40 sessions, none with findings" in tape("validate", many, "--older", 10).out
+
+
+def test_every_share_has_its_day(tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {path.name for path in many.iterdir()}
+    for first_day in (100, 101):
+        found = []
+        for day in range(first_day, first_day + 7):
+            monkeypatch.setattr("time.time", lambda day=day: BEGAN_S + day * DAY_S + 3600.0)
+            found.append(checked(tape("validate", many, "--older", 7, "--share", 7, "--json")))
+        assert set().union(*found) == names
+        assert sum(map(len, found)) == len(names), "none twice"
+        assert max(map(len, found)) < 20
+
+
+def test_a_damaged_old_session_is_a_finding_on_its_day(
+    tape: Tape, many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: BEGAN_S + 100.0 * DAY_S)
+    flip(sorted(many.iterdir())[3] / "steps.npy", 192 + 28 * 10 + 20)
+    codes = [tape("validate", many, "--share", 2, "--quiet").code]
+    monkeypatch.setattr("time.time", lambda: BEGAN_S + 101.0 * DAY_S)
+    codes.append(tape("validate", many, "--share", 2, "--quiet").code)
+    assert sorted(codes) == [0, 1]
+
+
+def test_a_name_without_a_valid_time_is_as_old_as_its_directory(
+    tape: Tape, tmp_path: Path, session: Path
+) -> None:
+    path = tmp_path / "20261341T000000Z_model=x"
+    session.rename(path)
+    assert checked(tape("validate", path, "--older", 1, "--json")) == set()
+    assert checked(tape("validate", path, "--older", 0, "--json")) == {path.name}
+
+
+def test_the_sessions_of_a_configuration(
+    tape: Tape, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "main.toml"
+    config.write_text(f'out_dir = "{root}"\n')
+    assert len(checked(tape("validate", "--config", config, "--json"))) == 2
+    config.write_text(f'out_dir = "{tmp_path}/begun"\n')
+    done = tape("validate", "--config", config, "--older", 7)
+    assert done.code == errors.MissingPathError.exit_code
+    (tmp_path / "begun" / ".recorder").mkdir(parents=True)
+    assert "0 of 0 sessions" in tape("validate", "--config", config, "--older", 7).out
+    assert tape("validate", "--config", config).code == errors.NotASessionError.exit_code
+
+
+# --- beside a removal
+
+
+def removing(monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], object]) -> None:
+    """Have each session removed in the middle of its check."""
+    from tape2048.maintenance.validation import validate_session
+
+    def look(path: Path, **options: Any) -> Report:
+        remove(path)
+        return validate_session(path, **options)
+
+    monkeypatch.setattr("tape2048_tools.commands.sessions.validate.validate_session", look)
+
+
+@pytest.mark.parametrize("flag", ["--quarantine", "--replay"])
+def test_a_session_that_is_removed_meanwhile_is_no_finding(
+    tape: Tape, root: Path, session: Path, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    with monkeypatch.context() as patch:
+        removing(patch, lambda path: shutil.rmtree(path) if path.name == session.name else None)
+        done = tape("validate", root, flag)
+    assert done.code == 0, done.out
+    assert done.out.splitlines()[0] == f"--  {session.name}: removed meanwhile"
+    assert done.out.splitlines()[-1] == "2 sessions, none with findings"
+    assert not (root / ".quarantine").exists()
+
+
+def test_a_removal_is_said_as_json(tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        removing(patch, shutil.rmtree)
+        (found,) = tape("validate", session, "--json").json["sessions"]
+    assert (found["ok"], found["removed"], found["findings"]) == (True, True, [])
+
+
+def test_a_session_whose_file_alone_is_gone_is_a_finding(
+    tape: Tape, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        removing(patch, lambda path: (path / "steps.npy").unlink())
+        assert tape("validate", session).code == 1
+
+
+def test_a_disk_that_is_gone_is_no_removal(tape: Tape, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmount(path: Path) -> None:
+        if not root.with_name("away").exists():
+            root.rename(root.with_name("away"))
+            root.mkdir()
+
+    with monkeypatch.context() as patch:
+        removing(patch, unmount)
+        done = tape("validate", root)
+    assert done.code == 1
+    assert "2 sessions, 2 with findings" in done.out

@@ -99,13 +99,6 @@ def test_steps_that_there_are_not(tape: Tape, run: Path, step: str) -> None:
     assert tape("visualize", run, "--step", step).code == 2
 
 
-def test_play(tape: Tape, run: Path) -> None:
-    out = tape("visualize", run, "--play").out
-    boards = cells(out)
-    wanted = [cell for board in [*GAME.states, GAME.states[-1]] for cell in build.ref.unpack(board)]
-    assert boards == wanted, "every board, then the final one below the facts"
-
-
 def test_a_run_of_a_pack(tape: Tape, tmp_path: Path) -> None:
     other = build.game(12, steps_max=3)
     path = tmp_path / "x.a2pack"

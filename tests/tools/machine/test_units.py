@@ -64,7 +64,8 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path, user: bool) -> None:
     config = RecorderConfig(out_dir="/srv/my %s", metrics_listen="127.0.0.1:9105", drain_timeout_s=600.0)
     layout = Layout(program="/bin/true", user=user)
     write(tmp_path, [*units(layout), *drop_in(layout, "main", config)])
-    names = ["tape2048-recorder@main.service", "tape2048-prune@main.service", "tape2048-prune@main.timer"]
+    parts = ("recorder@main.service", "prune@main.service", "prune@main.timer")
+    names = [f"tape2048-{part}" for part in (*parts, "validate@main.service", "validate@main.timer")]
     for name in names:
         template = re.sub("@main", "@", name)
         assert (tmp_path / template).exists()
@@ -80,7 +81,9 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path, user: bool) -> None:
 
 
 @systemd_analyze
-@pytest.mark.parametrize("name", ["tape2048-recorder@.service", "tape2048-prune@.service"])
+@pytest.mark.parametrize(
+    "name", ["tape2048-recorder@.service", "tape2048-prune@.service", "tape2048-validate@.service"]
+)
 def test_systemd_finds_it_hard_to_misuse(tmp_path: Path, name: str) -> None:
     write(tmp_path, units(HERE))
     done = analyze("security", "--offline=yes", "--no-pager", f"./{name}", cwd=tmp_path)
@@ -133,6 +136,7 @@ def test_the_recorder_s_unit_says_what_it_has_to() -> None:
 #: checkpoint. Most of a player's errors are its code's, and yet may depend on the game or on the device.
 CURABLE = {
     errors.StorageError, errors.OutDirError, errors.DiskFullError, errors.NameTakenError,
+    errors.TooManyFilesError, errors.ForeignFileError,
     errors.MissingPathError,
     errors.RecorderError, errors.AlreadyRunningError, errors.WorkersDiedError,
     errors.PlayerError, errors.PlayerRaisedError, errors.PlayerAnswerError, errors.WeightsError,
@@ -176,6 +180,8 @@ def test_a_user_s_units_ask_for_nothing_that_needs_root() -> None:
         "tape2048-recorder@.service",
         "tape2048-prune@.service",
         "tape2048-prune@.timer",
+        "tape2048-validate@.service",
+        "tape2048-validate@.timer",
         "tape2048.target",
     }
     service = found["tape2048-recorder@.service"]
@@ -236,3 +242,17 @@ def test_a_configuration_gets_what_it_needs(
     }
     assert found.get("tape2048-recorder@main.service.d", []) == recorder
     assert found.get("tape2048-prune@main.service.d", []) == prune
+    reading = [line for line in prune if not line.startswith("ReadWritePaths=")]
+    assert found.get("tape2048-validate@main.service.d", []) == reading
+
+
+def test_a_day_s_share_is_checked_on_its_day() -> None:
+    """Shares change at midnight UTC: the latest start is before it."""
+    found = lines_of(by_name(units(HERE))["tape2048-validate@.timer"])
+    (at,) = [line for line in found if line.startswith("OnCalendar=")]
+    (delay,) = [line for line in found if line.startswith("RandomizedDelaySec=")]
+    hours = re.fullmatch(r"OnCalendar=\*-\*-\* (\d\d):00:00 UTC", at)
+    hours_more = re.fullmatch(r"RandomizedDelaySec=(\d+)h", delay)
+    assert hours is not None
+    assert hours_more is not None
+    assert int(hours[1]) + int(hours_more[1]) < 24

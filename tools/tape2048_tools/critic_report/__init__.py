@@ -1,1 +1,1 @@
-"""The report of a critic's examination: tables, figures, HTML."""
+"""The examination of a critic: its inputs, and its result as tables."""

@@ -1,16 +1,20 @@
-"""The inputs of an examination: games that the critic did not learn from, and the player's value."""
+"""The inputs of an examination: games that the critic has not seen, the player's value, the training."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from tape2048.critic.facts import players_of, strangers
-from tape2048.errors import ConfigError, EmptyCorpusError, EvaluationError
+from tape2048.errors import ConfigError, EmptyCorpusError, EvaluationError, StorageError
+from tape2048.io.training_directory import METRICS
 from tape2048.store.splits import assign
 from tape2048_tools.options.recorder import parse_player
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -25,6 +29,9 @@ ALL = "all"
 
 #: Other names of the parts.
 _ALIASES = {"validation": "val"}
+
+#: Most points of a learning curve.
+POINTS_MAX = 500
 
 #: Rows of a game if the critic does not name the number of its training.
 _PER_RUN = 512
@@ -188,3 +195,63 @@ def expected_score(player: str) -> Baseline:
         return np.asarray(score_so_far(boards, steps) + to_come, np.float64)
 
     return value
+
+
+class Curves(NamedTuple):
+    """The learning curves of a training: losses by optimizer step.
+
+    Attributes:
+        train: (step, loss).
+        val: (step, loss).
+        best_step: step of the best validation, or None.
+    """
+
+    train: list[tuple[int, float]]
+    val: list[tuple[int, float]]
+    best_step: int | None
+
+
+class _Line(msgspec.Struct):
+    kind: str
+    step: int
+    loss: float | None = None
+    best: bool = False
+
+
+def read_curves(critic: Path) -> Curves | None:
+    """Read the learning curves from the training directory, which is the critic's own or its parent.
+
+    They are optional in a report: unreadable files and lines are skipped.
+
+    Returns:
+        None if there are no points.
+    """
+    from tape2048.io.reading import read_path
+
+    paths = [directory / METRICS for directory in (critic, critic.absolute().parent)]
+    try:
+        lines = next(read_path(path).tobytes().splitlines() for path in paths if path.is_file())
+    except (StopIteration, StorageError):
+        return None
+    points: dict[str, dict[int, float]] = {"train": {}, "val": {}}
+    best: int | None = None
+    decoder: Any = msgspec.json.Decoder(_Line)
+    for raw in lines:
+        try:
+            line = decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if line.kind in points and line.loss is not None:
+            points[line.kind][line.step] = line.loss
+            best = line.step if line.kind == "val" and line.best else best
+    if not any(points.values()):
+        return None
+    train, val = (_thinned(sorted(points[kind].items())) for kind in ("train", "val"))
+    return Curves(train, val, best)
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Reduce the points to at most :data:`POINTS_MAX`, each the mean of its stretch."""
+    stretch = -(-len(points) // POINTS_MAX) or 1
+    parts = [points[first : first + stretch] for first in range(0, len(points), stretch)]
+    return [(part[-1][0], sum(loss for _, loss in part) / len(part)) for part in parts]

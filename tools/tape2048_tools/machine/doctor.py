@@ -19,7 +19,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.config.loading import STOP_TIMEOUT_ENV, buffer_mb, load_config
+from tape2048_recorder.config.loading import STOP_TIMEOUT_ENV, buffer_mb, load_config, row_bytes
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.players.batch import is_batched
 from tape2048_tools.machine.probe import MEGABYTE, Machine
@@ -159,17 +159,12 @@ def _file_system(config: RecorderConfig, machine: Machine) -> Result:
     return "ok", kind
 
 
-def _session_bytes(config: RecorderConfig) -> int:
-    # Repeated here, as the module that defines the row imports NumPy, which may be missing.
-    return config.rotate_steps * (29 if config.record_action else 28)
-
-
 @_check("free space")
 def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     status = machine.statvfs(_nearest(Path(config.out_dir)))
     free = status.f_bavail * status.f_frsize / MEGABYTE
     # A rotation may need the session a second time, to move its blocks.
-    wanted = config.min_free_mb + 2 * _session_bytes(config) / MEGABYTE
+    wanted = config.min_free_mb + 2 * config.rotate_steps * row_bytes(config) / MEGABYTE
     if free < config.min_free_mb:
         found = f"{free:,.0f} MB; the recorder does not start below min_free_mb = {config.min_free_mb}"
         return "fail", found, "free some space (tape2048 prune), or lower min_free_mb"
@@ -220,10 +215,11 @@ def _open_files(config: RecorderConfig, machine: Machine) -> Result:
 @_check("file size")
 def _file_size(config: RecorderConfig, machine: Machine) -> Result:
     size = machine.limit(resource.RLIMIT_FSIZE)
-    session = _session_bytes(config)
-    if size is None or size >= session:
+    # A tape's anchors are in another file.
+    largest = config.rotate_steps * (1 if config.storage == "tape" else int(row_bytes(config)))
+    if size is None or size >= largest:
         return None
-    return "fail", f"{size:,} bytes; a session has {session:,}", "raise LimitFSIZE, or ulimit -f"
+    return "fail", f"{size:,} bytes; a session has {largest:,}", "raise LimitFSIZE, or ulimit -f"
 
 
 @_check("tasks")

@@ -221,6 +221,39 @@ Persistent=yes
 WantedBy=tape2048.target
 """
 
+_VALIDATE = """\
+[Unit]
+Description=Check old sessions of the tape2048 recorder %i
+After=local-fs.target
+
+[Service]
+Type=oneshot
+# Each session that is older than a week, once in 30 days. With findings the unit fails.
+ExecStart={program} validate --config {config} --older 7 --share 30
+Nice=19
+IOSchedulingClass=idle
+MemoryMax=2G
+TasksMax=32
+TimeoutStartSec=12h
+
+{user}{directories}
+{hardening}"""
+
+_VALIDATE_TIMER = """\
+[Unit]
+Description=Check a share of the old sessions of the tape2048 recorder %i each day
+PartOf=tape2048.target
+
+[Timer]
+# Shares change at midnight UTC, so no delay may lead past it.
+OnCalendar=*-*-* 02:00:00 UTC
+RandomizedDelaySec=4h
+Persistent=yes
+
+[Install]
+WantedBy=tape2048.target
+"""
+
 _TARGET = """\
 [Unit]
 Description=All tape2048 recorders of this {whose}
@@ -253,6 +286,8 @@ def units(layout: Layout) -> list[Unit]:
         "tape2048-recorder@.service": _RECORDER,
         "tape2048-prune@.service": _PRUNE,
         "tape2048-prune@.timer": _TIMER,
+        "tape2048-validate@.service": _VALIDATE,
+        "tape2048-validate@.timer": _VALIDATE_TIMER,
         "tape2048.target": _TARGET,
     }
     found = [Unit(layout.unit_dir / name, _marked(text.format(**values))) for name, text in texts.items()]
@@ -268,9 +303,9 @@ def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]
         config: its settings.
 
     Returns:
-        At most one drop-in for the recorder, and one for its pruning.
+        At most one drop-in for the recorder, one for its pruning, and one for the checks of its sessions.
     """
-    recorder, prune = ([], []) if layout.user else _permissions(config)
+    recorder, prune, validate = ([], [], []) if layout.user else _permissions(config)
     if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
         stop = int(config.drain_timeout_s + 120)
         recorder += [f"TimeoutStopSec={stop}s", f"Environment=TAPE2048_STOP_TIMEOUT_S={stop}"]
@@ -281,20 +316,25 @@ def drop_in(layout: Layout, instance: str, config: RecorderConfig) -> list[Unit]
             layout.unit_dir / f"{service}@{instance}.service.d" / "50-configuration.conf",
             _marked("[Service]\n" + "\n".join(lines) + "\n"),
         )
-        for service, lines in (("tape2048-recorder", recorder), ("tape2048-prune", prune))
+        for service, lines in (
+            ("tape2048-recorder", recorder),
+            ("tape2048-prune", prune),
+            ("tape2048-validate", validate),
+        )
         if lines
     ]
 
 
-def _permissions(config: RecorderConfig) -> tuple[list[str], list[str]]:
-    """Return the directives by which a recorder and its pruning of the system reach their directories."""
-    recorder, prune = [], []
+def _permissions(config: RecorderConfig) -> tuple[list[str], list[str], list[str]]:
+    """Return the directives by which a recorder, its pruning and its checks reach their directories."""
+    recorder, prune, validate = [], [], []
     out_dir = PurePosixPath(config.out_dir)
     if out_dir.is_absolute():
         recorder.append(f"ReadWritePaths={_word(out_dir)}")
         prune.append(f"ReadWritePaths={_word(out_dir)}")
     if _in_home(out_dir):
         prune.append("ProtectHome=read-only")
+        validate.append("ProtectHome=read-only")
     if _in_home(out_dir) or _in_home(config.model_dir):
         recorder.append("ProtectHome=read-only")
     textfile = PurePosixPath(config.metrics_textfile or "")
@@ -302,7 +342,7 @@ def _permissions(config: RecorderConfig) -> tuple[list[str], list[str]]:
         recorder.append(f"ReadWritePaths={_word(textfile.parent)}")
     if config.metrics_listen is not None:
         recorder += _network(config.metrics_listen)
-    return recorder, prune
+    return recorder, prune, validate
 
 
 def _word(path: PurePosixPath) -> str:

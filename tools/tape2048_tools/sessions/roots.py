@@ -35,9 +35,10 @@ def refuse_session(root: Path, hint: str) -> None:
     """
     from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
     from tape2048.io.reading import reading
+    from tape2048.tape.layout import TAPE_NPY
 
     with reading(root):
-        is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY))
+        is_session = any((root / name).is_file() for name in (MANIFEST, METADATA_DB, STEPS_NPY, TAPE_NPY))
     if is_session:
         raise OutDirError("found a session, expected a directory of sessions", path=root, hint=hint)
 

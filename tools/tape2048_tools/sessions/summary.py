@@ -14,10 +14,11 @@ from tape2048.formats.session import FORMAT_VERSION, MANIFEST, METADATA_DB, STEP
 from tape2048.session.directory import MANIFEST_BYTES_MAX
 from tape2048.session.labels import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.settings.fields import show_plain
+from tape2048.tape.layout import ROWS, TAPE, TAPE_NPY
 from tape2048_tools.sessions.roots import directory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,7 +35,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the directory's name.
         path: the directory.
-        rows: rows in ``steps.npy``.
+        rows: number of rows.
         games: runs.
         mean_score: mean of the games' final scores.
         best_score: the highest final score of any game, which is the best game.
@@ -42,6 +43,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         reach: share of games that reached each tile.
         bytes: size of the directory's files.
         recovered: whether crash recovery published it.
+        storage: ``"tape"`` or ``"rows"``; None for several sessions of both.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     reach: dict[int, float | None]
     bytes: int
     recovered: bool | None
+    storage: str | None
 
 
 class Tile(msgspec.Struct, frozen=True):
@@ -94,7 +97,8 @@ def brief(path: str, name: str) -> Summary | None:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     files = manifest.files
-    if manifest.version != FORMAT_VERSION or STEPS_NPY not in files or METADATA_DB not in files:
+    rows_file = TAPE_NPY if TAPE_NPY in files else STEPS_NPY
+    if manifest.version != FORMAT_VERSION or not files.keys() >= {rows_file, METADATA_DB}:
         return None
     for file, listed in files.items():
         if sizes.get(file) != listed.bytes:
@@ -110,6 +114,7 @@ def brief(path: str, name: str) -> Summary | None:
         reach=_NO_REACH,
         bytes=sum(sizes.values()),
         recovered=None,
+        storage=TAPE if rows_file == TAPE_NPY else ROWS,
     )
 
 
@@ -120,7 +125,7 @@ def summarize(session: Session) -> Summary:
     return Summary(
         name=session.path.name,
         path=str(session.path),
-        rows=len(session.steps),
+        rows=len(session),
         games=len(runs),
         mean_score=float(runs["max_score"].mean()) if len(runs) else None,
         best_score=int(runs["max_score"].max()) if len(runs) else None,
@@ -128,6 +133,7 @@ def summarize(session: Session) -> Summary:
         reach=reach(runs, REACH_TILES),
         bytes=directory_bytes(session.path),
         recovered=recovered if isinstance(recovered, bool) else None,
+        storage=ROWS if session.tape is None else TAPE,
     )
 
 
@@ -184,9 +190,9 @@ def sum_up(sessions: Sequence[Session]) -> dict[str, Any]:
     runs = np.concatenate([session.runs for session in sessions])
     by_player: dict[str, list[Session]] = {}
     for session in sessions:
-        by_player.setdefault(_player(session), []).append(session)
+        by_player.setdefault(player_text(session.meta), []).append(session)
     started, ended = (
-        [moment for session in sessions if (moment := _moment(session.meta.get(key))) is not None]
+        [moment for session in sessions if (moment := parse_moment(session.meta.get(key))) is not None]
         for key in ("started_at", "ended_at")
     )
     return {
@@ -194,6 +200,7 @@ def sum_up(sessions: Sequence[Session]) -> dict[str, Any]:
         "rows": sum(len(session) for session in sessions),
         "games": len(runs),
         "bytes": sum(directory_bytes(session.path) for session in sessions),
+        "on_tape": sum(session.tape is not None for session in sessions),
         "started_at": min(started).isoformat() if started else None,
         "ended_at": max(ended).isoformat() if ended else None,
         "players": [_of_player(player, its) for player, its in by_player.items()],
@@ -223,16 +230,16 @@ def _of_player(player: str, sessions: Sequence[Session]) -> dict[str, Any]:
     }
 
 
-def _player(session: Session) -> str:
-    """Return a session's player with its parameters, as ``record`` takes it."""
-    args = session.meta.get("player_args")
-    name = str(session.meta.get("player", "unknown"))
+def player_text(facts: Mapping[str, Any]) -> str:
+    """Return the player of a session's facts with its parameters, as ``record`` takes it."""
+    args = facts.get("player_args")
+    name = str(facts.get("player", "unknown"))
     if not isinstance(args, dict) or not args:
         return name
     return f"{name}:{','.join(f'{key}={show_plain(value)}' for key, value in args.items())}"
 
 
-def _moment(text: Any) -> dt.datetime | None:
+def parse_moment(text: Any) -> dt.datetime | None:
     """Parse a time in UTC; None if it is none."""
     try:
         moment = dt.datetime.fromisoformat(text)

@@ -134,3 +134,37 @@ def board(exps: Sequence[int]) -> Text:
             text.append(shown.center(_CELL_WIDTH), style=f"bold {foreground} on {background}")
         text.append("\n" if row < 3 else "")
     return text
+
+
+def large_board(board: int, fresh: int | None, *, tall: bool) -> list[Text]:
+    """Draw a packed board with gaps between its tiles, one line of a terminal after the other.
+
+    Args:
+        board: packed.
+        fresh: the cell of the last spawn, which is underlined; None without.
+        tall: three lines for each row of the board in place of one.
+    """
+    from rich.text import Text
+
+    width = _CELL_WIDTH - 1
+    lines = []
+    for row in range(4):
+        parts = [Text() for _ in range(3 if tall else 1)]
+        for cell in range(4 * row, 4 * row + 4):
+            exp = board >> (60 - 4 * cell) & 15
+            background, foreground = _TILE_COLOURS[exp]
+            shown = str(1 << exp) if exp else "."
+            style = f"bold {foreground} on {background}"
+            left = (width - len(shown)) // 2
+            tile = Text(" " * left, style)
+            tile.append(shown, "underline" if cell == fresh else "")
+            tile.append(" " * (width - tile.cell_len))
+            # Half a line stays free below.
+            for part, text in zip(parts[-2:], (tile, Text("▀" * width, background)), strict=False):
+                part.append_text(text)
+            if tall:
+                parts[0].append(" " * width, style)
+            for part in parts:
+                part.append(" " if cell % 4 < 3 else "")
+        lines += parts
+    return lines

@@ -1,1 +1,1 @@
-"""Live panels and logs of long jobs."""
+"""Live panels and logs of long jobs; games on a terminal."""

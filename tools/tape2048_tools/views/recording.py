@@ -40,10 +40,10 @@ class RecordingView:
     """The view to which a recorder reports."""
 
     def __init__(self, config: RecorderConfig) -> None:
-        from tape2048.formats.session import step_dtype
+        from tape2048_recorder.config.loading import row_bytes
 
         self._config = config
-        self._bytes_per_step = step_dtype(record_action=config.record_action).itemsize / config.sample_rate
+        self._bytes_per_step = row_bytes(config) / config.sample_rate
         self.view = open_view(
             f"tape2048 record: {config.tag}",
             config.log_interval_s,

@@ -20,6 +20,7 @@ from tape2048_tools.terminal.click_extras import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tape2048.critic.evaluation import Evaluation
@@ -90,14 +91,16 @@ def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path
 
     if html is not None:
         _check_report(html, force=how["force"])
-    evaluation, about = _examine(critic, root, **how)
+    evaluation, about = examine(critic, [root], **how)
     found = document(evaluation, about)
     if html is not None:
         from tape2048.io.durable import publishing_file
-        from tape2048_tools.critic_report.figures import read_curves
-        from tape2048_tools.critic_report.html import report
+        from tape2048_tools.critic_report.examination import read_curves
+        from tape2048_tools.viewer.report import one_file
 
-        page = report(evaluation, about, read_curves(critic), found).encode("utf-8", "backslashreplace")
+        curves = read_curves(critic)
+        shown = {"examination": found, "curves": None if curves is None else curves._asdict()}
+        page = one_file(f"{critic}: examination", shown)
         with publishing_file(html, replace=how["force"]) as file:
             file.write(page)
     if as_json:
@@ -111,34 +114,33 @@ def command(*, critic: Path, root: Path, as_json: bool, as_csv: bool, html: Path
 def _check_report(html: Path, *, force: bool) -> None:
     """Check at once, not after minutes, that the report can be written."""
     from tape2048.errors import NameTakenError, OutDirError
-    from tape2048_tools.critic_report.figures import require_matplotlib
 
-    require_matplotlib()
     if html.exists() and not force:
         raise NameTakenError("the report exists; nothing was replaced", path=html, hint="--force replaces it")
     if not html.absolute().parent.is_dir():
         raise OutDirError("no such directory", path=html.absolute().parent)
 
 
-def _examine(
+def examine(
     critic: Path,
-    root: Path,
+    roots: Sequence[Path],
     *,
-    part: str | None,
+    part: str | None = None,
     where: str | None = None,
-    by: Any,
-    per_run: int | None,
-    rows_max: int,
-    bootstrap: int,
-    seed: int,
-    player: str,
+    by: Any = "moves",
+    per_run: int | None = None,
+    rows_max: int = 1_000_000,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    player: str = "ntuple",
     oracle: int | None = None,
     positions: int = 3000,
-    tower: str | None,
-    device: str,
-    quiet: bool,
+    tower: str | None = None,
+    device: str = "auto",
+    quiet: bool = True,
     **_: Any,
 ) -> tuple[Evaluation, dict[str, Any]]:
+    """Examine a critic on the sessions below some paths; arguments as the command's, errors too."""
     from tape2048 import Corpus
     from tape2048.critic.evaluation import evaluate
     from tape2048.critic.sample import check_embeddings
@@ -154,7 +156,7 @@ def _examine(
     loaded = open_critic(critic, device, tower)
     baselines = {} if player == "none" else {player: expected_score(player)}
     conditions = [f"({one})" for one in (loaded.info.where, where) if one]
-    corpus = Corpus.open(root, where=" AND ".join(conditions) or None, load="mmap")
+    corpus = Corpus.open(roots, where=" AND ".join(conditions) or None, load="mmap")
     parts = choose_parts(corpus, loaded.info, part)
     if loaded.kind != "ntuple" and loaded.needs_embeddings:
         check_embeddings(parts.chosen, loaded.info.tower.sha256)
@@ -178,7 +180,7 @@ def _examine(
         "critic_sha256": loaded.sha256,
         "kind": loaded.kind,
         "step": loaded.info.step,
-        "root": str(root),
+        "root": ", ".join(map(str, roots)),
         "sessions": len({int(number) for number in parts.chosen.runs["session"]}),
         "part": parts.name,
         "where": where,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from tape2048_tools.terminal.click_extras import json_option, new_command
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tape2048_recorder.status.report import Summary
+    from tape2048_recorder.status.signals import Signals
 
 
 @new_command(
@@ -33,19 +37,17 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 
     A flag counts before the environment (TAPE2048_<NAME>), that before the file, that before the default.
     """
-    loaded = load_from_command_line(config_path, flags)
+    from tape2048_recorder.status.signals import Signals
+
+    with contextlib.closing(Signals()) as signals:  # from the start: without a handler, they kill
+        summary = _record(config_path, flags, signals)
+
     import msgspec
 
     from tape2048.errors import StorageError
-    from tape2048_recorder.recorder import run
     from tape2048_tools.terminal.output import complain, print_result, printable
-    from tape2048_tools.views.recording import RecordingView, summary_parts
+    from tape2048_tools.views.recording import summary_parts
 
-    faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
-    reloads = loaded.path is not None and not _has_terminal()
-    load = (lambda: load_from_command_line(config_path, flags).config) if reloads else None
-    with RecordingView(loaded.config) as view:
-        summary = run(loaded.config, view, load=load, changed=view.changed)
     try:
         document = msgspec.to_builtins(summary, str_keys=True)
         print_result(document, lambda: summary_parts(summary), as_json=as_json)
@@ -53,6 +55,18 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
         pass  # its reader has gone; the sessions are published, which the exit code reports
     except StorageError as error:
         complain(f"tape2048: warning: the summary is lost: {printable(error)}")
+
+
+def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> Summary:
+    loaded = load_from_command_line(config_path, flags)
+    from tape2048_recorder.recorder import run
+    from tape2048_tools.views.recording import RecordingView
+
+    faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
+    reloads = loaded.path is not None and not _has_terminal()
+    load = (lambda: load_from_command_line(config_path, flags).config) if reloads else None
+    with RecordingView(loaded.config) as view:
+        return run(loaded.config, view, load=load, changed=view.changed, signals=signals)
 
 
 def _has_terminal() -> bool:

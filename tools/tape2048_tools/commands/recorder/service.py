@@ -235,7 +235,8 @@ def _print_next(instances: Sequence[str], *, user: bool) -> None:
     lines = [] if user else ["systemd-sysusers"]
     lines.append(f"{systemctl} daemon-reload")
     names = [printable(name) for name in instances] or ["NAME"]
-    wanted = [f"tape2048-recorder@{name}.service tape2048-prune@{name}.timer" for name in names]
+    kinds = ("recorder@{}.service", "prune@{}.timer", "validate@{}.timer")
+    wanted = [f"tape2048-{kind.format(name)}" for name in names for kind in kinds]
     lines.append(f"{systemctl} enable --now tape2048.target {' '.join(wanted)}")
     if not instances:
         lines.insert(0, "tape2048 service install --instance NAME  # for a sample configuration")

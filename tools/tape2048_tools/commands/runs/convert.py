@@ -73,9 +73,10 @@ def command(*, source: Path, target: Path, **how: Any) -> None:
     or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other
     name is a directory with a file for each run.
 
-    A session holds no final boards, and no moves without --record-action. Games of built-in players are
-    replayed from their seeds for what is missing; those that come out differently are left out. Without
-    moves, games of other players are refused (61); with --lossy they end at their last recorded board.
+    A session of rows holds no final boards, and no moves without --record-action; one on tape holds both.
+    Games of built-in players are replayed from their seeds for what is missing; those that come out
+    differently are left out. Without moves, games of other players are refused (61); with --lossy they end at
+    their last recorded board.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 61; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit

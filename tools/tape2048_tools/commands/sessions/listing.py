@@ -36,6 +36,9 @@ SCORES_SESSIONS_MAX = 500
 #: Columns that a narrow terminal leaves out, in this order; the critic's own tiles stay.
 _LESS_NEEDED = (">2048", ">4096", ">best", ">size")
 
+#: Fields of one session, which a directory's total lacks.
+_OWN = ("name", "path", "recovered", "storage")
+
 
 @new_command(
     "tape2048 list",
@@ -103,7 +106,7 @@ def _lines(
         [
             name,
             *_numbers(summary, scores=scores),
-            *(["recovered" if summary.recovered else ""] if note else []),
+            *([_note(summary)] if note else []),
         ]
         for name, summary in named
     ]
@@ -113,7 +116,7 @@ def _lines(
 
 def _table(summaries: Sequence[Summary]) -> Any:
     """Return the sessions as a table with a line of totals."""
-    note = any(summary.recovered for summary in summaries)
+    note = any(map(_note, summaries))
     headings, lines = _lines(summaries, scores=True, note=note, gap=1)
     shown = table(*headings)
     for line in lines[: len(summaries)]:
@@ -122,6 +125,11 @@ def _table(summaries: Sequence[Summary]) -> Any:
         shown.add_section()
         shown.add_row(cell(line[0], style="bold"), *line[1:])
     return shown
+
+
+def _note(summary: Summary) -> str:
+    notes = {"on tape": summary.storage == "tape", "recovered": summary.recovered}
+    return ", ".join(name for name, holds in notes.items() if holds)
 
 
 def _numbers(summary: Summary, *, scores: bool) -> list[str]:
@@ -155,6 +163,7 @@ def _total(summaries: Sequence[Summary]) -> Summary:
         reach={tile: mean([summary.reach[tile] for summary in summaries]) for tile in REACH_TILES},
         bytes=sum(summary.bytes for summary in summaries),
         recovered=None,
+        storage=None,
     )
 
 
@@ -164,7 +173,7 @@ def _document(directory: Path, good: list[Summary], broken: list[tuple[Path, Tap
         "root": str(directory),
         "sessions": msgspec.to_builtins(good, str_keys=True),
         "broken": [described(*pair) for pair in broken],
-        "total": {key: value for key, value in total.items() if key not in {"name", "path", "recovered"}},
+        "total": {key: value for key, value in total.items() if key not in _OWN},
     }
 
 

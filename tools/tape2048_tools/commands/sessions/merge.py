@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -23,8 +22,6 @@ from tape2048_tools.views.opening import progress_bar
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from tape2048.maintenance.removal import Removed
 
 
 @new_command(
@@ -47,17 +44,19 @@ if TYPE_CHECKING:
 def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: bool, quiet: bool) -> None:
     """Merge many small sessions into one: same games, same labels, same splits.
 
-    All sessions must have the same player and the same settings of recording. Rows are checked against their
+    All sessions must have the same player, settings of recording and storage. Rows are checked against their
     checksums while they are copied, and the new session is read back before it is published. With --remove
     the exit code is 1 if an original could not be removed or is being read.
     """
+    from tape2048.errors import MergeError
     from tape2048.maintenance.merging import merge_sessions
+    from tape2048_tools.sessions.originals import check_removable, describe_kept, remove_originals
 
-    if remove:
-        _check_removable(sessions)
+    for path in sessions if remove else ():
+        check_removable(path, MergeError, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
         merged = merge_sessions(sessions, out_dir, progress=progress)
-    removed = _remove(sessions) if remove else []
+    removed = remove_originals(sessions) if remove else []
     staying = [outcome for outcome in removed if not outcome.gone]
     document = {
         "path": str(merged.path),
@@ -67,56 +66,13 @@ def command(*, sessions: Sequence[Path], out_dir: Path, remove: bool, as_json: b
         "bytes": merged.bytes,
         "renumbered": merged.renumbered,
         "removed": [str(outcome.path) for outcome in removed if outcome.gone],
-        "not_removed": [{"path": str(outcome.path), "why": _why(outcome)} for outcome in staying],
+        "not_removed": [{"path": str(outcome.path), "why": describe_kept(outcome)} for outcome in staying],
     }
     counts = (merged.sessions, "session"), (merged.runs, "game"), (merged.rows, "row")
     what = ", ".join(counted(count, noun) for count, noun in counts)
     ids = "; games are renumbered" if merged.renumbered else ""
     gone = f"; {counted(len(removed) - len(staying), 'original')} removed" if remove else ""
     lines = [f"{merged.path}: {what}, {size(merged.bytes)}{ids}{gone}"]
-    lines += [f"not removed: {outcome.path}: {_why(outcome)}" for outcome in staying]
+    lines += [f"not removed: {outcome.path}: {describe_kept(outcome)}" for outcome in staying]
     print_result(document, lambda: map(cell, lines), as_json=as_json)
     exit_on_findings(staying)
-
-
-def _why(outcome: Removed) -> str:
-    return "it is being read" if outcome.error is None else str(outcome.error)
-
-
-def _check_removable(sessions: Sequence[Path]) -> None:
-    """Refuse sessions that could not be removed, before anything is written."""
-    from tape2048.errors import MergeError
-    from tape2048.maintenance.removal import explain_refusal
-
-    for path in sessions:
-        if not os.path.lexists(path):  # merge_sessions reports it
-            continue
-        why = explain_refusal(path.absolute())
-        if why is None and (path / "embeddings.json").exists():
-            why = "it has embeddings, which are not merged"
-        if why is not None:
-            raise MergeError(
-                f"this session cannot be removed: {why}; nothing was merged",
-                path=path,
-                hint="merge without --remove, or leave it out",
-            )
-
-
-def _remove(sessions: Sequence[Path]) -> list[Removed]:
-    from tape2048.errors import TapeError
-    from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
-    from tape2048.session.locks import RemovalLock
-
-    done: list[Removed] = []
-    absolute = [path.absolute() for path in sessions]
-    for root in sorted({path.parent for path in absolute}):
-        here = [path for path in absolute if path.parent == root]
-        try:
-            with RemovalLock(root) as upkeep:
-                clear_leftovers(root, upkeep)  # `prune` reports its failures
-                done += remove_sessions(root, here, upkeep)
-        except TapeError as error:
-            # Removals that are not durable yet count as failed, too.
-            done = [outcome for outcome in done if outcome.path not in here]
-            done += [Removed(path, gone=False, error=error) for path in here]
-    return done

@@ -68,9 +68,9 @@ def command(
     """Remove the sessions in ROOT that exceed the retention limits, the oldest first.
 
     A flag counts before the [retention] table of the file. ROOT is by default the out_dir of
-    `tape2048 record`. Only sessions that the recorder or `merge` published are removed. Sessions that a
-    process reads stay; limits of size and number then remove the next ones. Without a limit nothing is
-    removed. The exit code is 1 if a session could not be removed.
+    `tape2048 record`. Only sessions that the recorder, `merge` or `repack` published are removed. Sessions
+    that a process reads stay; limits of size and number then remove the next ones. Without a limit nothing
+    is removed. The exit code is 1 if a session could not be removed.
     """
     path = config_path or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     retention = load_retention(limits, path)

@@ -86,6 +86,7 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
         "rows": number(document["rows"]),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
+        "storage": f"{tapes} of {document['sessions']} on tape" if (tapes := document["on_tape"]) else None,
         "started_at": document["started_at"],
         "ended_at": document["ended_at"],
     }
@@ -138,8 +139,9 @@ def _best(session: Session) -> dict[str, Any] | None:
         return None
     ordinal = int(session.runs["max_score"].argmax())
     run = session.runs[ordinal]
-    rows = session.steps[session.rows_of(ordinal)]
-    last = rows[-1] if len(rows) else None
+    rows = session.rows_of(ordinal)
+    last_row = [rows.stop - 1] if isinstance(rows, slice) else rows[-1:]
+    last = session.get_batch(last_row)[0] if run["rows"] else None
     return {
         "run_id": int(run["id"]),
         "seed": int(run["seed"]),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +22,20 @@ from tape2048.errors import (
     TapeError,
     error_class,
 )
+from tape2048.formats.session import SESSION_NAME
+from tape2048.io.durable import path_exists
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.directory import refuse_dataset
+from tape2048_tools.sessions.roots import default_root
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
+    PATH,
     exit_on_findings,
     json_option,
     new_command,
     quiet_option,
+    refuse_missing,
 )
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
 from tape2048_tools.views.opening import progress_bar
@@ -34,6 +43,7 @@ from tape2048_tools.views.opening import progress_bar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_DAY_S = 86_400
 _EXPECTED = "name a session, or a directory of sessions"
 
 
@@ -51,6 +61,7 @@ class Checked(msgspec.Struct, frozen=True):
         not_replayed: why no run could be replayed, or None.
         findings: all defects.
         notes: facts that are no defects.
+        removed: whether it was removed while, or before, it was read.
         quarantined: the path in the quarantine, or None.
     """
 
@@ -64,6 +75,7 @@ class Checked(msgspec.Struct, frozen=True):
     not_replayed: str | None
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    removed: bool = False
     quarantined: str | None = None
 
 
@@ -71,9 +83,24 @@ class Checked(msgspec.Struct, frozen=True):
     "tape2048 validate selfplay",
     "tape2048 validate selfplay/20260101T000000Z_model=ntuple --replay",
     "tape2048 validate selfplay --quarantine",
+    "tape2048 validate selfplay --older 7 --share 30",
     "tape2048 validate selfplay --json | jq '.sessions[] | select(.ok | not) | .path'",
 )
-@click.argument("paths", type=EXISTING, nargs=-1, required=True)
+@click.argument("paths", type=EXISTING, nargs=-1)
+@click.option("--config", "config_path", type=PATH, help="TOML file: check the sessions in its out_dir.")
+@click.option(
+    "--older",
+    type=click.IntRange(0),
+    help="Check only sessions that began over DAYS days ago.",
+    metavar="DAYS",
+)
+@click.option(
+    "--share",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Check one Nth of the sessions, each day (UTC) the next: in N days all.",
+)
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(
     "--quarantine",
@@ -83,37 +110,97 @@ class Checked(msgspec.Struct, frozen=True):
 )
 @json_option("Print one JSON document: each session with its findings.")
 @quiet_option("Print findings only, and show no progress bar.")
-def command(*, paths: Sequence[Path], replay: bool, put_away: bool, as_json: bool, quiet: bool) -> None:
+def command(
+    *,
+    paths: Sequence[Path],
+    config_path: Path | None,
+    older: int | None,
+    share: int,
+    replay: bool,
+    put_away: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Check sessions completely: checksums, bookkeeping, every row.
 
-    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A player
-    that cannot be replayed here is no finding: a note says why. If one of PATHS is missing (38) or not a
-    directory (11), nothing is read. --quarantine does not move sessions that the operating system failed to
-    read: the session itself may be fine. Nor does it for embeddings alone, which `embed --force` makes again.
+    Each of PATHS is a session, or a directory of sessions. The exit code is 1 if there are findings. A
+    session that is removed meanwhile is none. Nor is a player that cannot be replayed here: a note says why.
+    If one of PATHS is missing (38) or not a directory (11), nothing is read. --quarantine does not move
+    sessions that the operating system failed to read: the session itself may be fine. Nor does it for
+    embeddings alone, which `embed --force` makes again.
     """
-    sessions = [session for path in paths for session in _expand(path)]
+    if not paths and config_path is None:
+        raise click.UsageError("Missing argument 'PATHS...' (or --config).")
+    given = list(paths)
+    if config_path is not None:
+        given.append(default_root(config_path))
+        refuse_missing(given[-1], "the recorder makes it when it starts")
+    is_part = older is not None or share > 1
+    sessions = [session for path in given for session in _expand(path, may_be_empty=is_part)]
+    total = len(sessions)
+    sessions = [session for session in sessions if _is_due(session, older, share)]
+    homes = {session.parent: _identify(session.parent) for session in sessions}
     checked: list[Checked] = []
     for count, session in enumerate(sessions, start=1):
         result = _check(session, f"{count}/{len(sessions)}", replay=replay, quiet=quiet)
+        if not result.ok and _is_removed(session, homes[session.parent]):
+            result = msgspec.structs.replace(result, ok=True, findings=(), removed=True)
         checked.append(_put_away(result) if put_away and not result.ok else result)
         if not as_json:
             _print(checked[-1], quiet=quiet)
     bad = sum(not result.ok for result in checked)
     if as_json:
         print_json({"ok": bad == 0, "sessions": msgspec.to_builtins(checked)})
-    elif not quiet and len(checked) > 1:
-        print_human(f"{len(checked)} sessions, {bad or 'none'} with findings")
+    elif not quiet and (is_part or len(checked) > 1):
+        part = f" of {total}" if is_part else ""
+        print_human(f"{len(checked)}{part} sessions, {bad or 'none'} with findings")
     exit_on_findings(bad)
 
 
-def _expand(path: Path) -> list[Path]:
+def _is_due(path: Path, older: int | None, share: int) -> bool:
+    """Return whether a session is old enough, and today is the day of its share; both by its name."""
+    now = time.time()
+    if (zlib.crc32(os.fsencode(path.name)) + int(now // _DAY_S)) % share:
+        return False
+    return older is None or _began(path) < now - older * _DAY_S
+
+
+def _began(path: Path) -> float:
+    """Return a session's start; of a foreign name, the time of the directory's last change."""
+    match = SESSION_NAME.fullmatch(path.name)
+    try:
+        if match is not None:
+            return dt.datetime.strptime(f"{match['ts']}+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
+    except ValueError:
+        pass  # no time, such as a 13th month
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # old: its check tells
+
+
+def _identify(path: Path) -> os.stat_result:
+    with reading(path):
+        return path.stat()
+
+
+def _is_removed(path: Path, home: os.stat_result) -> bool:
+    """Return whether a session is gone from its directory, which is still the one it was found in."""
+    try:
+        return not path_exists(path) and os.path.samestat(path.parent.stat(), home)
+    except OSError:
+        return False
+
+
+def _expand(path: Path, *, may_be_empty: bool) -> list[Path]:
     """Return the session, or the sessions of a directory.
 
     Raises:
         NotASessionError: a file, a data set, or a directory that neither is nor holds a session.
     """
-    from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+    from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY
     from tape2048.session.session import sessions
+    from tape2048.tape.layout import TAPE_NPY
 
     with reading(path):
         is_directory = path.is_dir()
@@ -121,7 +208,7 @@ def _expand(path: Path) -> list[Path]:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)
     looks_like_session = (
         SESSION_NAME.fullmatch(path.resolve().name)
-        or any((path / name).exists() for name in (STEPS_NPY, METADATA_DB, MANIFEST))
+        or any((path / name).exists() for name in (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST))
         or any(path.glob("steps-*.npy"))
     )
     if looks_like_session:
@@ -129,6 +216,8 @@ def _expand(path: Path) -> list[Path]:
         return [path]
     if found := sessions(path):
         return found
+    if may_be_empty and all(entry.name.startswith(".") for entry in path.iterdir()):
+        return []  # a recorder's directory before its first session
     raise NotASessionError("neither a session nor a directory of sessions", path=path, hint=_EXPECTED)
 
 
@@ -191,7 +280,10 @@ def _replay(path: Path, which: str, *, quiet: bool) -> tuple[int | None, str | N
 
 
 def _print(result: Checked, *, quiet: bool) -> None:
-    if not quiet:
+    if result.removed:
+        if not quiet:
+            print_human(cell(f"--  {result.name}: removed meanwhile"))
+    elif not quiet:
         facts = [counted(result.rows, "row"), counted(result.runs, "run")]
         facts.append(counted(result.checksums, "checksum") if result.checksums else "no checksums to compare")
         if result.replayed is not None:

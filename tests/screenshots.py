@@ -1,0 +1,115 @@
+"""Pictures of every page of the viewer and of a report, at two widths, light and dark.
+
+    python -m tests.screenshots [DIRECTORY]          # make screenshots; default: docs/screenshots
+
+Games are recorded first, of two players with the same seeds. Needs chromium.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", "tape2048_tools.cli"]
+LOOKS = [(width, scheme) for width in (1280, 420) for scheme in ("light", "dark")]
+PLAYERS = {"ntuple": 40, "ntuple:weights=fast": 60}
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that imports this checkout."""
+    rooms = os.pathsep.join(str(CHECKOUT / room) for room in ("sdk", "recorder", "tools"))
+    return {**os.environ, "PYTHONPATH": rooms}
+
+
+def record(root: Path, *flags: str) -> subprocess.Popen[bytes]:
+    """Start a recorder."""
+    command = [*COMMAND, "record", "--out-dir", str(root), "--workers", "1", "--seed", "1", *flags]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def pages(page: Any) -> Iterator[tuple[str, str]]:
+    """The name and the link of each page."""
+    rows = page.evaluate("fetch('/api/games').then(answer => answer.json())")["rows"]
+    best = rows[0]
+    where = f"{best['session']}/{best['run']}"
+    yield "overview", "#overview"
+    yield (
+        "compare",
+        "#overview?two=1&where=model+%3D+%27ntuple%27+AND+steps+%3E+6000&b.where=steps+%3C%3D+6000",
+    )
+    yield "sessions", "#sessions"
+    yield "games", "#games"
+    yield "replay", f"#{where}/{int(best['steps'] * 0.6)}"
+    yield "board", "#board?board=010002103421a987&judge=0"
+    yield "live", "#live"
+    yield "critic", "#critic"
+
+
+def ready(page: Any) -> None:
+    """Wait until everything of the page is drawn."""
+    page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
+    loading = page.locator(".message:text-matches('Reading|being examined|still to be read')")
+    loading.first.wait_for(state="detached", timeout=120_000)
+    page.wait_for_timeout(700)
+
+
+def shoot(context: Any, link: str, out: Path, name: str) -> None:
+    """Take a picture of a link's whole page."""
+    page = context.new_page()
+    page.goto(link)
+    ready(page)
+    if name == "live":
+        page.locator(".state.on").wait_for(timeout=60_000)
+        page.wait_for_timeout(6_000)
+    page.screenshot(path=out, full_page=True)
+    page.close()
+
+
+def main() -> None:
+    """Record games, and take all pictures."""
+    from playwright.sync_api import sync_playwright
+
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else CHECKOUT / "docs/screenshots")
+    target.mkdir(parents=True, exist_ok=True)
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("no chromium here: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        root = Path(name) / "selfplay"
+        for player, games in PLAYERS.items():
+            record(root, "--player", player, "--max-games", str(games), "--record-action").wait()
+        report = Path(name) / "report.html"
+        subprocess.run([*COMMAND, "report", str(root), "-o", str(report)], env=environment(), check=True)
+        command = [*COMMAND, "view", str(root), "--port", "0", "--json"]
+        recorder = record(root, "--max-wall-s", "3600", "--instance", "night")
+        with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as viewer:
+            assert viewer.stdout is not None
+            link = json.loads("".join(iter(viewer.stdout.readline, "}\n")) + "}")["link"]
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            for width, scheme in LOOKS:
+                context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+                first = context.new_page()
+                first.goto(link)
+                ready(first)
+                for page, anchor in [*pages(first)]:
+                    shoot(context, link + anchor, target / f"{page}-{width}-{scheme}.png", page)
+                shoot(context, report.as_uri(), target / f"report-{width}-{scheme}.png", "report")
+                context.close()
+            browser.close()
+            viewer.terminate()
+        recorder.terminate()
+        recorder.wait()
+
+
+if __name__ == "__main__":
+    main()

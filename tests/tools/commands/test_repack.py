@@ -1,0 +1,286 @@
+"""``tape2048 repack``, and all commands over the same games as rows and on tape."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests import reference
+from tests.sdk.tapes import games_on_tape, write_rows, write_tape
+
+from tape2048 import Session, errors, sessions
+from tape2048.conversion import repacking
+from tape2048.maintenance import validate_session
+from tape2048.session.locks import make_readers_lock
+from tape2048_tools.cli import run
+from tape2048_tools.views.chosen_run import choose_run
+
+from ..conftest import write_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+NAME = "20260101T000000Z_model=toy"
+
+#: Seed 68 ends with a 4 where a 2 would have ended the game, too; one tile alone ends the others.
+GAMES, UNCERTAIN = games_on_tape(3, 1), games_on_tape(3, 68)
+
+
+@pytest.fixture(scope="module")
+def storages(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two working directories, whose ``selfplay/<name>`` holds the same games."""
+    made = {storage: tmp_path_factory.mktemp(storage) for storage in ("rows", "tape")}
+    (original,) = sessions(recorded / "selfplay")
+    shutil.copytree(original, made["rows"] / "selfplay" / original.name)
+    out = str(made["tape"] / "selfplay")
+    assert run(["repack", str(original), "--storage", "tape", "--out", out, "--quiet"]) == 0
+    return made
+
+
+#: What may differ in a document: sizes, and what names the storage.
+_OF_STORAGE = {
+    "bytes", "staying_bytes", "bytes_removed", "bytes_before", "storage", "on_tape", "checksums", "source",
+}  # fmt: skip
+
+
+def without_storage(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_storage(entry) for key, entry in value.items() if key not in _OF_STORAGE}
+    return [without_storage(entry) for entry in value] if isinstance(value, list) else value
+
+
+def content(path: Path) -> Any:
+    """Every byte below a path; of a directory's SQLite files and manifests, only that they are there."""
+    if path.is_dir():
+        return {each.name: content(each) for each in sorted(path.iterdir())}
+    return path.name if path.name in {"metadata.db", "manifest.json"} else path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "list selfplay --json",
+        "list selfplay --no-scores --json",
+        "show selfplay --json",
+        "show selfplay/NAME --json",
+        "validate selfplay --replay --json",
+        "visualize selfplay --longest --step 10 --json",
+        "prune selfplay --max-sessions 0 --keep-last 0 --dry-run --json",
+        "recover selfplay --json",
+        "export selfplay --format csv --labels 256,512 --output made --json",
+        "export selfplay --format parquet --output made --json",
+        "export selfplay --runs --format jsonl --output made --json",
+        "convert selfplay made --to a2run --json",
+        "convert selfplay made --to a2run2 --json",
+        "convert selfplay made --to pack --json",
+        "convert selfplay made --to packdat --json",
+        "convert selfplay made --to dataset --json",
+        "convert selfplay made --to session --lossy --json",
+        "convert selfplay made --to jsonl --json",
+        "convert selfplay made --to parquet --json",
+        "dataset build selfplay --output made --json",
+        "annotate selfplay made --to pack --player ntuple:weights=fast,look_below=0 --json",
+    ],
+)
+def test_a_command_does_the_same_on_rows_and_on_tape(
+    tape: Tape, storages: dict[str, Path], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    found = {}
+    for storage, directory in storages.items():
+        monkeypatch.chdir(directory)
+        (path,) = sessions("selfplay")
+        if storage == "tape":  # no command holds a whole session's rows, 28 bytes each
+            monkeypatch.setattr(Session, "steps", property(lambda _: pytest.fail("all rows were decoded")))
+        done = tape(*shlex.split(line.replace("NAME", path.name)))
+        assert (done.code, done.err) == (0, ""), storage
+        made = directory / "made"
+        files = content(made) if made.exists() else None
+        shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
+        document = json.loads(done.out.replace(str(directory), "HERE"))
+        if line.startswith("visualize"):  # rows leave the last board open, and with it the game's end
+            document.pop("steps", None)
+        found[storage] = without_storage(document), files
+    assert found["rows"] == found["tape"]
+
+
+def test_the_storage_is_said_where_it_is_tape(tape: Tape, storages: dict[str, Path]) -> None:
+    root = storages["tape"] / "selfplay"
+    (path,) = sessions(root)
+    heading, line = tape("list", root).out.splitlines()
+    assert heading.endswith("  note")
+    assert line.endswith("  on tape")
+    for scores in ("--scores", "--no-scores"):
+        (document,) = tape("list", root, scores, "--json").json["sessions"]
+        assert document["storage"] == "tape"
+        assert (document["mean_score"] is None) == (scores == "--no-scores")
+    assert "1 of 1 on tape" in tape("show", root).out
+    assert ["storage", "tape"] in [line.split() for line in tape("show", path).out.splitlines()]
+    plain = storages["rows"] / "selfplay"
+    assert "tape" not in tape("list", plain).out.replace(str(plain), "")
+    assert "on tape" not in tape("show", plain).out
+
+
+def test_a_game_on_tape_is_shown_whole_without_its_player(tape: Tape, tmp_path: Path) -> None:
+    path = write_tape(tmp_path / NAME, GAMES)
+    found = choose_run(path, int(GAMES.runs["id"][1]), None, replay=True)
+    assert found.ended
+    assert np.array_equal(found.run.boards, GAMES.boards[int(GAMES.runs["rows"][0]) :])
+    assert found.run.final_board == GAMES.finals[1]
+    document = tape("visualize", path, "--run", "8", "--json").json
+    assert document["final_board"] == GAMES.finals[1]
+    assert reference.legal_moves(reference.unpack(int(GAMES.finals[1]))) == []
+
+
+def test_a_part_of_a_session_on_tape_is_taken_for_one(tape: Tape, tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    write_tape(path, GAMES)
+    for name in ("metadata.db", "manifest.json"):
+        (path / name).unlink()
+    assert "found a session, expected a directory of sessions" in tape("list", path).err
+    done = tape("validate", path)
+    assert done.code == 1
+    assert "no metadata.db in this directory" in done.out
+
+
+def test_sessions_of_one_storage_are_merged_and_of_two_are_refused(tape: Tape, tmp_path: Path) -> None:
+    facts = {"player": "toy", "player_args": {}, "player_sha256": "ab" * 32, "model_tag": "toy"}
+    for storage, write in (("rows", write_rows), ("tape", write_tape)):
+        root = tmp_path / storage
+        parts = []
+        for seed in (1, 2):
+            name, start = f"20260101T000{seed}00Z_model=toy", f"2026-01-01T00:0{seed}:00Z"
+            times = {"started_at": start, "ended_at": start}
+            parts.append(write(root / name, games_on_tape(seed), format_version=1, **times, **facts))
+        assert tape("merge", *parts, "--out", root, "--remove").code == 0
+        (merged,) = sessions(root)
+        assert validate_session(merged).ok
+        found = Session.open(merged)
+        assert found.runs["seed"].tolist() == [1, 2]
+        assert (found.tape is None) == (storage == "rows")
+    mixed = [*sessions(tmp_path / "rows"), *sessions(tmp_path / "tape")]
+    done = tape("merge", *mixed, "--out", tmp_path)
+    assert done.code == errors.MergeError.exit_code
+    assert "hint: write them in one storage first: tape2048 repack" in done.err
+
+
+# --- repack
+
+
+@pytest.mark.slow
+def test_a_recording_onto_tape_and_back_is_the_same(
+    tape: Tape, storages: dict[str, Path], tmp_path: Path
+) -> None:
+    """The player plays the games again for moves and final boards that its rows lack."""
+    (rows,), (path,) = (sessions(storages[storage] / "selfplay") for storage in ("rows", "tape"))
+    assert path.name == rows.name
+    done = tape("repack", path, "--storage", "rows", "--out", tmp_path, "--json")
+    assert done.code == 0
+    (document,) = done.json["sessions"]
+    back = tmp_path / rows.name
+    assert (back / "steps.npy").read_bytes() == (rows / "steps.npy").read_bytes()
+    session = Session.open(rows)
+    assert (document["source"], document["path"]) == (str(path), str(back))
+    assert (document["rows"], document["games"]) == (len(session), len(session.runs))
+    assert document["bytes_before"] == sum(each.stat().st_size for each in path.iterdir())
+    assert document["bytes"] == sum(each.stat().st_size for each in back.iterdir())
+    assert Session.open(path).meta == {**session.meta, "storage": "tape"}
+
+
+def test_a_session_that_cannot_be_repacked_costs_itself_only(
+    tape: Tape, tmp_path: Path, foreign: Path
+) -> None:
+    good = write_rows(tmp_path / "a" / NAME, GAMES)
+    unsure = write_rows(tmp_path / "b" / NAME, UNCERTAIN)
+    there = write_tape(tmp_path / "c" / NAME, GAMES)
+    out = tmp_path / "out"
+    done = tape("repack", foreign, unsure, there, good, "--storage", "tape", "--out", out, "--json")
+    assert done.code == 1
+    assert [each["path"] for each in done.json["sessions"]] == [str(out / NAME)]
+    said = {each["path"]: each["message"] for each in done.json["failed"]}
+    assert list(said) == [str(foreign), str(unsure), str(there)]
+    assert "a foreign session" in said[str(foreign)]
+    assert "run 8: both a 2 and a 4" in said[str(unsure)]
+    assert "the session does not say what played it" in said[str(unsure)]
+    assert "in this storage already: tape" in said[str(there)]
+    assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [NAME]
+    plain = tape("repack", there, unsure, "--storage", "tape", "--out", out)
+    assert plain.code == 1
+    assert [line[:11] for line in plain.out.splitlines() if "hint" not in line] == ["RepackError"] * 2
+    lossy = tape("repack", unsure, "--storage", "tape", "--out", out, "--lossy")
+    assert lossy.code == 0
+    assert lossy.out.startswith(f"{out / NAME}-2: 2 games, {len(UNCERTAIN.tape)} rows, ")
+
+
+def test_originals_go_when_their_new_sessions_are_there(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_rows(tmp_path / NAME, GAMES)
+    new = tmp_path / f"{NAME}-2"
+    from tape2048.maintenance import removal
+
+    hide = removal._hide
+
+    def hide_after_the_check(*args: Any) -> Any:
+        assert validate_session(new).ok
+        return hide(*args)
+
+    monkeypatch.setattr(removal, "_hide", hide_after_the_check)
+    done = tape("repack", path, "--storage", "tape", "--remove")
+    assert done.code == 0
+    assert done.out.startswith(f"{new}: 2 games, ")
+    assert done.out.endswith("; original removed\n")
+    assert sessions(tmp_path) == [new]
+    assert tape("repack", new, "--storage", "rows", "--remove", "--json").json["removed"] == [str(new)]
+    assert sessions(tmp_path) == [tmp_path / f"{NAME}-2-2"]
+
+
+@pytest.mark.parametrize("check", ["check_draft", "_check_same"])
+def test_an_original_stays_if_its_new_session_does_not_pass(
+    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
+) -> None:
+    path = write_rows(tmp_path / NAME, GAMES)
+
+    def refuse(*_: object) -> None:
+        raise errors.RepackError("it does not pass")
+
+    monkeypatch.setattr(repacking, check, refuse)
+    done = tape("repack", path, "--storage", "tape", "--remove")
+    assert (done.code, done.out) == (1, "RepackError: it does not pass\n")
+    assert sessions(tmp_path) == [path]
+    assert validate_session(path).ok
+
+
+def test_originals_that_are_read_or_unfit_stay_and_are_said(tape: Tape, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / NAME, GAMES)
+    out = tmp_path / "out"
+    make_readers_lock(tmp_path)
+    reader = Session.open(path)
+    done = tape("repack", path, "--storage", "tape", "--out", out, "--remove", "--json")
+    assert done.code == 1
+    assert done.json["not_removed"] == [{"path": str(path), "why": "it is being read"}]
+    assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
+    del reader
+    (path / "embeddings.json").touch()
+    done = tape("repack", path, "--storage", "tape", "--out", out, "--remove")
+    assert done.code == 1
+    assert "this session cannot be removed: it has embeddings" in done.out
+    assert "hint: repack without --remove" in done.out
+    assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
+
+
+def test_no_session_is_written_into_another(tape: Tape, tmp_path: Path, session: Path) -> None:
+    path = write_session(tmp_path / "x" / session.name)
+    done = tape("repack", path, "--storage", "tape", "--out", session)
+    assert done.code == errors.OutDirError.exit_code
+    assert "expected a directory of sessions" in done.err
+    assert validate_session(session).ok

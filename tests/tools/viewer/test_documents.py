@@ -1,0 +1,307 @@
+"""The documents of the pages against slow references: overview, games, boards, trainings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048 import Session
+from tape2048.conversion import write_session
+from tape2048.game.moves import recover
+from tape2048.runs.run import Run, RunMeta
+from tape2048_recorder.replay.judging import Judge
+from tape2048_tools.viewer.boards import parse_board
+from tape2048_tools.viewer.collection import Collection
+from tape2048_tools.viewer.data import Data
+from tape2048_tools.viewer.judges import Judges
+from tape2048_tools.viewer.live import training_document
+from tape2048_tools.viewer.replay import read_game
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def data(recorded: Path) -> Data:
+    from pathlib import Path
+
+    made = Data(Collection([recorded]), Judges(["ntuple:weights=fast"], Path("default")))
+    made.collection.whole()
+    return made
+
+
+def unpacked(packed: bytes) -> dict[str, Any]:
+    """A packed game as the page reads it."""
+    length = int.from_bytes(packed[:4], "little")
+    header = json.loads(packed[4 : 4 + length])
+    kinds = {"u8": "u1", "u16": "<u2", "u32": "<u4", "i32": "<i4", "f32": "<f4", "f64": "<f8"}
+    for one in header["arrays"]:
+        at = 4 + length + one["at"]
+        assert at % 8 == 0
+        raw = np.frombuffer(packed, kinds[one["type"]], one["count"], at)
+        if "unit" in one:
+            raw = np.cumsum(raw.reshape(one["rows"], -1), axis=1, dtype=raw.dtype) * one["unit"]
+        header[one["name"]] = raw
+    return header
+
+
+# --- overview
+
+
+def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) -> None:
+    runs = np.concatenate([Session.open(path).runs for path in sorted(recorded.glob("2*"))])
+    found = data.overview({})["selections"][0]
+    assert (found["games"], found["rows"], found["steps"]) == (40, runs["rows"].sum(), runs["steps"].sum())
+    assert found["score"]["mean"] == pytest.approx(runs["max_score"].mean())
+    assert sum(found["score_bins"]) == sum(found["steps_bins"]) == 40
+    for one in found["tiles"]:
+        assert one["share"] == pytest.approx((runs["highest_tile"] >= one["tile"]).mean())
+        assert one["low"] <= one["share"] <= one["high"]
+        assert one["games"] == (runs["highest_tile"] == one["tile"]).sum()
+    (player,) = found["players"]
+    assert (player["games"], player["sessions"], player["player"]) == (40, 2, "greedy")
+    width = data.overview({})["widths"]["steps"]
+    for at, share in enumerate(found["survival"]):
+        assert share == pytest.approx((runs["steps"] >= at * width).mean(), abs=1e-6)
+    total = sum(one["steps_per_s"] for one in found["throughput"])
+    times = [one["at"] for one in found["throughput"]]
+    assert total * (times[1] - times[0]) == pytest.approx(runs["steps"].sum(), rel=1e-5)
+
+
+def test_two_selections_have_the_same_bins_and_share_no_game(data: Data) -> None:
+    found = data.overview({"where": "max_score >= 3000", "two": "1", "b.where": "max_score < 3000"})
+    first, second = found["selections"]
+    assert first["games"] + second["games"] == 40
+    bins = [part["score_bins"] + [0] * 100 for part in (first, second)]
+    whole = data.overview({})
+    if whole["widths"] == found["widths"]:
+        both = [a + b for a, b in zip(*bins, strict=False)]
+        assert both[: len(whole["selections"][0]["score_bins"])] == whole["selections"][0]["score_bins"]
+
+
+def test_an_overview_of_no_game_is_one(data: Data) -> None:
+    part = data.overview({"where": "max_score > 99999999"})["selections"][0]
+    assert (part["games"], part["score"], part["players"], part["survival"]) == (0, {}, [], [])
+    assert data.sample({"where": "max_score > 99999999"})["games"] == 0
+
+
+def test_the_sample_tells_when_tiles_appear_and_how_often_each_move_is_made(
+    data: Data, recorded: Path
+) -> None:
+    path = min(recorded.glob("2*"))
+    session_id = next(one.id for one in data.collection.games().sessions if one.path == path)
+    found = data.sample({"session": session_id})
+    session = Session.open(path)
+    counts, firsts = np.zeros(4), []
+    for ordinal in range(len(session.runs)):
+        rows = session.steps[session.rows_of(ordinal)]
+        counts += np.bincount(rows["action"], minlength=4)
+        firsts.append(int((rows["exps"].max(axis=1) >= 6).argmax()))
+    assert found["games"] == 20
+    assert found["moves"] == pytest.approx(counts / counts.sum())
+    sixty_four = next(one for one in found["first"] if one["tile"] == 64)
+    assert sixty_four["mean"] == pytest.approx(np.mean(firsts))
+
+
+# --- games
+
+
+def test_a_game_is_packed_with_its_boards_and_its_judgement(data: Data) -> None:
+    for row in data.games({"sort": "steps"})["rows"][:3]:
+        found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
+        entry = data.collection.games().session(row["session"])
+        (game,) = read_game(entry.path, [int(row["run"])], replayed=True)
+        known = recover(game.states, game.moves)
+        assert found["count"] == row["steps"] == len(game.moves)
+        assert (found["steps"] & 3).tolist() == game.moves.tolist()
+        assert (found["steps"] >> 2 & 15).tolist() == known.cells.tolist()
+        assert (found["steps"] >> 6).tolist() == (known.exponents == 2).astype(int).tolist()
+        judged = Judge.of_player("ntuple", {"weights": "fast"}).game(game.states, game.moves)
+        assert np.allclose(found["loss"], judged.loss, atol=0.1)
+        assert np.allclose(found["state"], judged.state)
+        assert np.array_equal(found["values"].reshape(-1, 4), judged.values, equal_nan=True)
+        critic = data.judges.critic(game.states)
+        assert np.allclose(found["critic"].reshape(3, -1).T, critic, atol=1e-4)
+        # A game that was recorded without its last board ends with it, since its player is known here.
+        total = found["luck"].sum() - found["loss"].sum() - found["state"][-1] + found["state"][0]
+        assert np.isfinite(total)
+        small = unpacked(data.packed(entry, int(row["run"]), 0, small=True))
+        assert "values" not in small
+        assert np.allclose(small["loss"], judged.loss, atol=0.51)
+        assert np.allclose(small["state"], judged.state, atol=0.51)
+
+
+def test_a_critic_judges_in_probabilities(data: Data) -> None:
+    row = data.games({})["rows"][0]
+    thresholds = data.judges.critic.thresholds
+    for number in range(1, len(data.judges)):
+        found = unpacked(data.replay({"session": row["session"], "run": row["run"], "judge": str(number)}))
+        assert found["judge"] == data.judge_list({})["judges"][number]
+        assert (found["judge"]["unit"], found["judge"]["tile"]) == ("probability", thresholds[number - 1])
+        assert found["state"].min() >= 0
+        assert found["state"].max() <= 1
+        assert found["state"][-1] == 0  # the game ended without the tile
+        assert found["loss"].min() >= 0
+
+
+def test_loss_and_luck_of_a_packed_game_telescope(data: Data) -> None:
+    for row in data.games({})["rows"][:4]:
+        entry = data.collection.games().session(row["session"])
+        _, judged, _ = data.judged(entry, int(row["run"]), 0)
+        assert judged is not None
+        rest = judged.revision.sum()
+        found = judged.luck.sum() - judged.loss.sum() + rest
+        assert found == pytest.approx(row["score"] + judged.state[-1] - judged.state[0], abs=1)
+        assert judged.state[-1] == 0
+
+
+def test_a_planted_blunder_is_the_largest_loss(data: Data) -> None:
+    row = data.games({"sort": "steps"})["rows"][0]
+    entry = data.collection.games().session(row["session"])
+    game, judged, _ = data.judged(entry, int(row["run"]), 0)
+    assert judged is not None
+    gaps = np.nanmax(judged.values, axis=1) - np.nanmin(judged.values, axis=1)
+    at = int(gaps.argmax())
+    moves = np.nanargmax(judged.values, axis=1).astype(np.uint8)
+    moves[at] = np.nanargmin(judged.values[at])
+    blundered = data.judges[0].game(game.states, moves)
+    assert int(blundered.loss.argmax()) == at
+
+
+def test_a_game_with_a_sample_of_its_boards_is_shown_without_its_moves(
+    data: Data, recorded: Path, process: Any, tmp_path: Path
+) -> None:
+    done = process(
+        "record",
+        "--player",
+        "greedy",
+        "--max-games",
+        "2",
+        "--sample-rate",
+        "3",
+        "--out-dir",
+        "thin",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0
+    thin = Data(Collection([tmp_path / "thin"]), data.judges)
+    thin.collection.whole()
+    row = thin.games({})["rows"][0]
+    entry = thin.collection.games().session(row["session"])
+    (game,) = read_game(entry.path, [int(row["run"])])
+    assert game.numbers is not None
+    assert game.numbers[:3].tolist() == [0, 3, 6]
+    from tape2048_tools.viewer.replay import pack
+
+    found = unpacked(pack({}, game, None, None))
+    assert found["boards"].reshape(-1, 16).tolist() == game.exps.tolist()
+    assert "loss" not in found
+    # Its player is known here, so that the page shows the whole game.
+    whole = unpacked(thin.replay({"session": row["session"], "run": row["run"]}))
+    assert whole["count"] == row["steps"]
+
+
+def test_the_page_says_that_the_critic_judges_another_player(data: Data) -> None:
+    row = data.games({})["rows"][0]
+    found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
+    assert found["strange"] == "The critic judges ntuple; this game was played by greedy."
+
+
+def test_a_converted_game_is_shown_as_far_as_it_is_known(data: Data, tmp_path: Path) -> None:
+    states = np.array([0x1100000000000000, 0x2010000000000000, 0x0210000000000001], np.uint64)
+    run = Run(
+        states, np.array([1, 1], np.uint8), RunMeta(steps=2, max_score=4, highest_tile=4)
+    )  # a false move
+    write_session(tmp_path / "20260101T000000Z_model=x", [run])
+    made = Data(Collection([tmp_path]), data.judges)
+    made.collection.whole()
+    row = made.games({})["rows"][0]
+    found = unpacked(made.replay({"session": row["session"], "run": row["run"]}))
+    assert found["boards"][:16].tolist() == [1, 1] + [0] * 14
+
+
+# --- boards
+
+
+@pytest.mark.parametrize(
+    ("text", "board"),
+    [
+        ("0x0123456789abcdef", 0x0123456789ABCDEF),
+        ("0123456789ABCDEF", 0x0123456789ABCDEF),
+        ("0x1", 1),
+        ("0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128", 0x010002103421A987),
+        (". 2 . . | . 4 2 . | 8 16 4 2 | 1024 512 256 128", 0x010002103421A987),
+        ("0 1 0 0 0 2 1 0 3 4 2 1 10 9 8 7", 0x010002103421A987),
+        ("[[0,2,0,0],[0,4,2,0],[8,16,4,2],[1024,512,256,32768]]", 0x010002103421A98F),
+    ],
+)
+def test_boards_are_read_as_people_write_them(text: str, board: int) -> None:
+    assert parse_board(text) == board
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "0x", "g" * 16, "2 " * 15, "2 " * 17, "3 " * 15 + "16", "65536 " * 16, "-1 " * 16, "²" * 16],
+)
+def test_what_is_no_board_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|tile"):
+        parse_board(text)
+
+
+def test_a_board_has_the_values_of_its_moves_and_their_spawns(data: Data) -> None:
+    found = data.board({"board": "0x0100021034215987"})
+    judged = data.judges[0].game(np.array([0x0100021034215987] * 2, np.uint64), np.array([0], np.uint8))
+    for one in found["options"]:
+        assert one["value"] == pytest.approx(judged.values[0, one["move"]], rel=1e-5)
+        expected = sum(spawn["p"] * spawn["value"] for spawn in one["spawns"]) + one["reward"]
+        assert one["value"] == pytest.approx(expected, rel=1e-5)
+        assert sum(spawn["p"] for spawn in one["spawns"]) == pytest.approx(1)
+    assert found["best"] == max(one["value"] for one in found["options"])
+    over = data.board({"board": "0x1212212112122121"})
+    assert (over["options"], over["best"]) == ([], None)
+
+
+def test_a_board_is_played_on_by_the_judges_best_moves(data: Data) -> None:
+    found = unpacked(data.play_on({"board": "0x0100021034215987", "seed": "3"}))
+    assert found["count"] > 50
+    assert found["loss"].max() < 0.1
+    assert found["first"][1] == 1
+    again = unpacked(data.play_on({"board": "0x0100021034215987", "seed": "3"}))
+    assert np.array_equal(found["steps"], again["steps"])
+    nothing = unpacked(data.play_on({"board": "0x1212212112122121"}))
+    assert nothing["count"] == 0
+
+
+# --- live
+
+
+def test_the_state_of_recorders_comes_from_their_files(recorded: Path, data: Data, tmp_path: Path) -> None:
+    (found,) = data.live()["recorders"]
+    assert (found["state"], found["running"], found["status"]["games"]) == ("stopped", False, 20)
+    shutil.copytree(recorded, tmp_path / "copy")
+    status = next((tmp_path / "copy/.recorder").glob("*.status.json"))
+    status.write_bytes(b"no status")
+    broken = Data(Collection([tmp_path / "copy", tmp_path / "nothing"]), data.judges)
+    (found,) = broken.live()["recorders"]
+    assert "not the status" in found["error"]
+
+
+def test_curves_of_a_training_leave_out_what_is_no_line(tmp_path: Path) -> None:
+    lines = [
+        {"moves": 10 * i, "mean_score": float(i), "reach": {"2048": i / 9}, "epochs": 3, "note": "x"}
+        for i in range(5)
+    ]
+    text = "\n".join(map(json.dumps, lines)) + '\n[1]\nno line\n{"moves": 60, "mean_sc'
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").write_text(text)
+    curves = training_document(tmp_path / "run")["curves"]
+    assert curves["mean_score"] == [(10.0 * i, float(i)) for i in range(5)]
+    assert curves["reach 2048"][-1] == (40.0, 4 / 9)
+    assert set(curves) == {"mean_score", "reach 2048"}
+    collection = Collection([tmp_path])
+    (found,) = Data(collection, Judges([], tmp_path)).live()["trainings"]
+    assert (found["name"], found["last"]["mean_score"]) == ("run", 4.0)

@@ -1,0 +1,356 @@
+"""The pages in a browser: keys, links, what axe finds, light and dark, at two widths."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tape2048.conversion import write_session
+from tape2048.game.rules import boards_to_exps
+from tape2048.runs.run import Run, RunMeta
+from tape2048_tools.viewer.replay import read_game
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .conftest import Viewer
+
+PAGES = ["overview", "sessions", "games", "board", "live", "critic"]
+
+
+@pytest.fixture
+def new_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open a link in a scheme and at a width; every error of the page's scripts fails the test."""
+    contexts, errors = [], []
+
+    def heard(said: Any) -> None:
+        if said.type == "error" and "the server responded with a status of 4" not in said.text:
+            errors.append(said.text)
+
+    def make(link: str, scheme: str = "light", width: int = 1280) -> Any:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", heard)
+        page.goto(link)
+        ready(page)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+@pytest.fixture
+def page(new_page: Callable[..., Any], viewer: Viewer) -> Any:
+    """The first page of the viewer."""
+    return new_page(viewer.link)
+
+
+def ready(page: Any) -> None:
+    page.locator("#main[data-ready=yes]").wait_for()
+
+
+def open_link(page: Any, link: str) -> None:
+    page.evaluate(
+        "link => { document.getElementById('main').dataset.ready = 'no'; location.hash = link; }", link
+    )
+    ready(page)
+
+
+def best_game(viewer: Viewer) -> tuple[str, str]:
+    while (found := viewer.json("/api/games"))["waiting"]:
+        time.sleep(0.05)
+    return found["rows"][0]["session"], found["rows"][0]["run"]
+
+
+def violations(page: Any) -> list[str]:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    found = axe.Axe().run(page).response["violations"]
+    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]
+
+
+def board_shown(page: Any) -> list[int]:
+    texts = page.locator(".replay .tile").all_text_contents()
+    return [int(text).bit_length() - 1 if text else 0 for text in texts]
+
+
+def test_the_token_leaves_the_address(page: Any, viewer: Viewer) -> None:
+    assert viewer.token not in page.url
+    assert page.evaluate("document.cookie") == ""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1280)])
+def test_no_page_violates_a_rule_of_axe_or_is_wider_than_the_screen(
+    new_page: Callable[..., Any], viewer: Viewer, scheme: str, width: int
+) -> None:
+    session, run = best_game(viewer)
+    page = new_page(viewer.link, scheme, width)
+    for link in [
+        *(f"#{name}" for name in PAGES),
+        "#overview?two=1&b.where=id+%3E+5",
+        f"#{session}/{run}/20",
+        "#nothing",
+    ]:
+        open_link(page, link)
+        page.locator(".message:text('Reading'), .message:text('is being examined')").first.wait_for(
+            state="detached"
+        )
+        assert violations(page) == [], link
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), link
+        assert page.locator(".message.error").count() == 0, link
+
+
+def test_keys_step_through_a_game(page: Any, viewer: Viewer, recorded: Path) -> None:
+    session, run = best_game(viewer)
+    name = next(
+        one["name"]
+        for one in viewer.json("/api/games")["rows"]
+        if (one["session"], one["run"]) == (session, run)
+    )
+    (game,) = read_game(recorded / name, [int(run)], replayed=True)
+    exps, count = boards_to_exps(game.states), len(game.moves)
+    open_link(page, f"#{session}/{run}/30")
+    at = 30
+    assert board_shown(page) == exps[at].tolist()
+    keys = [
+        ("ArrowRight", 1), ("ArrowRight", 1), ("ArrowLeft", -1), ("Shift+ArrowRight", 10), ("PageDown", 100),
+        ("PageUp", -100), ("End", 10**6), ("ArrowRight", 1), ("ArrowLeft", -1), ("Home", -(10**6)),
+        ("ArrowDown", 1),
+    ]  # fmt: skip
+    for key, by in keys:
+        page.keyboard.press(key)
+        at = max(0, min(count, at + by))
+        page.wait_for_timeout(60)
+        assert board_shown(page) == exps[at].tolist(), key
+    page.mouse.move(300, 400)
+    page.locator(".replay .board").hover()
+    page.mouse.wheel(0, 100)
+    page.wait_for_timeout(80)
+    assert board_shown(page) == exps[at + 1].tolist()
+    page.wait_for_timeout(400)
+    assert page.url.endswith(f"#{session}/{run}/{at + 1}")
+    page.keyboard.press("Space")
+    page.wait_for_timeout(700)
+    page.keyboard.press("Space")
+    assert board_shown(page) != exps[at + 1].tolist()
+
+
+def test_all_boards_of_the_page_are_those_of_the_recording(page: Any, viewer: Viewer, recorded: Path) -> None:
+    for row in viewer.json("/api/games")["rows"][::10]:
+        (game,) = read_game(recorded / row["name"], [int(row["run"])], replayed=True)
+        found = page.evaluate(
+            """async given => {
+                const {askGame} = await import('/static/api.js');
+                const {expandGame} = await import('/static/rules.js');
+                const game = expandGame(await askGame('replay', given));
+                return [Array.from(game.boards), Array.from(game.moves), game.scores[game.count]];
+            }""",
+            {"session": row["session"], "run": row["run"]},
+        )
+        assert found[0] == game.exps.reshape(-1).tolist()
+        assert found[1] == game.moves.tolist()
+        assert found[2] == row["score"]
+
+
+def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
+    session, run = best_game(viewer)
+    open_link(page, f"#{session}/{run}/0")
+    losses = page.locator(".losses tbody tr")
+    shown = [float(text.replace(",", "")) for text in losses.locator("td:nth-of-type(1)").all_text_contents()]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] > 0
+    steps = sorted(int(text.replace(",", "")) for text in losses.locator("th").all_text_contents())
+    for step in steps[:3]:
+        page.keyboard.press("n")
+        page.wait_for_timeout(60)
+        assert page.locator(".where").text_content().startswith(f"move {step:,} ")
+    page.keyboard.press("p")
+    page.wait_for_timeout(60)
+    assert page.locator(".where").text_content().startswith(f"move {steps[1]:,} ")
+    page.keyboard.press("]")
+    page.wait_for_timeout(60)
+    notes = page.locator(".values tbody tr td:last-child").all_text_contents()
+    assert sorted(filter(None, notes)) == ["best", "made"]
+    page.get_by_label("Compared with").select_option(label="critic: 8192")
+    page.locator(".values td:has-text('best of the other')").wait_for()
+    page.get_by_label("Judged by").select_option(label="critic: 8192")
+    page.locator(".values caption:text('P(8192) after each move')").wait_for()
+    assert "judge=1" in page.url
+
+
+def test_a_planted_blunder_comes_first_in_the_list(
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A board at which one move loses the corner, and that move made."""
+    from tape2048.game.moves import recover
+    from tape2048_recorder.replay.judging import Judge
+    from tape2048_tools.viewer.boards import play_on
+
+    judge = Judge.of_player("ntuple", {"weights": "fast"})
+    game = play_on(0x0000000012345678, judge, seed=1)
+    states, moves = game.states[:40].tolist(), game.moves[:39].tolist()
+    options = judge.board(states[-1])
+    worst = min(options, key=lambda option: option.value)
+    after = play_on(worst.spawns[0].board, judge, seed=2)
+    states, moves = [*states, *after.states.tolist()], [*moves, worst.move, *after.moves.tolist()]
+    assert not (recover(np.array(states, np.uint64), np.array(moves, np.uint8)).moves > 3).any()
+    run = Run(
+        np.array(states, np.uint64),
+        np.array(moves, np.uint8),
+        RunMeta(steps=len(moves), max_score=4, highest_tile=512),
+    )
+    write_session(tmp_path / "20260101T000000Z_model=planted", [run])
+    found = start_viewer(tmp_path)
+    session, number = best_game(found)
+    page = new_page(f"{found.link}#{session}/{number}/0")
+    assert page.locator(".losses tbody th").first.text_content() == "39"
+
+
+def test_two_games_of_one_seed_stand_side_by_side(
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path, process: Any
+) -> None:
+    for name, more in (("first", ""), ("second", ",look_below=16,look_margin=0")):
+        flags = [
+            "--player",
+            f"ntuple:weights=fast{more}",
+            "--max-games",
+            "1",
+            "--seed",
+            "5",
+            "--workers",
+            "1",
+        ]
+        assert process("record", *flags, "--out-dir", str(tmp_path / name)).returncode == 0
+    found = start_viewer(tmp_path / "first", tmp_path / "second")
+    session, run = best_game(found)
+    page = new_page(f"{found.link}#{session}/{run}/0")
+    choice = page.get_by_label("Beside it")
+    choice.select_option(index=1)
+    page.locator("section[aria-label='The game beside']").wait_for()
+    ready(page)
+
+    def shown() -> list[list[str]]:
+        page.wait_for_timeout(100)
+        return [board.locator(".tile").all_text_contents() for board in page.locator(".board").all()]
+
+    first, second = shown()
+    assert first == second
+    page.keyboard.press("]")
+    first, second = shown()
+    assert first == second
+    page.keyboard.press("ArrowRight")
+    first, second = shown()
+    assert first != second
+    page.keyboard.press("[")
+    first, second = shown()
+    assert first == second
+    assert "beside=" in page.url
+
+
+def test_every_control_is_reached_by_the_keyboard_alone(page: Any, viewer: Viewer) -> None:
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    for key, name in (("s", "sessions"), ("g", "games"), ("b", "board"), ("o", "overview")):
+        page.evaluate("document.activeElement.blur()")
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.locator(f"nav a[data-page={name}][aria-current]").wait_for()
+        ready(page)
+    page.keyboard.press("g")
+    page.keyboard.press("g")
+    ready(page)
+    page.locator("main table a").first.wait_for()
+    controls = "a, button:not(:disabled), input, select, summary, [tabindex='0']"
+    wanted = page.locator(controls).count()
+    reached = set()
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+    hidden = page.evaluate("document.querySelectorAll('details:not([open]) input').length")
+    assert len(reached) >= wanted - hidden
+    page.locator("main table a").first.focus()
+    page.keyboard.press("Enter")
+    page.locator(".replay").wait_for()
+    page.keyboard.press("?")
+    assert "the next, the previous large loss" in page.locator("dialog").text_content()
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+
+
+def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
+    open_link(page, "#board")
+    page.locator("input[name=board]").fill("0x0100021034215987")
+    page.keyboard.press("Enter")
+    page.locator(".options .option").first.wait_for()
+    page.locator(".edit button").nth(0).click()
+    page.wait_for_timeout(600)
+    assert "board=1100021034215987" in page.url
+    page.locator(".edit button").nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Delete")
+    page.wait_for_timeout(600)
+    assert "board=1000021034215987" in page.url
+    page.get_by_role("button", name="Play on").click()
+    page.locator(".replay").wait_for()
+    page.locator("input[name=board]").fill("3 3")
+    page.keyboard.press("Enter")
+    page.locator(".message.error").wait_for()
+
+
+def test_a_condition_selects_and_a_false_one_is_explained(page: Any) -> None:
+    open_link(page, "#games")
+    page.locator("input[name=where]").fill("max_score >= 5000 AND steps > 10")
+    page.keyboard.press("Enter")
+    page.locator("main table").wait_for()
+    page.wait_for_timeout(300)
+    scores = [int(text.replace(",", "")) for text in page.locator("td[data-head^=score]").all_text_contents()]
+    assert min(scores, default=5000) >= 5000
+    page.locator("input[name=where]").fill("points > 3")
+    page.keyboard.press("Enter")
+    page.locator(".message.error:has-text('no such column')").wait_for()
+
+
+def test_sorting_stands_in_the_link(page: Any) -> None:
+    open_link(page, "#games")
+    page.get_by_role("button", name="moves").click()
+    page.locator(".sort[data-sorted=descending]:text('moves')").wait_for()
+    moves = [int(text.replace(",", "")) for text in page.locator("td[data-head^=moves]").all_text_contents()]
+    assert moves == sorted(moves, reverse=True)
+    assert "sort=steps" in page.url
+    page.go_back()
+    page.locator(".sort[data-sorted=descending]:text('score')").wait_for()
+
+
+def test_live_shows_a_recorder_within_seconds(
+    start_viewer: Callable[..., Viewer],
+    new_page: Callable[..., Any],
+    tmp_path: Path,
+    environment: dict[str, str],
+) -> None:
+    root = tmp_path / "live"
+    root.mkdir()
+    found = start_viewer(root)
+    page = new_page(f"{found.link}#live")
+    page.get_by_text("No recorder and no training").wait_for()
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy", "--workers", "1"]
+    command += ["--max-games", "1000000", "--out-dir", str(root)]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as recorder:
+        try:
+            page.locator(".state.on:text('recording')").wait_for(timeout=20_000)
+            snapshot = json.loads((root / ".recorder/default.status.json").read_text())
+            assert snapshot["status"]["state"] == "recording"
+        finally:
+            recorder.terminate()
+    page.locator(".state:text('stopped')").wait_for(timeout=5_000)

@@ -1,0 +1,131 @@
+"""Reports in one file: what they hold, and what they show without a network."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tape2048_tools.viewer.app import static_files
+from tape2048_tools.viewer.report import bundle, one_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Outcome
+
+    Tape = Callable[..., Outcome]
+
+#: Lines of all scripts together: small enough to be read.
+SCRIPT_LINES_MAX = 2500
+
+
+@pytest.fixture(scope="module")
+def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tape2048_tools.cli import run
+
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    assert (
+        run(
+            [
+                "report",
+                str(recorded),
+                "-o",
+                str(out),
+                "--games",
+                "8",
+                "--quiet",
+                "--judge",
+                "ntuple:weights=fast",
+            ]
+        )
+        == 0
+    )
+    return out
+
+
+@pytest.mark.parametrize("entry", ["report.js", "app.js"])
+def test_the_modules_make_one_script(entry: str) -> None:
+    script = bundle(static_files(), entry)
+    assert not re.search(r"^(import|export)\b|\bimport\(", script, re.MULTILINE)
+    names = re.findall(r"^(?:async )?(?:const|let|function|class) (\w+)", script, re.MULTILINE)
+    assert len(names) == len(set(names)), [name for name in names if names.count(name) > 1]
+    assert "</script" not in script
+
+
+def test_the_scripts_are_few_and_depend_on_nothing() -> None:
+    files = static_files()
+    scripts = {name: data.decode() for name, data in files.items() if name.endswith(".js")}
+    assert sum(text.count("\n") for text in scripts.values()) <= SCRIPT_LINES_MAX
+    for name, text in scripts.items():
+        for source in re.findall(r"from '([^']*)'", text):
+            assert source.removeprefix("./") in scripts, name
+        assert "http" not in re.sub(r"http://www.w3.org/2000/svg", "", text), name
+        assert "innerHTML" not in text
+        assert "eval(" not in text
+
+
+def test_a_report_opens_without_any_request(report: Path, browser: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for scheme, width in (("light", 420), ("dark", 1280)):
+        context = browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True
+        )
+        page = context.new_page()
+        asked, errors = [], []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
+        page.on(
+            "console", lambda said, errors=errors: errors.append(said.text) if said.type == "error" else None
+        )
+        page.goto(report.as_uri())
+        page.locator("figcaption:text('Share of each move')").wait_for()
+        for link in ("#overview", "#games", None):
+            if link is None:
+                page.locator("main table a").first.click()
+                page.locator(".replay").wait_for()
+                page.keyboard.press("n")
+                page.wait_for_timeout(500)
+                assert re.search(r"#[0-9a-f]{10}/\d+/\d+$", page.url)
+            else:
+                page.locator(f"nav a[href='{link}']").click()
+                page.locator("#main[data-ready=yes]").wait_for()
+            found = axe.Axe().run(page).response["violations"]
+            assert [one["id"] for one in found] == [], link
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), link
+        assert [url for url in asked if not url.startswith(("file:", "blob:"))] == []
+        assert errors == []
+        context.close()
+
+
+def test_a_report_holds_each_kind_of_game_once(report: Path) -> None:
+    text = report.read_text()
+    kinds = re.findall(r'"why":"([a-z ]+)"', text)
+    assert sorted(kinds) == ["best"] * 2 + ["longest"] * 2 + ["most lossy"] * 2 + ["worst"] * 2
+    keys = re.findall(r'"key":"([0-9a-f]{10}/\d+)"', text)
+    assert len(set(keys)) == 8
+    assert str(report.parent.parent) not in text
+    assert report.stat().st_size < 1_000_000
+
+
+def test_markup_in_a_document_ends_no_script() -> None:
+    page = one_file("</title><b>", {"title": "</script><script>document.title=1</script>"}).decode()
+    assert page.count("</script>") == 2
+    assert "<b>" not in page
+
+
+def test_a_report_is_not_replaced_unasked(tape: Tape, recorded: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("mine")
+    done = tape("report", recorded, "-o", out)
+    assert done.code == 33
+    assert "--force" in done.err
+    assert out.read_text() == "mine"
+
+
+def test_a_report_of_nothing_is_one(tape: Tape, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert tape("report", tmp_path / "empty", "-o", tmp_path / "report.html", "--quiet").code == 0
+    assert b"<html" in (tmp_path / "report.html").read_bytes()

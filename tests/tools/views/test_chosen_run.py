@@ -1,0 +1,41 @@
+"""One run of a session: as recorded, and with what a replay adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tests import reference
+
+from tape2048.session.session import Session, sessions
+from tape2048_tools.views.chosen_run import choose_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_replay_adds_the_last_move_and_the_final_board(recorded: Path) -> None:
+    root = recorded / "selfplay"
+    (path,) = sessions(root)
+    row = max(Session.open(path).runs, key=lambda run: run["steps"])
+    part = choose_run(root, None, "longest")
+    whole = choose_run(root, None, "longest", replay=True)
+    assert (part.ended, whole.ended) == (False, True)
+    assert part.facts["run"] == whole.facts["run"] == row["id"]
+    assert len(whole.run) == len(part.run) + 1 == row["steps"]
+    assert np.array_equal(whole.run.boards, part.run.states)
+    assert reference.legal_moves(reference.unpack(whole.run.final_board)) == []
+    score = sum(
+        reference.slide(reference.unpack(board), move)[1]
+        for board, move in zip(whole.run.boards.tolist(), whole.run.moves.tolist(), strict=True)
+    )
+    assert score == row["max_score"]
+    assert whole.position(-1) == len(whole.run)
+
+
+def test_without_its_player_a_game_is_what_was_recorded(session: Path) -> None:
+    """The player of this session is no player of this version."""
+    found = choose_run(session, 2, None, replay=True)
+    assert not found.ended
+    assert (found.facts["run"], found.facts["steps"]) == (2, 60)
+    assert len(found.run.states) == 60

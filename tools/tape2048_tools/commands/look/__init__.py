@@ -1,0 +1,1 @@
+"""Looking at recordings in a browser, and in one file."""

@@ -1,0 +1,220 @@
+"""``tape2048 play``: step through a recorded game with keys, or play one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from tape2048.base.text import counted
+from tape2048_tools.terminal.click_extras import (
+    EXISTING,
+    PATH,
+    critic_or_name,
+    int_option,
+    new_command,
+)
+from tape2048_tools.views.chosen_run import RUN_CHOICE, choose_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tape2048_recorder.replay.judging import Judge
+    from tape2048_tools.options.critic import AnyCritic
+    from tape2048_tools.terminal.screen import Screen
+    from tape2048_tools.views.chosen_run import ChosenRun
+    from tape2048_tools.views.game_screen import ChanceView
+    from tape2048_tools.views.person_screen import PersonGame, PersonScreen
+
+_SUFFIXES = (".a2run", ".a2run2")
+
+
+@new_command(
+    "tape2048 play",
+    "tape2048 play --record mine.a2run2",
+    "tape2048 play selfplay/20260101T000000Z_model=ntuple",
+    "tape2048 play selfplay/20260101T000000Z_model=ntuple --run 68 --step 1200",
+    "tape2048 play runs.a2pack --longest --judge ntuple:weights=fast",
+)
+@click.argument("path", metavar="[RUN]", type=EXISTING, required=False)
+@RUN_CHOICE
+@click.option("--step", type=int, metavar="N", help="Begin at the board before move N; -1 is the last board.")
+@click.option(
+    "--fps", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Boards a second."
+)
+@click.option(
+    "--judge",
+    "judge_text",
+    default="ntuple",
+    metavar="PLAYER",
+    show_default=True,
+    help="The player that judges moves and advises: ntuple, or ntuple:weights=FILE.",
+)
+@int_option("--ahead", "Spawns that it looks ahead.", default=1, least=1, most=2)
+@click.option(
+    "--critic",
+    type=critic_or_name,
+    default="default",
+    metavar="CRITIC",
+    show_default=True,
+    help="A critic, or default: the one that ships.",
+)
+@click.option(
+    "--record", type=PATH, metavar="FILE", help="Write your game to this new .a2run or .a2run2 file."
+)
+@int_option("--seed", "Seed of your game's spawns.  [default: a random one]", most=2**64 - 1)
+def command(
+    *,
+    path: Path | None,
+    run_id: int | None,
+    which: str | None,
+    step: int | None,
+    fps: float,
+    judge_text: str,
+    ahead: int,
+    critic: Path,
+    record: Path | None,
+    seed: int | None,
+) -> None:
+    """Step through a recorded game, or without RUN play one yourself.
+
+    RUN is as for `visualize`. The arrow keys step, PgUp and PgDn go 100 moves, [ and ] to the move of the
+    previous and next large loss, / to a move by its number; space plays on and stops; c has the critic judge,
+    for one tile after the other. q quits.
+
+    Beside the board are the move, the score, the values of all moves, and the loss and luck of the one that
+    was made: how much worse it was than the best one, and how much better the spawn than the mean. They are
+    in points of score to come, as the n-tuple network of --judge values boards, or with the critic in the
+    probability to reach a tile.
+
+    In a game of your own the arrow keys (or w, a, s, d) move, p shows the player's advice, and c the
+    critic's.
+    """
+    from tape2048.jit.compiler import announced
+    from tape2048_recorder.replay.judging import Judge
+    from tape2048_tools.options.recorder import parse_player
+    from tape2048_tools.terminal.output import complain
+    from tape2048_tools.terminal.screen import Screen
+    from tape2048_tools.views.game_screen import Later, ReplayScreen, show, view_of
+    from tape2048_tools.views.person_screen import PersonGame, PersonScreen
+
+    if path is None and (run_id, which, step) != (None, None, None):
+        raise click.UsageError("--run, --best, --worst, --longest and --step choose from a RUN: name one")
+    if path is not None and (record, seed) != (None, None):
+        raise click.UsageError("--record and --seed are for a game of your own, without RUN")
+    if record is not None:
+        _refuse_taken(record)
+    screen = Screen()
+    name, args = parse_player(judge_text)
+
+    with announced(lambda: complain("compiling: a minute at most, once for each version")):
+        judge = Judge.of_player(name, args, ahead=ahead)
+        if path is None:
+            PersonGame.compile(judge)
+        found = None if path is None else choose_run(path, run_id, which, replay=True)
+    if path is None or found is None:
+        game = PersonGame(secrets.randbits(64) if seed is None else seed)
+        _play(screen, PersonScreen(game, judge, lambda: _critic_judges(critic)[1]), record)
+        return
+    shown = ReplayScreen(
+        _title(path, found),
+        found,
+        Later(lambda: view_of(judge, *found.arrays())),
+        Later(lambda: _by_critic(critic, found)),
+        position=0 if step is None else found.position(step),
+    )
+    with screen:
+        show(screen, shown, 1 / fps)
+
+
+def _title(path: Path, found: ChosenRun) -> str:
+    number = f"run {found.facts['run']} of " if "run" in found.facts else ""
+    return number + str(found.facts.get("path", path)).rstrip("/").rpartition("/")[2]
+
+
+def _by_critic(path: Path, found: ChosenRun) -> ChanceView:
+    """Load a critic, and have it judge a game."""
+    from tape2048.critic.facts import PlayedBy, strangers
+    from tape2048.runs.engine_text import identity_of
+    from tape2048_tools.views.game_screen import ChanceView, view_of
+
+    critic, judges = _critic_judges(path)
+    boards, moves = found.arrays()
+    identity = identity_of(found.run.meta.engine)
+    note = ""
+    if strangers(critic.info, [PlayedBy("", identity.player_sha256 if identity else "", 1)]):
+        judged = ", ".join(player.name for player in critic.info.players)
+        whose = "another player" if identity else "a player that its file does not name"
+        note = f"the critic judges games of {judged}; this one is of {whose}"
+    views = [view_of(judge, boards, moves) for judge in judges]
+    return ChanceView(critic.thresholds, critic(boards), views, note)
+
+
+def _critic_judges(path: Path) -> tuple[AnyCritic, list[Judge]]:
+    """Load a critic, and return a judge for each of its tiles."""
+    from tape2048_recorder.replay.judging import Judge
+    from tape2048_tools.options.critic import open_critic
+
+    critic = open_critic(path)
+    return critic, [
+        Judge.of_critic(
+            critic, tile, thresholds=critic.thresholds, sha256=critic.sha256, name=f"the critic {path.name}"
+        )
+        for tile in critic.thresholds
+    ]
+
+
+def _play(screen: Screen, shown: PersonScreen, record: Path | None) -> None:
+    """Have a person play, and record the game however it ends."""
+    from tape2048_tools.terminal.output import complain, printable
+    from tape2048_tools.views.game_screen import show
+
+    game = shown.game
+    begin, began_unix_s = time.monotonic(), int(time.time())
+    try:
+        with screen:
+            show(screen, shown)
+    finally:
+        said = f"score {game.score:,}, {counted(len(game.moves), 'move')}"
+        if record is not None and game.moves:
+            _save(game, record, began_unix_s, time.monotonic() - begin)
+            said += f", recorded in {printable(record)}"
+        complain(said)
+
+
+def _refuse_taken(path: Path) -> None:
+    """Raise, before the game, if it cannot be written to this path after it."""
+    from tape2048.errors import NameTakenError, OutDirError
+
+    if path.suffix not in _SUFFIXES:
+        raise click.BadParameter(
+            f"found {path.name!r}, expected a name that ends with .a2run or .a2run2", param_hint="--record"
+        )
+    if os.path.lexists(path):
+        raise NameTakenError("the name is taken; nothing was replaced", path=path)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutDirError("nothing can be written here", path=path.parent, hint="name another --record")
+
+
+def _save(game: PersonGame, path: Path, began_unix_s: int, elapsed_s: float) -> None:
+    from tape2048._version import __version__
+    from tape2048.runs.a2run import write_run
+    from tape2048.runs.a2run2 import RunV2
+    from tape2048.runs.run import Run, RunMeta
+
+    meta = RunMeta(
+        steps=len(game.moves),
+        start_unix_s=began_unix_s,
+        elapsed_s=elapsed_s,
+        max_score=game.score,
+        highest_tile=1 << max(game.exps),
+        engine=f"tape2048 {__version__} person",
+    )
+    run = Run(*game.arrays(), meta)
+    if path.suffix == ".a2run":
+        write_run(path, run)
+    else:
+        RunV2.from_run(run).save(path)

@@ -1,0 +1,175 @@
+"""The whole terminal for a program with keys, given back as it was on every exit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from tape2048.io.durable import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.text import Text
+
+# The other screen, without a cursor; and back.
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+
+#: Keys by what terminals send for them, without the bytes of modifiers.
+_SEQUENCES = {
+    "[A": "up", "[B": "down", "[C": "right", "[D": "left", "[H": "home", "[F": "end",
+    "OA": "up", "OB": "down", "OC": "right", "OD": "left", "OH": "home", "OF": "end",
+    "[1~": "home", "[4~": "end", "[7~": "home", "[8~": "end", "[5~": "pageup", "[6~": "pagedown",
+}  # fmt: skip
+_CONTROLS = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
+_KEY = re.compile(r"\x1b(?P<sequence>O.|\[(?P<modifiers>[0-9;]*)[@-~])|.", re.DOTALL)
+
+#: Wait for the rest of a key's bytes; a lone escape is the key.
+_REST_S = 0.05
+
+
+class Screen:
+    """The terminal's other screen, without a cursor; keys arrive one by one. A context.
+
+    Ctrl-C raises KeyboardInterrupt, as elsewhere. Ctrl-Z gives the terminal back until the process goes on.
+
+    Raises:
+        click.UsageError: standard input or output is not a terminal, or one that moves no cursor.
+    """
+
+    def __init__(self) -> None:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+            raise click.UsageError(
+                "this needs a terminal for keys and boards; elsewhere, `tape2048 visualize` shows boards"
+            )
+        self._input = sys.stdin.fileno()
+        self._before: list[Any] = []
+        self._typed = ""
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = termios.tcgetattr(self._input)
+        try:
+            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._stop)
+            self._handlers[signal.SIGQUIT] = signal.signal(signal.SIGQUIT, self._quit)
+            self._take()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._give_back()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _take(self) -> None:
+        tty.setcbreak(self._input)
+        self._write(_ENTER)
+
+    def _give_back(self) -> None:
+        """Restore the terminal; a terminal that is gone needs nothing."""
+        with contextlib.suppress(OSError):
+            self._write(_LEAVE)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
+
+    def _stop(self, number: int, _: object) -> None:
+        """Stop the process, with the terminal given back, and take it again when it goes on."""
+        self._give_back()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.signal(number, self._stop)
+        self._take()
+
+    @staticmethod
+    def _quit(number: int, _: object) -> None:
+        """Unwind, as for other signals that end a process."""
+        raise SystemExit(128 + number)
+
+    def _write(self, text: str) -> None:
+        # Past the buffer of standard output, into which a signal's handler must not write.
+        write_all(sys.stdout.fileno(), text.encode(sys.stdout.encoding or "utf-8", "replace"))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows."""
+        with contextlib.suppress(OSError):
+            columns, rows = os.get_terminal_size(sys.stdout.fileno())
+            if columns and rows:
+                return columns, rows
+        return shutil.get_terminal_size()
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Show lines; what does not fit is cut off. Raises EOFError: the terminal is gone."""
+        from rich.console import Console
+
+        columns, rows = self.size
+        buffer = io.StringIO()
+        console = Console(
+            file=buffer, force_terminal=True, width=columns, highlight=False, emoji=False, markup=False
+        )
+        for line in lines[:rows]:
+            line.truncate(columns)
+            buffer.write("\x1b[K")  # before the text: behind a full line it would erase the last character
+            console.print(line, no_wrap=True, crop=True)
+        # No line feed behind the last row: it would scroll. Nothing is cleared as a whole: that flickers.
+        shown = buffer.getvalue().removesuffix("\n") + ("\n\x1b[J" if len(lines) < rows else "")
+        try:
+            self._write(f"\x1b[H{shown}")
+        except OSError as error:
+            raise EOFError from error
+
+    def key(self, timeout_s: float | None = None) -> str:
+        """Wait for a key.
+
+        Args:
+            timeout_s: seconds to wait; None: for ever.
+
+        Returns:
+            The key's character, or its name (``up``, ``pagedown``, ``enter``, ...); empty after the time, and
+            for keys without a name.
+
+        Raises:
+            EOFError: the terminal is gone.
+        """
+        if not self._typed and not self._read(timeout_s):
+            return ""
+        while (match := _KEY.match(self._typed)) is None or match[0] == "\x1b":
+            if not self._read(_REST_S):
+                break
+        match = _KEY.match(self._typed)
+        assert match is not None
+        self._typed = self._typed[match.end() :]
+        if match["sequence"] is None:
+            return _CONTROLS.get(match[0], match[0] if match[0].isprintable() else "")
+        plain = match["sequence"]
+        if ";" in (match["modifiers"] or ""):  # ESC [ 1 ; 5 C is Ctrl-Right
+            first = match["modifiers"].partition(";")[0]
+            plain = "[" + (first if plain.endswith("~") else "") + plain[-1]
+        return _SEQUENCES.get(plain, "")
+
+    def _read(self, timeout_s: float | None) -> bool:
+        """Read what was typed; return whether there was something in time."""
+        if not select.select([self._input], [], [], timeout_s)[0]:
+            return False
+        try:
+            data = os.read(self._input, 1024)
+        except OSError:
+            data = b""
+        if not data:
+            raise EOFError
+        self._typed += data.decode("utf-8", "replace")
+        return True

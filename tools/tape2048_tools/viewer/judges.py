@@ -1,0 +1,129 @@
+"""The judges and the critic of a viewer: made at first use, once, and known by their numbers."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.critic.facts import PlayedBy, strangers
+from tape2048.errors import MissingPathError
+from tape2048_tools.options.critic import open_critic
+from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.sessions.summary import player_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048_recorder.replay.judging import Judge
+    from tape2048_tools.options.critic import AnyCritic
+
+#: The judge unless told.
+DEFAULT_JUDGE = "ntuple"
+
+
+class Judges:
+    """Judges by number: the named players, then the critic for each of its tiles.
+
+    Args:
+        players: as ``record`` takes them, with the judge's parameter ``ahead``.
+        critic: the file or the name of the critic.
+    """
+
+    def __init__(self, players: Sequence[str], critic: Path) -> None:
+        self._players = [parse_player(text) for text in players]
+        self._critic_path = critic
+        self._lock = threading.RLock()
+        self._made: dict[int, Judge] = {}
+
+    @functools.cached_property
+    def critic(self) -> AnyCritic:
+        """The critic.
+
+        Raises:
+            CriticError: there is none, or it is damaged.
+        """
+        with self._lock:
+            return open_critic(self._critic_path, "cpu")
+
+    def __len__(self) -> int:
+        """Number of judges."""
+        return len(self._players) + len(self.critic.thresholds)
+
+    def __getitem__(self, number: int) -> Judge:
+        """Return a judge.
+
+        Raises:
+            MissingPathError: there is none of this number.
+            ConfigError: the player is no judge.
+        """
+        from tape2048_recorder.replay.judging import Judge
+
+        if not 0 <= number < len(self):
+            raise MissingPathError(f"no judge has the number {number}", hint=f"there are {len(self)}")
+        with self._lock:
+            if number not in self._made:
+                if number < len(self._players):
+                    name, args = self._players[number]
+                    ahead = int(args.get("ahead", 1))
+                    rest = {key: value for key, value in args.items() if key != "ahead"}
+                    self._made[number] = Judge.of_player(name, rest, ahead=ahead)
+                else:
+                    tile = self.critic.thresholds[number - len(self._players)]
+                    self._made[number] = Judge.of_critic(
+                        self.critic, tile, thresholds=self.critic.thresholds, sha256=self.critic.sha256,
+                        name="the critic",
+                    )  # fmt: skip
+            return self._made[number]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return what pages show of each judge."""
+        players: list[dict[str, Any]] = [
+            {"name": _named(name, args), "unit": "points", "tile": None} for name, args in self._players
+        ]
+        critics: list[dict[str, Any]] = [
+            {"name": f"critic: {tile}", "unit": "probability", "tile": tile}
+            for tile in self.critic.thresholds
+        ]
+        return [{"number": number, **one} for number, one in enumerate(players + critics)]
+
+    def critic_document(self) -> dict[str, Any]:
+        """Return what pages show of the critic."""
+        facts = self.critic.info
+        return {
+            "kind": self.critic.kind,
+            "sha256": self.critic.sha256,
+            "thresholds": list(self.critic.thresholds),
+            "players": [player.name for player in facts.players],
+            "step": facts.step,
+            "where": facts.where,
+            "metrics": facts.metrics,
+            "training": facts.training,
+        }
+
+    def strange(self, meta: Mapping[str, Any]) -> str | None:
+        """Return a remark if the critic does not judge the player of a session's facts; else None."""
+        sha256 = meta.get("player_sha256")
+        player = PlayedBy(player_text(meta), sha256 if isinstance(sha256, str) else "", 0)
+        if not strangers(self.critic.info, [player]):
+            return None
+        judged = ", ".join(one.name for one in self.critic.info.players)
+        return f"The critic judges {judged or 'another player'}; this game was played by {player.name}."
+
+    def opinion(self, boards: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+        """Return the critic's probabilities of boards, ``f32[n, T]``; None if it takes embeddings."""
+        if self.critic.needs_embeddings:
+            return None
+        return np.asarray(self.critic(boards), np.float32)
+
+
+def _named(name: str, args: Mapping[str, Any]) -> str:
+    ahead = args.get("ahead", 1)
+    given = ",".join(f"{key}={value}" for key, value in args.items() if key != "ahead")
+    spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
+    return f"{name}{':' if given else ''}{given}, {spawns} ahead"

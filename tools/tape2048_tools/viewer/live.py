@@ -1,0 +1,142 @@
+"""The state of recorders and trainings, from the files that they write: nothing is asked of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tape2048.errors import StorageError, TapeError
+from tape2048.io.reading import read_path
+from tape2048.io.training_directory import METRICS
+from tape2048_tools.viewer.collection import id_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tape2048_tools.viewer.collection import Collection
+
+#: Points of a curve.
+POINTS_MAX = 400
+
+#: What can count the progress of a training: the first of these in a line is the axis of its curves.
+AXES = ("step", "moves", "rows")
+
+#: Bytes of the end of a file of metrics in which its last line stands.
+_TAIL_BYTES = 65_536
+
+
+def live_document(collection: Collection) -> dict[str, Any]:
+    """Return the present state of the recorders and trainings below some directories."""
+    from tape2048_recorder.status.status_file import instances
+
+    recorders: list[dict[str, Any]] = []
+    for root in collection.roots:
+        try:
+            names = instances(root)
+        except TapeError as error:
+            recorders.append({"id": id_of(str(root)), "root": root.name, "error": str(error)})
+            continue
+        recorders += [_recorder(root, name) for name in names]
+    trainings = [
+        {"id": training_id, "name": path.name, **_last_line(path / METRICS)}
+        for training_id, path in collection.trainings().items()
+    ]
+    return {"recorders": recorders, "trainings": trainings}
+
+
+def _recorder(root: Path, instance: str) -> dict[str, Any]:
+    from tape2048_recorder.status.status_file import judge, read_snapshot
+
+    named = {"id": id_of(f"{root}\0{instance}"), "root": root.name, "instance": instance}
+    try:
+        snapshot = read_snapshot(root, instance)
+    except TapeError as error:
+        return {**named, "error": str(error)}
+    verdict, status = judge(snapshot), snapshot.status
+    return {
+        **named,
+        "state": verdict.state,
+        "running": verdict.running,
+        "age_s": verdict.age_s,
+        "text": verdict.text,
+        "player": snapshot.config.get("player"),
+        "host": snapshot.host,
+        "started_at": snapshot.started_at,
+        "status": msgspec.to_builtins(status, str_keys=True),
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of metrics that are JSON objects; a line in the making is left out."""
+    try:
+        text = read_path(path).tobytes()
+    except (StorageError, OSError):
+        return []
+    found = []
+    for line in text.splitlines():
+        try:
+            decoded = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(decoded, dict):
+            found.append(decoded)
+    return found
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """Return the last line of metrics, and when the file was written."""
+    try:
+        status = path.stat()
+        with path.open("rb") as file:
+            file.seek(max(0, status.st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    last: dict[str, Any] = {}
+    for line in reversed(lines):
+        try:
+            last = msgspec.json.decode(line, type=dict[str, Any])
+            break
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+    plain = {name: value for name, value in last.items() if isinstance(value, int | float | str)}
+    return {"written_at": status.st_mtime, "last": plain}
+
+
+def training_document(path: Path) -> dict[str, Any]:
+    """Return the curves of a training: each number of its metrics by step, thinned.
+
+    Args:
+        path: the directory.
+    """
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for line in _lines(path / METRICS):
+        at = next((line[name] for name in AXES if _is_number(line.get(name))), None)
+        if at is None:
+            continue
+        kind = line.get("kind")
+        for name, value in _numbers(line, f"{kind} " if isinstance(kind, str) else ""):
+            if name not in AXES:
+                curves.setdefault(name, []).append((float(at), value))
+    thinned = {
+        name: points[:: max(1, math.ceil(len(points) / POINTS_MAX))] for name, points in curves.items()
+    }
+    told = {name: points for name, points in thinned.items() if len({value for _, value in points}) > 1}
+    return {"name": path.name, "curves": told}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(line: dict[str, Any], prefix: str) -> list[tuple[str, float]]:
+    """Return the numbers of a line by name; those of a mapping as ``name key``."""
+    found = []
+    for name, value in line.items():
+        if _is_number(value):
+            found.append((prefix + name, float(value)))
+        elif isinstance(value, dict):
+            found += [(f"{prefix}{name} {key}", float(one)) for key, one in value.items() if _is_number(one)]
+    return found

@@ -1,0 +1,217 @@
+"""The overview of a selection of games: from run tables, and from the rows of a few games."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.base.intervals import wilson
+from tape2048.errors import TapeError
+from tape2048.session.labels import REACH_TILES, exponents_of
+from tape2048_tools.sessions.summary import parse_moment, quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048_tools.viewer.collection import Entry, Games
+
+#: Bins of histograms and points of curves.
+BINS = 48
+_POINTS = 120
+
+#: Tiles whose reach is shown: nearly all games make the others.
+_FIRST_TILE = 256
+
+#: Games whose rows are read for what the run table does not tell.
+SAMPLE_GAMES = 48
+
+_MOVES = 4
+
+#: Exponents of tiles in a run table of 32-bit numbers.
+_EXPONENTS = 32
+
+
+def overview(games: Games, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
+    """Return the overview of one or several selections, with the same bins for all.
+
+    Args:
+        games: all games.
+        choices: the games of each selection, ``bool[R]``; None: all.
+    """
+    parts = [_Part(games, chosen) for chosen in choices]
+    score_max = max((int(part.scores.max(initial=0)) for part in parts), default=0)
+    steps_max = max((int(part.steps.max(initial=0)) for part in parts), default=0)
+    widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
+    return {
+        "widths": widths,
+        "waiting": games.waiting,
+        "waiting_rows": games.waiting_rows,
+        "waiting_games": games.waiting_games,
+        "broken": list(games.broken),
+        "selections": [part.document(widths) for part in parts],
+    }
+
+
+def _round_width(width: float) -> int:
+    """Return the next 1, 2 or 5 times a power of ten."""
+    if width <= 1:
+        return 1
+    base = 10 ** math.floor(math.log10(width))
+    return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
+
+
+class _Part:
+    """The games of one selection, as columns."""
+
+    def __init__(self, games: Games, chosen: NDArray[np.bool_] | None) -> None:
+        self.games = games
+        every = chosen is None
+        self.scores, self.steps, self.tiles, self.rows, self.owners = (
+            games[name] if every else games[name][chosen]
+            for name in ("max_score", "steps", "highest_tile", "rows", "session")
+        )
+
+    def document(self, widths: dict[str, int]) -> dict[str, Any]:
+        # Games by session and highest tile.
+        places = self.owners.astype(np.int64) * _EXPONENTS + exponents_of(self.tiles)
+        size = (len(self.games.sessions), _EXPONENTS)
+        table = np.bincount(places, minlength=size[0] * size[1]).reshape(size)
+        counts = table.sum(axis=1)
+        entries = [one for one, count in zip(self.games.sessions, counts, strict=True) if count]
+        times = [_span(one) for one in entries]
+        begins = [begin for begin, _ in times if begin is not None]
+        ends = [end for _, end in times if end is not None]
+        return {
+            "games": len(self.scores),
+            "rows": int(self.rows.sum(dtype=np.uint64)),
+            "steps": int(self.steps.sum(dtype=np.uint64)),
+            "sessions": len(entries),
+            "bytes": sum(one.bytes for one in entries),
+            "started": min(begins, default=None),
+            "ended": max(ends, default=None),
+            "score": quantiles(self.scores),
+            "length": quantiles(self.steps),
+            "score_bins": np.bincount(self.scores // widths["score"], minlength=1).tolist(),
+            "steps_bins": (lengths := np.bincount(self.steps // widths["steps"], minlength=1)).tolist(),
+            "survival": _survival(lengths, len(self.steps)),
+            "tiles": _reach(table.sum(axis=0)),
+            "players": self._players(table),
+            "throughput": _throughput(entries),
+        }
+
+    def _players(self, table: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return games, scores and reach by player, from games by session and highest tile."""
+        sessions, counts = self.games.sessions, table.sum(axis=1)
+        of_player: dict[str, list[int]] = {}
+        for number, count in enumerate(counts.tolist()):
+            if count:
+                of_player.setdefault(sessions[number].player_id, []).append(number)
+        total = np.bincount(self.owners, self.scores, len(sessions))
+        reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
+        found = []
+        for player_id, numbers in of_player.items():
+            its = int(counts[numbers].sum())
+            reach = {tile: wilson(int(by[numbers].sum()), its)._asdict() for tile, by in reached.items()}
+            found.append(
+                {
+                    "id": player_id, "player": sessions[numbers[0]].player,
+                    "sessions": len(numbers), "games": its,
+                    "mean_score": float(total[numbers].sum() / its),
+                    "reach": {str(tile): share for tile, share in reach.items()},
+                }
+            )  # fmt: skip
+        return sorted(found, key=lambda one: -one["games"])
+
+
+def _survival(lengths: NDArray[np.int64], count: int) -> list[float]:
+    """Return the share of games that last at least to the beginning of each bin of lengths."""
+    if not count:
+        return []
+    over = np.append(0, np.cumsum(lengths))
+    shares: list[float] = (1 - over / count).round(6).tolist()
+    return shares
+
+
+def _reach(by_exponent: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Return for each tile the games whose highest it is, and the share that made it, with its interval."""
+    count = int(by_exponent.sum())
+    at_least = by_exponent[::-1].cumsum()[::-1].tolist()
+    return [
+        {"tile": 1 << exp, "games": int(by_exponent[exp]), **wilson(at_least[exp], count)._asdict()}
+        for exp in range(1, len(by_exponent))
+        if at_least[exp] and (1 << exp >= _FIRST_TILE or by_exponent[exp])
+    ]
+
+
+def _span(entry: Entry) -> tuple[float | None, float | None]:
+    begin, end = (parse_moment(entry.meta.get(name)) for name in ("started_at", "ended_at"))
+    return None if begin is None else begin.timestamp(), None if end is None else end.timestamp()
+
+
+def _throughput(entries: Sequence[Entry]) -> list[dict[str, float]]:
+    """Return moves a second by time, the sessions of one stretch of time added up."""
+    found = []
+    for entry in entries:
+        begin, end = _span(entry)
+        if begin is not None and end is not None and end >= begin:
+            end = max(end, begin + 1)  # the times are whole seconds
+            found.append((begin, end, int(entry.runs["steps"].sum(dtype=np.uint64)), len(entry.runs)))
+    if not found:
+        return []
+    first, last = min(one[0] for one in found), max(one[1] for one in found)
+    edges = np.linspace(first, last, max(24, min(_POINTS, 4 * len(found))) + 1)
+    steps, games = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
+    for begin, end, its_steps, its_games in found:
+        share = np.clip((np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)) / (end - begin), 0, None)
+        steps += its_steps * share
+        games += its_games * share
+    width = (last - first) / len(steps)
+    return [
+        {"at": float(at), "steps_per_s": float(step / width), "games_per_s": float(game / width)}
+        for at, step, game in zip((edges[:-1] + edges[1:]) / 2, steps, games, strict=True)
+    ]
+
+
+def sample(games: Games, chosen: NDArray[np.bool_] | None) -> dict[str, Any]:
+    """Return what takes rows: when each tile appears, and how often each move is made, from a few games.
+
+    Args:
+        games: all games.
+        chosen: those of a selection; None: all. A few are taken, evenly spread.
+    """
+    from tape2048_tools.viewer.replay import read_game
+
+    numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
+    if len(numbers) > SAMPLE_GAMES:
+        numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]
+    owners = games["session"][numbers]
+    firsts: dict[int, list[int]] = {}
+    made = np.zeros(_MOVES, np.int64)
+    read = 0
+    unread: list[str] = []
+    for owner in np.unique(owners).tolist():
+        entry = games.sessions[owner]
+        ids = games["id"][numbers[owners == owner]].tolist()
+        try:
+            for game in read_game(entry.path, ids):
+                highest = np.maximum.accumulate(game.exps.max(axis=1))
+                for exp in range(2, int(highest[-1]) + 1):
+                    firsts.setdefault(exp, []).append(int(game.step_of(np.searchsorted(highest, exp))))
+                made += np.bincount(game.moves, minlength=256)[:_MOVES]
+                read += 1
+        except (TapeError, OSError) as error:
+            unread.append(str(error))
+    return {
+        "games": read,
+        "unread": unread[:3],
+        "moves": (made / max(1, made.sum())).tolist(),
+        "first": [
+            {"tile": 1 << exp, "games": len(steps), **quantiles(np.array(steps))}
+            for exp, steps in sorted(firsts.items())
+            if exp >= 5
+        ],
+    }

@@ -1,0 +1,196 @@
+"""Reports in one file: the code and the documents of the pages, written into one HTML file.
+
+The file asks for nothing: its policy forbids every request. Games are packed as for the viewer, rounded,
+deflated and spelled in base64; the browser opens the one that is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+import zlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tape2048._version import __version__
+from tape2048.errors import TapeError
+from tape2048_tools.viewer.app import static_files
+from tape2048_tools.viewer.overview import overview, sample
+from tape2048_tools.viewer.replay import pack
+from tape2048_tools.viewer.selection import page_of_games
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tape2048_tools.viewer.data import Data
+
+    Progress = Callable[[int, int], object]
+
+#: Games of a report.
+GAMES_MAX = 50
+
+#: Games that are judged to find the most lossy ones.
+_JUDGED = 60
+
+#: Bytes of all games, spelled in base64; the longest ones are left out where it would be more.
+_GAMES_BYTES = 4_400_000
+
+_IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
+
+_KINDS = (("best", "max_score", True), ("worst", "max_score", False), ("longest", "steps", True))
+
+
+def bundle(files: Mapping[str, bytes], entry: str) -> str:
+    """Return a module and what it imports as one script; the modules' names are all different.
+
+    Args:
+        files: the modules by name.
+        entry: name of the first one.
+    """
+    parts: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        text = files[name].decode()
+        for match in _IMPORT.finditer(text):
+            if match["name"] not in parts:
+                visit(match["name"])
+        parts[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+
+    visit(entry)
+    return "\n".join(parts.values())
+
+
+def one_file(title: str, document: Mapping[str, Any]) -> bytes:
+    """Return an HTML file that shows a document by the code of the viewer, without any request.
+
+    Args:
+        title: of the page.
+        document: what ``report.js`` shows: ``overview``, ``samples``, ``games`` and ``packs``, or
+            ``examination``.
+    """
+    files = static_files()
+    script, style = bundle(files, "report.js"), files["style.css"].decode()
+    policy = (
+        f"default-src 'none'; script-src '{_source_hash(script)}'; style-src '{_source_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    # In a script only "<" can end the element.
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{html.escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the content</a>
+<header class="top">
+<a class="brand" href="#overview">tape2048</a>
+<nav aria-label="Pages"></nav>
+<button type="button" class="quiet" id="theme" aria-label="Switch between light and dark">◐</button>
+<button type="button" class="quiet" id="keys" aria-label="Show the keys" aria-haspopup="dialog">?</button>
+</header>
+<main id="main" tabindex="-1"></main>
+<noscript><p class="message">A script draws this report, and this browser does not run it.</p></noscript>
+<script type="application/json" id="data">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+""".encode("utf-8", "backslashreplace")
+
+
+def _source_hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def make_report(data: Data, *, games: int = GAMES_MAX, progress: Progress | None = None) -> bytes:
+    """Return the report of all sessions: the overview, and games to replay.
+
+    Args:
+        data: the collection, the judges and the critic.
+        games: number of games at most.
+        progress: called with the number of judged games, and of all.
+    """
+    table = data.collection.whole()
+    chosen = list(_chosen(data, games, progress))
+    # The first of each kind, then the second: where not all fit, no kind is left out.
+    ranks = [sum(one[0] == why for one in chosen[:at]) for at, (why, _, _) in enumerate(chosen)]
+    rows, packs, used = [], {}, 0
+    for _, (why, number, packed) in sorted(zip(ranks, chosen, strict=True), key=lambda one: one[0]):
+        owner = int(np.searchsorted(table.starts, number, "right")) - 1
+        entry = table.sessions[owner]
+        row = entry.runs[number - int(table.starts[owner])]
+        key = f"{entry.id}/{row['id']}"
+        spelled = base64.b64encode(zlib.compress(packed, 9)).decode()
+        if used + len(spelled) > _GAMES_BYTES:
+            continue
+        used += len(spelled)
+        packs[key] = spelled
+        rows.append(
+            {
+                "key": key, "why": why, "name": entry.name, "player": entry.player, "run": str(row["id"]),
+                "score": int(row["max_score"]), "steps": int(row["steps"]), "tile": int(row["highest_tile"]),
+            }
+        )  # fmt: skip
+    roots = ", ".join(root.name or str(root) for root in data.collection.roots)
+    document = {
+        "title": roots,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+        "overview": overview(table, [None]),
+        "samples": [sample(table, None)] if len(table) else [],
+        "games": rows,
+        "packs": packs,
+    }
+    return one_file(f"Report of {roots}", document)
+
+
+def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[str, int, bytes]]:
+    """Yield games with what they are chosen for, as packed games, without repeats."""
+    table = data.collection.games()
+    if not len(table) or not most:
+        return
+    wanted: dict[int, str] = {}
+    share = max(1, most // 4)
+    for why, column, descending in _KINDS:
+        listed = page_of_games(table, None, column, 0, descending=descending)
+        for number in [int(one) for one in listed if int(one) not in wanted][:share]:
+            wanted[number] = why
+    spread = np.linspace(0, len(table) - 1, min(_JUDGED, len(table))).round().astype(np.int64)
+    judged = list(dict.fromkeys([*wanted, *spread.tolist()]))
+    lossy: list[tuple[float, int, bytes]] = []
+    for done, number in enumerate(judged):
+        if progress is not None:
+            progress(done, len(judged))
+        try:
+            loss, packed = _judged(data, number)
+        except (TapeError, OSError):
+            continue  # damaged or gone: the overview still counts it
+        if number in wanted:
+            yield wanted[number], number, packed
+        elif loss > 0:
+            lossy.append((loss, number, packed))
+            lossy = sorted(lossy, reverse=True)[: max(0, most - len(wanted))]
+    for _, number, packed in lossy:
+        yield "most lossy", number, packed
+
+
+def _judged(data: Data, number: int) -> tuple[float, bytes]:
+    """Return the loss of a game for each of its moves, and the game packed."""
+    table = data.collection.games()
+    owner = int(np.searchsorted(table.starts, number, "right")) - 1
+    entry = table.sessions[owner]
+    run = int(entry.runs["id"][number - int(table.starts[owner])])
+    game, judged, facts = data.judged(entry, run, 0)
+    loss = 0.0 if judged is None or not len(judged.loss) else float(np.nanmean(judged.loss))
+    return loss, pack(facts, game, judged, data.judges.opinion(game.states), small=True)

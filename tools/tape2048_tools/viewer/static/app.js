@@ -1,0 +1,81 @@
+// The pages of the viewer.
+
+import {askGame, askJson, refusalNode} from './api.js';
+import {boardPage} from './boardpage.js';
+import {criticPage} from './criticpage.js';
+import {count, el, fill, message} from './dom.js';
+import {gamesPage, sessionsPage} from './lists.js';
+import {livePage} from './live.js';
+import {overviewPage} from './overview.js';
+import {describeGame, Replay} from './replay.js';
+import {installPage} from './shell.js';
+
+const PAGES = {overview: overviewPage, sessions: sessionsPage, games: gamesPage, board: boardPage, live: livePage,
+    critic: criticPage};
+const JUDGED = new Set(['board', 'critic']);
+
+const about = {};
+const shell = installPage(
+  {overview: 'Overview', sessions: 'Sessions', games: 'Games', board: 'Board', live: 'Live', critic: 'Critic'},
+      showPage);
+
+async function judges() {
+  if (!about.judges) about.judges = await askJson('judges');
+}
+
+async function showPage(path, given, main) {
+  const moment = /^([0-9a-f]{10})\/(\d+)(?:\/(\d+))?$/.exec(path);
+  try {
+    if (!about.version) Object.assign(about, await askJson('about'));
+    if (moment) return await replayPage(main, moment[1], moment[2], Number(moment[3] || 0), given);
+    if (!PAGES[path]) return fill(main, el('h1', null, 'Not found'), message('No page has this link.'));
+    if (JUDGED.has(path) && !about.judges) {
+      fill(main, message('Loading the judges…'));
+      await judges();
+    }
+    return await PAGES[path](main, given, shell, about);
+  } catch (error) {
+    return fill(main, el('h1', null, 'Not shown'), refusalNode(error));
+  }
+}
+
+async function replayPage(main, session, run, step, given) {
+  fill(main, message('Reading the game…'));
+  const judge = given.judge || '0';
+  const [besideSession, besideRun] = (given.beside || '').split('/');
+  const [packed, twins, beside] = await Promise.all([askGame('replay', {session, run, judge}),
+      askJson('twins', {session, run}),
+    given.beside ? askGame('replay', {session: besideSession, run: besideRun, judge}) : null, judges()]);
+  const changed = change => shell.go(`${session}/${run}/${shown.numberOf(shown.at)}`, {...given, ...change});
+  const link = number => shell.linkOf(`${session}/${run}/${number}`, given);
+  const other = beside ? new Replay(beside) : null;
+  const shown = new Replay(packed, {
+    link, judges: about.judges.judges, other: other && other.game,
+    onjudge: number => changed({judge: number ? String(number) : ''}),
+    second: number => askGame('replay', {session, run, judge: number}),
+    onstep: number => {
+      shell.keepLink(link(number));
+      if (other) other.go(other.positionOf(number));
+    },
+  });
+  const choice = twins.rows.length ? el('p', null,
+      el('label', null, 'Beside it, the game of the same seed ',
+      el('select', {onchange: event => changed({beside: event.target.value})},
+    el('option', {value: ''}, 'none'), twins.rows.map(one => {
+      const value = `${one.session}/${one.run}`;
+      return el('option', {value, selected: value === given.beside},
+          `${one.player}, ${one.name}, score ${count(one.score)}`);
+    })))) : null;
+  fill(main, el('h1', null, `Game ${run}`),
+      el('p.lead', null,
+      describeGame(packed)),
+    packed.strange ? message(packed.strange) : null, packed.notes.map(note => el('p.soft', null, note)), choice,
+    other ? el('section', {'aria-label': 'The game beside'},
+        el('h2', null,
+        `Beside: game ${beside.run} of ${beside.name} · ${beside.player} · score ${count(beside.score)}`),
+        other.stage) : null, shown.node);
+  shell.hold(shown);
+  shown.go(shown.positionOf(step));
+}
+
+if (location.search) history.replaceState(null, '', location.pathname + location.hash); // the token is a cookie now

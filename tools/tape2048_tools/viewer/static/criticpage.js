@@ -1,0 +1,189 @@
+// The examination of a critic: how well it ranks, how well it is calibrated, beside what needs no critic.
+
+import {askJson, refusalNode} from './api.js';
+import {count, el, facts, fill, message, percent, table} from './dom.js';
+import {figure} from './charts.js';
+
+const METRICS = [['auroc', 'AUROC'], ['auprc', 'AUPRC'], ['brier', 'Brier'], ['ece', 'ECE'],
+    ['gain', "critic's AUROC over it"]];
+const ORACLE_METRICS = [['r2', 'R2'], ['brier', 'Brier'], ['log_loss', 'log loss'], ['bias', 'bias'], ['ece', 'ECE']];
+
+export function criticPage(main, given, shell, about) {
+  const {critic} = about.judges;
+  const body = el('div', null,
+      message('The critic is being examined on games that it did not learn from. This takes a while.'));
+  const numbers = Object.entries(critic.metrics).filter(pair => typeof pair[1] === 'number').slice(0, 6);
+  fill(main, el('h1', null, 'Critic'), el('p.lead', null,
+      `It judges ${critic.players.join(', ') || 'players that it does not name'}.`),
+    el('section', null, facts([['kind', critic.kind], ['predicts', critic.thresholds.join(', ')],
+        ['SHA-256', critic.sha256.slice(0, 16)],
+      ['step', count(critic.step)], ...numbers.map(([name, value]) => [name,
+          String(Number(value.toPrecision(4)))])])), body);
+  askJson('examination').then(document => body.isConnected && fill(body, examinationBody(document, document.curves)),
+      error => fill(body, refusalNode(error)));
+}
+
+/** The figures and tables of an examination, and the learning curves {train, val, best_step} if they are known. */
+export function examinationBody(document, curves) {
+  const {evaluation} = document;
+  const about = [['critic', document.critic], ['games of', document.root], ['part', document.part],
+      ['condition', document.where],
+    ['games', count(evaluation.runs)], ['rows', `${count(evaluation.rows)} of ${count(evaluation.rows_in_all)}`],
+        ['replicates', count(evaluation.replicates)]];
+  return [
+    el('section', null, el('h2', null, 'Examined'), facts(about),
+        (document.notes || []).map(note => el('p.soft', null, note))),
+    evaluation.thresholds.map(tile => tileParts(evaluation, tile)),
+    curves ? learningFigure(curves) : null,
+    el('section', null, el('h2', null, 'Stages'), facts(evaluation.stages.map(one => [one.name, one.about]))),
+        reading(evaluation)];
+}
+
+function rankingPredictors(evaluation) {
+  const [own, , ...others] = evaluation.predictors;
+  return [own, ...others];
+}
+
+function tileParts(evaluation, tile) {
+  const cells = evaluation.cells.filter(one => one.threshold === tile);
+  const ranking = rankingPredictors(evaluation);
+  const ranked = ranking.filter(name => cells.some(one => one.scores[name] && one.scores[name].auroc));
+  const notes = new Map();
+  for (const one of cells) if (one.note) notes.set(one.note, [...(notes.get(one.note) || []), one.stage]);
+  return [el('h2', {id: `tile-${tile}`}, `Reaches ${tile}`),
+    el('section', null, el('p', null, finding(evaluation, cells[0])),
+        [...notes].map(([note, stages]) => el('p.soft', null, `${stages.join(', ')}: ${note}.`))),
+    ranked.length ? el('div.grid-2', null, aurocFigure(cells, ranked, tile), reliabilityFigure(evaluation, tile))
+        : null,
+    ranked.length ? el('section', null, stageTable(cells, ranking, tile)) : null,
+    evaluation.truth ? truthParts(evaluation.truth, cells, tile) : null,
+    el('details.card', null, el('summary', null, 'All metrics of all predictors'),
+      table(`All metrics for ${tile}`, ['stage', 'predictor', ...METRICS.map(one => `>${one[1]}`)],
+          cells.flatMap(one =>
+        evaluation.predictors.filter(name => one.scores[name]).map(name =>
+          [one.stage, name, ...METRICS.map(([metric]) => estimated(one.scores[name][metric],
+              metric === 'gain'))]))))];
+}
+
+/** The result over all rows in a sentence or two. */
+function finding(evaluation, pooled) {
+  const [own, ...others] = rankingPredictors(evaluation);
+  const reached = `${count(pooled.runs_positive)} of ${count(pooled.runs)} games reached it`;
+  const scores = pooled.scores[own];
+  if (!scores || !scores.auroc) return `${reached}, so there is nothing to rank.`;
+  const parts = [`${reached}. Over all rows the critic's AUROC is ${spelled(scores.auroc)}`
+      + (scores.ece ? `, and the calibration error ${spelled(scores.ece)}.` : '.')];
+  for (const name of others) {
+    const gain = pooled.scores[name] && pooled.scores[name].gain;
+    if (!gain || gain.low === null) continue;
+    const word = gain.low > 0 ? 'above' : gain.high < 0 ? 'below' : 'not distinguishable from';
+    parts.push(` It is ${word} that of ${name}: ${spelled(gain, true)}.`);
+  }
+  return parts.join('');
+}
+
+function aurocFigure(cells, names, tile) {
+  const shift = i => (i - (names.length - 1) / 2) * 0.2;
+  const stage = at => cells[Math.round(at)] ? cells[Math.round(at)].stage : '';
+  const points = (name, i) => cells.map((one, at) => [at + shift(i), one.scores[name]
+      && one.scores[name].auroc]).filter(pair => pair[1]).map(pair => pointOf(...pair));
+  return figure(`AUROC for ${tile} by stage`,
+      {pad: 0.5, x: {ticks: cells.map((_, i) => i), format: stage}, y: {label: 'AUROC', high: 1},
+    series: names.map((name, i) => ({name, kind: 'dots', colour: i, points: points(name, i)}))},
+        'With 95% intervals over games; 0.5 is chance.');
+}
+
+function reliabilityFigure(evaluation, tile) {
+  const curve = evaluation.reliability.find(one => one.threshold === tile);
+  if (!curve || !curve.bins.length) return null;
+  return figure(`Reliability for ${tile}`,
+      {x: {label: 'predicted', low: 0, high: 1, format: percent},
+      y: {label: 'observed', low: 0, high: 1, format: percent},
+    series: [{name: 'observed', kind: 'dots', points: curve.bins.map(one => pointOf(one.predicted, one.observed))},
+      {name: 'perfect', points: [[0, 0], [1, 1]], colour: 2}]},
+          'On all rows; perfect probabilities lie on the dotted line.');
+}
+
+function stageTable(cells, ranking, tile) {
+  return table(`Scores for ${tile} by stage`,
+      ['stage', '>rows', '>games that reached it', '>prevalence', ...ranking.map(name => `>AUROC ${name}`)],
+      cells.map(one => [
+    one.stage, count(one.rows), `${count(one.runs_positive)} of ${count(one.runs)}`, percent(one.prevalence),
+        ...ranking.map(name => estimated(one.scores[name] && one.scores[name].auroc))]));
+}
+
+/** What rollouts say: the figure, and the tables of metrics and of means. */
+function truthParts(truth, cells, tile) {
+  const curve = truth.curves.find(one => one.threshold === tile);
+  const scored = cells.flatMap(one => Object.entries(one.scores).filter(pair => pair[1].oracle).map(([name,
+      scores]) => [one.stage, name, scores.oracle]));
+  const notes = [...new Set(scored.filter(one => one[2].note).map(one => `${one[0]}: no R2, since ${one[2].note}.`))];
+  const means = [['labels', 'outcomes of their own games'], ['rollouts', 'rollouts'], ['critic', 'critic']];
+  return [
+    figure(`Predicted and true probability of ${tile}`,
+        {height: 300, x: {label: 'predicted', low: 0, high: 1, format: percent},
+        y: {label: 'true (rollouts)', low: 0, high: 1, format: percent},
+      series: [{name: 'means of bins', kind: 'dots',
+          points: curve.bins.map(one => pointOf(one.predicted, one.observed))},
+        {name: 'positions', kind: 'specks', colour: 2, points: curve.points},
+            {name: 'perfect', points: [[0, 0], [1, 1]], colour: 1}]},
+    `The critic's probability, and the share of ${count(truth.rollouts)} rollouts that reached the tile. A position lies off the line by the noise of its rollouts, too; the means of bins hardly do.`),
+    el('section', null, table(`Against rollouts for ${tile}`,
+        ['stage', 'predictor', '>positions', ...ORACLE_METRICS.map(one => `>${one[1]}`), '>its noise'],
+      scored.map(([stage, name, one]) => [stage, name, count(one.positions),
+          ...ORACLE_METRICS.map(([metric]) => estimated(one[metric], metric === 'bias')), one.ece_noise.toFixed(3)])),
+    notes.map(note => el('p.soft', null, note)),
+    table(`Means over the positions for ${tile}`,
+        ['mean', '>each position once', '>weighted by the rows it stands for'],
+      means.map(([field, name]) => [name, estimated(curve.equal[field]), estimated(curve.weighted[field])])))];
+}
+
+function learningFigure(curves) {
+  const series = [['training', curves.train],
+      ['validation', curves.val]].filter(pair => pair[1].length).map(([name, points],
+      i) => ({name, points, colour: i}));
+  const best = curves.best_step === null ? '' : ` The best validation was at step ${count(curves.best_step)}.`;
+  return figure('Learning curves', {series, x: {label: 'step', format: count}, y: {label: 'loss'}},
+      `Cross-entropy by optimizer step, from the training's metrics.jsonl.${best}`);
+}
+
+function reading(evaluation) {
+  const items = [
+    ['AUROC', 'how often a row of a game that reached the tile scores higher than one of a game that did not; 0.5 is chance.'],
+    ['AUPRC', 'average precision; chance is the prevalence.'],
+    ['Brier', 'mean squared error of the probability; smaller is better.'],
+    ['ECE', 'mean gap of predicted and observed shares over 15 bins of equal weight. It is above 0 even for perfect probabilities, the more so the fewer games there are.'],
+    ['Intervals', `hold 95% of ${count(evaluation.replicates)} replicates in which whole games were drawn: all rows of a game share its outcome, and intervals that count rows would be several times too narrow.`],
+    ['Weights', 'where at most so many rows of each game are drawn, each counts for length / rows drawn of its game, so that all figures are those of all positions.'],
+    ['Baselines', 'the prevalence; the highest tile on the board; the final score that the n-tuple player expects; probabilities by isotonic regression on training games.']];
+  if (evaluation.truth) {
+    items.push(['Against rollouts',
+        "a position's true probability is the share of its rollouts that reached the tile, but for a known noise. R2 is the share of its variance that a predictor explains, bias the mean prediction minus the mean share. The ECE's noise is what a calibrated predictor would show on as many positions."]);
+  }
+  return el('section', null, el('h2', null, 'How to read this'),
+      el('dl.terms', null, items.map(([name, text]) => [el('dt', null, name), el('dd', null, text)])));
+}
+
+function signed(value, withSign) {
+  return (withSign && value >= 0 ? '+' : '') + value.toFixed(3);
+}
+
+/** A number and its interval: 0.812 (0.790–0.834), +0.031 (+0.010 to +0.052). */
+function spelled(one, withSign) {
+  const between = withSign || one.low < 0 ? ' to ' : '–';
+  return signed(one.value, withSign) + (one.low === null ? ''
+      : ` (${signed(one.low, withSign)}${between}${signed(one.high, withSign)})`);
+}
+
+/** The same in a cell of a table, on two lines. */
+function estimated(one, withSign) {
+  if (!one) return '–';
+  const between = withSign || one.low < 0 ? ' to ' : '–';
+  return el('span', null, signed(one.value, withSign), one.low === null ? null
+      : el('small', null, `${signed(one.low, withSign)}${between}${signed(one.high, withSign)}`));
+}
+
+/** A point of a figure, with its interval where that is known. */
+function pointOf(x, one) {
+  return one.low === null ? [x, one.value] : [x, one.value, one.low, one.high];
+}

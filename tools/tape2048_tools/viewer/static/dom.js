@@ -1,0 +1,130 @@
+// Elements, text and numbers. Text only ever becomes text nodes: what was recorded is never markup.
+
+// Tables with more columns are shown line by line on a narrow screen.
+const STACKED = 4;
+
+const SVG_TAGS = new Set(['svg', 'g', 'path', 'line', 'rect', 'circle', 'text', 'title']);
+
+/** Make an element: el('a.name', {href: '#x', onclick: f}, 'text', child, [children]). */
+export function el(tag, attributes, ...children) {
+  const [name, ...classes] = tag.split('.');
+  const node = SVG_TAGS.has(name)
+    ? document.createElementNS('http://www.w3.org/2000/svg', name)
+    : document.createElement(name);
+  if (classes.length) node.setAttribute('class', classes.join(' '));
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? '' : value);
+  }
+  node.append(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));
+  return node;
+}
+
+/** Replace what is in a node. */
+export function fill(node, ...children) {
+  node.replaceChildren(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));
+  return node;
+}
+
+const whole = new Intl.NumberFormat('en-US', {maximumFractionDigits: 0});
+const compact = new Intl.NumberFormat('en-US', {notation: 'compact', maximumSignificantDigits: 3});
+
+export function count(value) {
+  return value === null || value === undefined || Number.isNaN(value) ? '–' : whole.format(value);
+}
+
+export function short(value) {
+  return Math.abs(value) < 10000 ? String(Number(value.toPrecision(4))) : compact.format(value);
+}
+
+/** 512, 2K, 32K. */
+export function tileName(tile) {
+  return tile >= 1024 ? `${tile / 1024}K` : String(tile);
+}
+
+/** 1 game, 2 games. */
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
+}
+
+/** 83%, 4.2%, 0.03%; never rounded to 0 or 100%. */
+export function percent(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return '–';
+  const share = 100 * value;
+  if (share === 0 || share === 100) return `${share}%`;
+  if (share < 0.01) return '<0.01%';
+  if (share >= 99.5) return `${Math.min(share, 99.9).toFixed(1)}%`;
+  return `${share.toFixed(share >= 10 ? 0 : share >= 1 ? 1 : 2)}%`;
+}
+
+export function bytes(value) {
+  let size = value || 0;
+  for (const unit of ['B', 'kB', 'MB', 'GB', 'TB']) {
+    if (size < 1000) return `${size < 10 && unit !== 'B' ? size.toFixed(1) : Math.round(size)} ${unit}`;
+    size /= 1000;
+  }
+  return `${size.toFixed(1)} PB`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return '–';
+  const parts = [[86400, 'd'], [3600, 'h'], [60, 'min']];
+  for (const [length, unit] of parts) if (value >= length * 2) return `${Math.round(value / length)} ${unit}`;
+  return `${Math.round(value)} s`;
+}
+
+/** 2026-01-31 12:05, UTC, of seconds since 1970 or of a text. */
+export function moment(value) {
+  if (value === null || value === undefined) return '–';
+  const date = new Date(typeof value === 'number' ? value * 1000 : value);
+  return Number.isNaN(date.getTime()) ? String(value) : date.toISOString().slice(0, 16).replace('T', ' ');
+}
+
+/** A value of a judge: points as whole numbers, probabilities with three digits. */
+export function valued(value, unit) {
+  if (value === null || value === undefined || Number.isNaN(value)) return '–';
+  return unit === 'points' ? count(value) : value.toFixed(3);
+}
+
+export function message(text, hint, kind) {
+  return el(`div.message${kind ? `.${kind}` : ''}`, {role: kind === 'error' ? 'alert' : 'status'},
+    el('p', null, text), hint ? el('p.soft', null, hint) : null);
+}
+
+/** Names and values side by side. */
+export function facts(pairs) {
+  return el('dl.facts', null, pairs.filter(pair => pair && pair[1] !== null && pair[1] !== undefined)
+    .map(([name, value]) => el('div', null, el('dt', null, name), el('dd', null, value))));
+}
+
+/** A table; a heading that begins with > is for numbers. Cells are text or nodes. */
+export function table(caption, headings, rows, rowAttributes) {
+  const numeric = headings.map(heading => typeof heading === 'string' && heading.startsWith('>'));
+  const labels = headings.map(heading => typeof heading === 'string' ? heading.replace(/^>/, '') : heading);
+  const heads = headings.map((heading, i) => typeof labels[i] === 'string' ? labels[i]
+      : labels[i].textContent.replace(/ [↓↑]$/, ''));
+  return el(headings.length > STACKED ? 'div.wide.stacked' : 'div.wide',
+      {tabindex: 0, role: 'region', 'aria-label': caption},
+    el('table', null, el('caption', null, caption),
+      el('thead', null, el('tr', null, labels.map((label, i) =>
+        el(numeric[i] ? 'th.n' : 'th', {scope: 'col', 'aria-sort': label.dataset && label.dataset.sorted}, label)))),
+      el('tbody', null, rows.map((row, at) => el('tr', rowAttributes && rowAttributes(at), row.map((cell, i) =>
+        i === 0 ? el('th', {scope: 'row'}, cell)
+            : el(numeric[i] ? 'td.n' : 'td', {'data-head': heads[i]}, cell)))))));
+}
+
+/** Call at most once a frame, with the last arguments. */
+export function eachFrame(call) {
+  let asked = 0;
+  let last;
+  return (...given) => {
+    last = given;
+    if (!asked) asked = requestAnimationFrame(() => { asked = 0; call(...last); });
+  };
+}
+
+/** A colour of the page, for canvas. */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}

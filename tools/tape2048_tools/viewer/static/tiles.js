@@ -1,0 +1,67 @@
+// A board of tiles that slides from one position to the next.
+
+import {el} from './dom.js';
+import {slide, spokenBoard} from './rules.js';
+
+const SLIDE_MS = 90;
+
+export class Tiles {
+  constructor(attributes) {
+    this.cells = Array.from({length: 16}, () => el('div.tile.t0'));
+    this.shown = new Uint8Array(16);
+    this.node = el('div.board', {role: 'img', 'aria-label': 'Board', ...attributes}, this.cells);
+    this.calm = matchMedia('(prefers-reduced-motion: reduce)');
+  }
+
+  /** Show 16 exponents from a position of an array on; slide to them where the move from the shown board is known. */
+  show(exps, at = 0, move = -1) {
+    let ways = null;
+    if (move >= 0 && move < 4 && !this.calm.matches) {
+      ways = [];
+      slide(this.shown, 0, move, new Uint8Array(16), 0, ways);
+    }
+    for (let cell = 0; cell < 16; cell++) {
+      const exp = exps[at + cell];
+      if (exp !== this.shown[cell]) {
+        this.cells[cell].className = `tile t${exp}`;
+        this.cells[cell].textContent = exp ? 2 ** exp : '';
+        this.shown[cell] = exp;
+      }
+    }
+    if (ways) this.slideTo(ways);
+  }
+
+  slideTo(ways) {
+    const reached = new Set(ways.map(way => way[1]));
+    const size = this.node.clientWidth / 4;
+    for (const [from, to, merged] of ways) {
+      const [dx, dy] = [(from & 3) - (to & 3), (from >> 2) - (to >> 2)];
+      const node = this.cells[to];
+      if (dx || dy) {
+        node.animate([{transform: `translate(${dx * size}px, ${dy * size}px)`, zIndex: 1}, {transform: 'none'}],
+          {duration: SLIDE_MS, easing: 'ease-out'});
+      }
+      if (merged) {
+        node.animate([{scale: 1}, {scale: 1.08}, {scale: 1}], {delay: SLIDE_MS, duration: SLIDE_MS});
+      }
+    }
+    for (let cell = 0; cell < 16; cell++) {
+      if (this.shown[cell] && !reached.has(cell)) {
+        this.cells[cell].animate([{scale: 0.2, opacity: 0}, {scale: 1, opacity: 1}],
+            {duration: SLIDE_MS, delay: SLIDE_MS / 2,
+          fill: 'backwards'});
+      }
+    }
+  }
+
+  /** Say the board to those who do not see it; not on every frame. */
+  speak() {
+    this.node.setAttribute('aria-label', spokenBoard(this.shown, 0));
+  }
+}
+
+/** A small board that stays as it is. */
+export function smallBoard(exps, label) {
+  return el('div.board.small', {role: 'img', 'aria-label': label || spokenBoard(exps, 0)},
+    Array.from(exps, exp => el(`div.tile.t${exp}`, null, exp ? String(2 ** exp) : '')));
+}

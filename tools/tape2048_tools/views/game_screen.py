@@ -1,0 +1,429 @@
+"""A recorded game on a whole terminal: its boards, what its moves are worth, its keys."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import textwrap
+import threading
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+from tape2048_tools.terminal.display import large_board, number, share
+from tape2048_tools.terminal.output import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.text import Text
+
+    from tape2048_recorder.replay.judging import Judge, Judged
+    from tape2048_tools.terminal.screen import Screen
+    from tape2048_tools.views.chosen_run import ChosenRun
+
+T = TypeVar("T")
+
+MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
+
+_BESIDE = 2  # columns between the board and what stands beside it
+#: Rows of a terminal from which on the board has three of them for each of its own.
+LARGE_ROWS = 21
+_BARS = "▁▂▃▄▅▆▇█"
+_LEAP = 100  # moves of PgUp and PgDn
+_LOOK_S = 0.25  # without a key: for another size of the terminal, and for what was computed
+
+
+class Later(Generic[T]):
+    """A value that a thread computes. The thread ends with the process.
+
+    Args:
+        compute: returns the value.
+    """
+
+    def __init__(self, compute: Callable[[], T]) -> None:
+        self._found: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(compute,), daemon=True)
+        self._thread.start()
+
+    def _run(self, compute: Callable[[], T]) -> None:
+        try:
+            self._found.append(compute())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the value is asked for
+            self._error = error
+
+    def get(self, timeout_s: float = 0) -> T | None:
+        """Return the value; None while it is being computed. Raises what the computation raised."""
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return self._found[0] if self._found else None
+
+
+class View(NamedTuple):
+    """A game as one judge sees it.
+
+    Attributes:
+        judge: the judge.
+        judged: the game.
+        largest: moves with a large loss, the largest first.
+    """
+
+    judge: Judge
+    judged: Judged
+    largest: NDArray[np.int64]
+
+
+class ChanceView(NamedTuple):
+    """A game as a critic sees it.
+
+    Attributes:
+        tiles: of the critic, T.
+        chances: ``f32[n + 1, T]``, of each board.
+        views: one for each tile.
+        note: what to say where the critic does not judge this player; else empty.
+    """
+
+    tiles: Sequence[int]
+    chances: NDArray[np.float32]
+    views: list[View]
+    note: str
+
+
+def view_of(judge: Judge, boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> View:
+    """Judge a game."""
+    judged = judge.game(boards, moves)
+    return View(judge, judged, judged.largest_losses())
+
+
+def points(value: float, unit: str, *, sign: bool = False) -> str:
+    """Format a value in the unit of its judge; ``-`` for NaN."""
+    if math.isnan(value):
+        return "-"
+    if unit == "points":
+        text = f"{value:+,.0f}" if sign else f"{value:,.0f}"
+        return "0" if text in {"+0", "-0"} else text
+    return (f"{100 * value:+.2f}%" if abs(value) >= 0.00005 else "0") if sign else share(value)
+
+
+def spark(values: NDArray[np.float64], width: int, at: int, most: float | None) -> tuple[str, int]:
+    """Draw values as a line of bars, and return it with the column of the value at ``at``.
+
+    Args:
+        values: ``f64[n]``; the lowest bar is 0, or less where there are less.
+        width: of the line, at most.
+        at: 0 to n - 1.
+        most: value of the highest bar; None: the greatest.
+    """
+    import numpy as np
+
+    width = min(width, len(values))
+    edges = np.arange(width + 1) * len(values) // width
+    with np.errstate(invalid="ignore"):
+        means = np.array([values[a:b].mean() for a, b in itertools.pairwise(edges)])
+    known = means[~np.isnan(means)]
+    low = known.min(initial=0)
+    span = (known.max(initial=low) if most is None else most) - low
+    levels = np.nan_to_num((means - low) / (span or 1) * (len(_BARS) - 1)).round().astype(int)
+    column = int(np.searchsorted(edges, at, side="right")) - 1
+    return "".join(_BARS[level] for level in levels), min(column, width - 1)
+
+
+def move_table(values: Sequence[float], unit: str, played: int | None) -> list[Text]:
+    """Return a line for each move: its value, and how much worse it is than the best one."""
+    from rich.text import Text
+
+    legal = [value for value in values if not math.isnan(value)]
+    lines = []
+    for move, value in enumerate(values):
+        line = Text(f"{'>' if move == played else ' '} {MOVES[move]:<6}")
+        if math.isnan(value):
+            line.append("-".rjust(9), "dim")
+        else:
+            is_best = value == max(legal)
+            line.append(points(value, unit).rjust(9))
+            worse = points(value - max(legal), unit, sign=True)
+            line.append(("best" if is_best else worse).rjust(10), "green" if is_best else "")
+        if move == played:
+            line.stylize("bold")
+        lines.append(line)
+    return lines
+
+
+def wrapped(text: str, style: str, columns: int) -> list[Text]:
+    """Return untrusted text as lines of at most so many columns; none for no text."""
+    from rich.text import Text
+
+    return [Text(line, style) for line in textwrap.wrap(printable(text), max(columns, 1))]
+
+
+def compose(
+    title: str, board: Sequence[Text], beside: Sequence[Text], below: Sequence[Text], foot: str, *, rows: int
+) -> list[Text]:
+    """Return the lines of a screen: title, board with text beside it, text below, and the last line."""
+    from rich.text import Text
+
+    lines = [Text(printable(title), "bold"), Text()]
+    width = board[0].cell_len + _BESIDE
+    for i in range(max(len(board), len(beside))):
+        line = board[i].copy() if i < len(board) else Text()
+        if i < len(beside):
+            line.pad_right(width - line.cell_len)
+            line.append_text(beside[i])
+        lines.append(line)
+    lines += [Text(), *below]
+    room = max(rows - 2, 0)
+    lines = lines[:room] + [Text()] * (room - len(lines))
+    return [*lines, Text(), Text(foot, "dim")]
+
+
+class ReplayScreen:
+    """A recorded game, stepped through with keys.
+
+    Args:
+        title: names the game.
+        found: the game.
+        by_player: the game judged by a player.
+        by_critic: the game judged by a critic.
+        position: of the board to begin with.
+    """
+
+    keys = "arrows step  [ ] loss  / go to  space play  c judge  q quit"
+
+    def __init__(
+        self,
+        title: str,
+        found: ChosenRun,
+        by_player: Later[View],
+        by_critic: Later[ChanceView],
+        *,
+        position: int = 0,
+    ) -> None:
+        from tape2048.game import recover
+
+        self.title, self.steps, self.ended = title, found.steps, found.ended
+        self.boards, self.moves = found.arrays()
+        self.position = position
+        self.playing = False
+        self.scores = scores_of(self.boards, self.moves)
+        self._spawns = recover(self.boards, self.moves)
+        self._by_player, self._by_critic = by_player, by_critic
+        self._judge = 0  # 0: the player; then the critic's tiles
+        self._typed: str | None = None  # the number of a move that is being typed
+        self._said = ""
+
+    @property
+    def last(self) -> int:
+        """Position of the last board."""
+        return len(self.boards) - 1
+
+    def view(self) -> View | None:
+        """Return the game as the chosen judge sees it; None while it is being judged."""
+        if self._judge == 0:
+            return self._by_player.get()
+        critic = self._by_critic.get()
+        return None if critic is None else critic.views[self._judge - 1]
+
+    def press(self, key: str) -> bool:
+        """Act on a key; return whether the screen is to stay."""
+        self._said = ""
+        if self._typed is not None:
+            self._type(key)
+            return True
+        if key == "q":
+            return False
+        moves = {"right": 1, "left": -1, "down": 1, "up": -1, "pagedown": _LEAP, "pageup": -_LEAP}
+        moves |= {"l": 1, "h": -1, "j": 1, "k": -1}
+        if key in moves:
+            self._go(self.position + moves[key])
+        elif key in {"home", "g"}:
+            self._go(0)
+        elif key in {"end", "G"}:
+            self._go(self.last)
+        elif key in {"[", "]"}:
+            self._to_loss(forward=key == "]")
+        elif key == "/":
+            self._typed = ""
+        elif key == " ":
+            self.playing = not self.playing and self.position < self.last
+        elif key == "c":
+            self._next_judge()
+        return True
+
+    def tick(self) -> None:
+        """Show the next board of a game that plays on by itself."""
+        if self.playing:
+            self.position = min(self.position + 1, self.last)
+            self.playing = self.position < self.last
+
+    def _go(self, position: int) -> None:
+        self.playing = False
+        self.position = max(0, min(position, self.last))
+
+    def _type(self, key: str) -> None:
+        """Edit the number of the move to go to."""
+        assert self._typed is not None
+        if key.isdecimal() and key.isascii():
+            self._typed = (self._typed + key)[:9]
+        elif key == "backspace" and self._typed:
+            self._typed = self._typed[:-1]
+        elif key == "enter" and self._typed:
+            # Of boards that were not all recorded, the last one before that move.
+            wanted, self._typed = int(self._typed), None
+            self._go(int(self.steps.searchsorted(wanted, side="right")) - 1)
+            if self.steps[self.position] != wanted:
+                self._said = f"there is no board before move {wanted:,}"
+        elif key in {"escape", "enter", "backspace", "q"}:
+            self._typed = None
+
+    def _to_loss(self, *, forward: bool) -> None:
+        if (view := self.view()) is None:
+            self._said = "the game is being judged"
+            return
+        there = view.largest > self.position if forward else view.largest < self.position
+        found = view.largest[there]
+        if len(found):
+            self._go(int(found.min() if forward else found.max()))
+        else:
+            self._said = f"no large loss {'after' if forward else 'before'} this move"
+
+    def _next_judge(self) -> None:
+        critic = self._by_critic.get()
+        if critic is None:
+            self._said = "the critic is being loaded"
+            return
+        self._judge = (self._judge + 1) % (1 + len(critic.views))
+
+    def lines(self, size: tuple[int, int]) -> list[Text]:
+        """Return the lines to show."""
+        from rich.text import Text
+
+        at = self.position
+        view = self.view()
+        fresh = int(self._spawns.cells[at - 1]) if at and self._spawns.cells[at - 1] < 16 else None
+        board = large_board(int(self.boards[at]), fresh, tall=size[1] >= LARGE_ROWS)
+        beside = [
+            Text(f"move   {number(self.steps[at])} of {number(self.steps[-1])}"),
+            Text(f"score  {number(self.scores[at])}" if self.scores[at] >= 0 else "score  -"),
+            *self._move_lines(view),
+        ]
+        below = []
+        critic = self._by_critic.get()
+        if critic is not None:
+            chances = zip(critic.tiles, critic.chances[at].tolist(), strict=True)
+            below.append(Text("   ".join(f"P({tile}) {share(chance)}" for tile, chance in chances)))
+        else:
+            below.append(Text("the critic is being loaded", "dim"))
+        if view is not None:
+            below += self._curve(view, size[0])
+            below += wrapped(f"judged by {view.judge.name}", "dim", size[0])
+        if critic is not None:
+            below += wrapped(critic.note, "yellow", size[0])
+        if view is not None:
+            below += self._loss_lines(view)
+        return compose(self.title, board, beside, below, self._foot(), rows=size[1])
+
+    def _foot(self) -> str:
+        if self._typed is not None:
+            return f"go to move: {self._typed}_   (Enter goes, Esc stays)"
+        return self._said or self.keys
+
+    def _move_lines(self, view: View | None) -> list[Text]:
+        """Return what is to say of the move from this board."""
+        from rich.text import Text
+
+        at = self.position
+        if at == self.last:
+            return [Text("the final board" if self.ended else "the last recorded board")]
+        move = int(self.moves[at])
+        said = MOVES[move] if move < len(MOVES) else "an unknown move"
+        if (cell := int(self._spawns.cells[at])) < 16:
+            tile = 1 << int(self._spawns.exponents[at])
+            said += f", then {tile} at row {cell // 4 + 1}, col {cell % 4 + 1}"
+        if view is None:
+            return [Text(said), Text(), Text("being judged", "dim")]
+        judged, unit = view.judged, view.judge.unit
+        loss = Text(f"loss   {points(judged.loss[at], unit)}")
+        rank = (view.largest == at).nonzero()[0]
+        if len(rank):
+            loss.append(f"   number {rank[0] + 1} of {len(view.largest)}", "red")
+        return [
+            Text(said),
+            Text(),
+            Text(f"value  {points(judged.state[at], unit)}"),
+            loss,
+            Text(f"luck   {points(judged.luck[at], unit, sign=True)}"),
+            Text(),
+            *move_table(judged.values[at].tolist(), unit, move),
+        ]
+
+    def _loss_lines(self, view: View) -> list[Text]:
+        """Return a list of the large losses, the largest first."""
+        from rich.text import Text
+
+        lines = [Text(), Text("largest losses", "bold")] if len(view.largest) else []
+        for rank, at in enumerate(view.largest.tolist(), start=1):
+            values = view.judged.values[at].tolist()
+            best = max((value, move) for move, value in enumerate(values) if not math.isnan(value))[1]
+            made = f"{MOVES[self.moves[at]]}, not {MOVES[best]}"
+            loss = points(view.judged.loss[at], view.judge.unit)
+            line = f"{rank:>3}  move {number(self.steps[at]):>7}  {made:<16}  {loss:>9}"
+            lines.append(Text(line, "bold" if at == self.position else ""))
+        return lines
+
+    def _curve(self, view: View, columns: int) -> list[Text]:
+        from rich.text import Text
+
+        name, most = ("value  ", None) if view.judge.tile is None else ("P      ", 1.0)
+        bars, column = spark(view.judged.state, max(columns - len(name) - 1, 1), self.position, most)
+        return [Text(name, "dim").append(bars, "cyan"), Text(" " * (len(name) + column) + "^")]
+
+
+def scores_of(boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the score at each board, ``i64[n + 1]``; -1 after an unknown move."""
+    import numpy as np
+
+    from tape2048.game import merge_score
+
+    rewards = [
+        int(merge_score(board, np.uint64(move))) if move < len(MOVES) else -1
+        for board, move in zip(boards[:-1], moves.tolist(), strict=True)
+    ]
+    scores = np.append(0, np.cumsum(rewards, dtype=np.int64))
+    unknown = np.append(False, np.cumsum(np.array(rewards, np.int64) < 0) > 0)
+    return np.where(unknown, -1, scores)
+
+
+class Shown(Protocol):
+    """A game on a terminal; its keys act on it."""
+
+    playing: bool  # whether it goes on by itself
+
+    def press(self, key: str) -> bool:
+        """Act on a key; return whether the screen is to stay."""
+
+    def tick(self) -> None:
+        """Go on by itself."""
+
+    def lines(self, size: tuple[int, int]) -> list[Text]:
+        """Return the lines to show in so many columns and rows."""
+
+
+def show(screen: Screen, shown: Shown, frame_s: float = _LOOK_S) -> None:
+    """Show a game on a terminal until one of its keys ends it.
+
+    Args:
+        screen: the terminal.
+        shown: the game.
+        frame_s: seconds between two boards of a game that goes on by itself.
+    """
+    with contextlib.suppress(EOFError):  # the terminal is gone
+        while True:
+            screen.draw(shown.lines(screen.size))
+            key = screen.key(frame_s if shown.playing else _LOOK_S)
+            if key and not shown.press(key):
+                return
+            if not key:
+                shown.tick()
