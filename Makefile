@@ -11,6 +11,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SECONDS = 30
 ARGS =
 MINUTES = 30
+# Simulated lives of `make simulate`.
+LIVES = 1000000
 # Formats that `make fuzz` fuzzes, MINUTES each.
 FORMATS = a2t1 a2run2 a2pack a2pack-index packdat dataset
 # Processes that run tests, one more than a small machine has cores, as many tests wait for processes that they
@@ -20,7 +22,7 @@ JOBS = 3
 PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
-.PHONY: help record test lint types unit bench faults fuzz soak systemd-test docs clean
+.PHONY: help record test lint types unit bench faults simulate fuzz soak systemd-test docs screenshots clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -50,6 +52,9 @@ faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (t
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py tests/recorder/workers/test_worker_sweep.py \
 	  tests/recorder/recording/test_power_loss.py $(PYTEST_ARGS)
 
+simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault becomes a test (JOBS=3).
+	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)
+
 fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).
 	$(PIP_INSTALL) --editable '.[test,fuzz]'
 	FUZZ_CASES=1000000 $(BIN)/pytest tests/fuzz $(PYTEST_ARGS)
@@ -66,6 +71,9 @@ docs: $(VENV)/.installed-dev ## Write what is made from the sources anew: README
 	$(BIN)/python -m tape2048_tools.options
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.rooms
+
+screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer, into docs/screenshots (chromium).
+	$(BIN)/python -m tests.screenshots
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -34,7 +34,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
         class_name, _, name = qualified.partition(".")
         owner = getattr(module, class_name)
     found = vars(owner)[name]
-    function = getattr(found, "py_func", getattr(found, "__func__", found))
+    function = getattr(found, "py_func", getattr(found, "__func__", getattr(found, "fget", found)))
     lines = textwrap.dedent(inspect.getsource(function)).splitlines(keepends=True)
     while not lines[0].startswith("def "):  # decorators: @classmethod, @kernel
         del lines[0]
