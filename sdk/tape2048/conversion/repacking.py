@@ -23,7 +23,6 @@ from tape2048.io.crc import crc32c_combine
 from tape2048.io.durable import fsync_dir, open_fd, rename_numbered, storage_errors, write_all
 from tape2048.io.staging import Staging
 from tape2048.maintenance.validation import check_draft, validate_session
-from tape2048.session.locks import make_readers_lock
 from tape2048.session.session import Session
 from tape2048.tape.checks import game_pieces
 from tape2048.tape.layout import ROWS, TAPE
@@ -114,7 +113,6 @@ def repack_session(
             else:
                 size = _write_rows(draft, session, advance)
             check_draft(draft, RepackError)
-            make_readers_lock(staging.path)  # without it a reader would wait for the lock of the directory
             _check_same(session, Session.open(draft))
             published = rename_numbered(draft, target)
             fsync_dir(root)

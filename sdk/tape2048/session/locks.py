@@ -102,7 +102,7 @@ class ReadLock:
 
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
-    """Keep a session from being removed; return None if the file system has no locks or refuses them.
+    """Keep a session from being removed; return None if there are no locks, or the directory's is taken.
 
     Raises:
         NotASessionError: the session is being removed.
@@ -113,8 +113,9 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
     with _mutex:
         _unlock_released()
         try:
-            while (file := _open(root)) is None:
-                pass
+            file = _open(root) or _open(root)
+            if file is None:
+                return None  # locked as a whole, and not by a remover: that one's lock file would be there
             byte = 0 if file.whole else _byte_of(directory.stat())
             if file.counts.get(byte, 0) == 0 and not file.whole and not _lock(file.fd, fcntl.F_RDLCK, byte):
                 raise NotASessionError("this session is being removed", path=directory)

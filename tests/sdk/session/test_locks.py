@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tape2048 import Session, errors, sessions
+from tape2048.io.durable import open_fd, try_lock
 from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_leftovers, remove_sessions
 from tape2048.session import locks
-from tape2048.session.locks import READERS_LOCK, LockProbe, RemovalLock, make_readers_lock
+from tape2048.session.locks import (
+    READERS_LOCK,
+    LockProbe,
+    RemovalLock,
+    lock_for_reading,
+    make_readers_lock,
+)
 
 from ..builders import note_flushes, open_files, write_foreign, write_ours
 
@@ -219,6 +226,14 @@ class TestWithoutTheFile:
     def test_nothing_is_read_nothing_is_kept(self, root: Path) -> None:
         Session.open(root / NAMES[0])
         assert removed(root, *NAMES) == NAMES
+
+
+def test_a_directory_that_somebody_else_locked_is_read_without_a_lock(root: Path) -> None:
+    shutil.rmtree(root / ".recorder")
+    with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as directory:
+        assert try_lock(directory)
+        assert lock_for_reading(root / NAMES[0]) is None
+        assert Session.open(root / NAMES[0]).runs.tolist()
 
 
 def test_without_locks_sessions_open_all_the_same_and_none_is_removed(

@@ -143,7 +143,9 @@ class TestSql:
         with pytest.raises(errors.FilterError, match="more work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
-    def test_ctrl_c_is_no_refusal(self, corpus: Corpus) -> None:
+    def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tape2048.store.filters.OPERATIONS_BASE", 10**12)
+
         def interrupt(number: int, frame: object) -> None:
             raise KeyboardInterrupt
 
@@ -152,7 +154,8 @@ class TestSql:
         try:
             with pytest.raises(KeyboardInterrupt):
                 corpus.where(
-                    "(SELECT count(*) FROM runs a, runs b, runs c, runs d WHERE a.id + b.id > 3) > 0"
+                    "(SELECT count(*) FROM runs a, runs b, runs c, runs d, runs e, runs f"
+                    " WHERE a.id + b.id + c.id + d.id + e.id + f.id > 3) > 0"
                 )
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
