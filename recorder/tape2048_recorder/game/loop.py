@@ -126,18 +126,19 @@ def _play(
             if move == NO_MOVE:
                 in_play = False
                 break
-            if to_sample == U64(0):
-                if tape is None:
+            if tape is None:
+                if to_sample == U64(0):
                     kept[rows] = board
                     claim_in(kept, rows + _AHEAD)
                     if record_action:
                         actions[rows] = move
-                rows += one
-                to_sample = rate
-            to_sample -= one
+                    rows += one
+                    to_sample = rate
+                to_sample -= one
             board, is_four, state = spawn(after, state, gamma)
             if tape is not None:
-                kept[rows - one] = tape_byte(move, board ^ after, is_four)
+                kept[rows] = tape_byte(move, board ^ after, is_four)
+                rows += one
             fours += is_four
             step += one
             steps_left -= one
