@@ -18,16 +18,15 @@ from tape2048.formats.session import RUN_DTYPE, FileEntry
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY, anchors_header
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from tape2048_recorder.ipc.world import World
 
-#: Rows and games of a piece: boards that the second-level cache holds. A single game may have more rows.
+#: Rows of a piece: boards that the second-level cache holds. A single game may have more.
 _PIECE_ROWS = 1 << 17
-_PIECE_GAMES = 1 << 12
 
 
 class Decoded(NamedTuple):
@@ -62,7 +61,7 @@ def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generat
         FormatError: the first game that the rules do not allow, or that is not what its worker reported.
         OSError: as the operating system gave it.
     """
-    from tape2048.tape.checks import anchors_of, check_games
+    from tape2048.tape.checks import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.engine import start_boards
 
     path = session / TAPE_NPY
@@ -79,8 +78,8 @@ def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generat
         files.open_fd(session / ANCHORS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
     ):
         files.write_all(target, header, 0)
-        for piece in _pieces(ends):
-            first, end = int(runs["first_row"][piece.start]), int(ends[piece.stop - 1])
+        for piece, rows in game_pieces(runs, _PIECE_ROWS):
+            first, end = rows.start, rows.stop
             if end - first > len(boards):
                 boards = np.empty(end - first, np.uint64)
             tape = _read(world, source, first, end, path)
@@ -94,17 +93,6 @@ def decode_games(world: World, session: Path, runs: NDArray[np.void]) -> Generat
             yield 0.0
         world.os.fsync(target)
     return Decoded(FileEntry(size, checksum), starts)
-
-
-def _pieces(ends: NDArray[np.uint64]) -> Iterator[slice]:
-    """Cut runs into pieces of bounded size, or of one run; ``ends`` are the rows after each."""
-    first = 0
-    while first < len(ends):
-        begin = ends[first - 1] if first else np.uint64(0)
-        fit = int(np.searchsorted(ends, begin + np.uint64(_PIECE_ROWS), side="right"))
-        end = min(max(fit, first + 1), first + _PIECE_GAMES)
-        yield slice(first, end)
-        first = end
 
 
 def _read(world: World, fd: int, first: int, end: int, path: Path) -> NDArray[np.uint8]:
