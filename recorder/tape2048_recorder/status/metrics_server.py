@@ -62,9 +62,8 @@ class MetricsServer(ThreadingWSGIServer):
         self.set_app(make_wsgi_app(registry))
         self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._mutex = threading.Lock()
-        self._idle: dict[
-            socket.socket, None
-        ] = {}  # connections that have not sent their request, oldest first
+        # Connections that have not sent their request, oldest first.
+        self._idle: dict[socket.socket, None] = {}
         self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
