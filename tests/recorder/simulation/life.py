@@ -106,6 +106,8 @@ class Background:
         self._waits = wait_s > 0
         if not math.isinf(wait_s):
             delay_s = wait_s or self._life.step_s()
+            if not wait_s:  # a slow disk may take its time for each of many blocks: that is no waiting
+                self._life.ends_by += delay_s
             self._life.later(delay_s, functools.partial(self._step, self._turn))
 
     def wake(self) -> None:
@@ -380,7 +382,6 @@ class Life:
             self.later(RELOAD_S, functools.partial(self._check_reload, self.now))
         elif not self.asked_to_end:
             self._check_hung()
-            self._step_s = min(self._step_s, 0.02)  # no limit is set to publishing what is left
             self.asked_to_end = True
             self.ends_by = min(self.ends_by, self.now + ENDING_S_MAX)
         self.signals.names.append(name)
