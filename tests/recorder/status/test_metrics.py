@@ -249,7 +249,8 @@ class TestVisitors:
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.05)
-        with self.visit(address) as visitor:
+        # Who was so slow that his half of a request came after the end hears of that.
+        with self.visit(address) as visitor, contextlib.suppress(ConnectionResetError):
             assert visitor.recv(1) == b""
         assert capfd.readouterr().err == ""
 
