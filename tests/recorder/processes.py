@@ -227,9 +227,9 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def wait_until(condition: Callable[[], Any], *, patience_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], Any]) -> None:
     """Look again and again until something is so."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)

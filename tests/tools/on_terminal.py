@@ -109,10 +109,17 @@ class OnTerminal:
         """Type these keys."""
         os.write(self._primary, keys.encode())
 
-    def read(self) -> None:
-        """Read what it writes within a moment."""
-        if select.select([self._primary], [], [], 0.05)[0]:
-            self.shown += os.read(self._primary, 1 << 16).decode("utf-8", "replace")
+    def read(self) -> bool:
+        """Read some of what it writes within a moment; tell whether there was any."""
+        if not select.select([self._primary], [], [], 0.05)[0]:
+            return False
+        self.shown += os.read(self._primary, 1 << 16).decode("utf-8", "replace")
+        return True
+
+    def read_all(self) -> None:
+        """Read until no more comes."""
+        while self.read():
+            pass
 
     def wait_for(self, words: str, since: int = 0) -> int:
         """Wait until it has written these words, after so many characters; return how many it has written."""
@@ -128,8 +135,7 @@ class OnTerminal:
         deadline = time.monotonic() + PATIENCE_S
         while self.child.poll() is None and time.monotonic() < deadline:
             self.read()
-        for _ in range(3):
-            self.read()
+        self.read_all()
         return self.child.wait(timeout=1)
 
     @property
