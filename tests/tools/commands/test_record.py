@@ -89,7 +89,7 @@ def test_the_command_that_is_suggested_for_labels_works(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
     text = stopped_on_terminal(
-        [*COMMAND, "--player", "greedy", "--workers", "1"],
+        [*COMMAND, "--player", "greedy", "--workers", "2"],
         tmp_path,
         signal.SIGINT,
         after=(b"steps/s", b"mean score 2"),
