@@ -14,7 +14,7 @@ MINUTES = 30
 # Simulated lives of `make simulate`.
 LIVES = 1000000
 # Formats that `make fuzz` fuzzes, MINUTES each.
-FORMATS = a2t1 a2run2 a2pack a2pack-index packdat dataset
+FORMATS = a2t1 a2run2 a2pack a2pack-index packdat dataset tape
 # Processes that run tests, one more than a small machine has cores, as many tests wait for processes that they
 # watch. The tests of a file stay in one, and share what they record.
 JOBS = 3
@@ -78,6 +78,9 @@ screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer
 clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The tests start a thousand processes: not each is to compile all sources.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Lint, types, tests stay in this order under -j too: the last line of `make test` is pytest's.
 .NOTPARALLEL:

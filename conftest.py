@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``tape2048 record`` leaves, a few runs, and a critic."""
     directory = tmp_path_factory.mktemp("recorded")
-    flags = ["record", "--player", "greedy", "--max-games", "200"]
+    flags = ["record", "--player", "greedy", "--workers", "1", "--max-games", "200"]
     command = [sys.executable, "-m", "tape2048_tools.cli", *flags]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
     (directory / "runs").mkdir()

@@ -16,19 +16,21 @@ settings.load_profile("tape2048")
 
 #: Files that take from 20 s to minutes. They come first: one that began last would be waited for alone.
 _LONG_FILES = (
-    "recorder/players/test_ntuple_player.py",
-    "fuzz/test_fuzz_dataset.py",
-    "fuzz/test_fuzz_runs.py",
-    "recorder/lanes/test_table.py",
-    "fuzz/test_fuzz_packdat.py",
     "recorder/test_faults.py",
+    "recorder/players/test_ntuple_player.py",
+    "recorder/simulation/test_simulation.py",
     "recorder/test_crash_sweep.py",
+    "recorder/lanes/test_table.py",
+    "recorder/lanes/test_batch_recording.py",
+    "recorder/workers/test_worker_sweep.py",
+    "tools/viewer/test_pages.py",
+    "sdk/torch/test_training.py",
     "tools/commands/test_player.py",
     "bench/test_training_speed.py",
     "tools/commands/test_train_player.py",
-    "sdk/torch/test_training.py",
-    "recorder/lanes/test_batch_recording.py",
-    "recorder/workers/test_worker_sweep.py",
+    "tools/commands/test_record.py",
+    "fuzz/test_fuzz_formats.py",
+    "sdk/test_tape_corpus.py",
     "sdk/torch/test_example.py",
 )
 

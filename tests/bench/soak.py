@@ -157,7 +157,7 @@ class Life:
             self._hold_shared()
         self.recorder.signal(signal.SIGKILL)
         self.recorder.process.wait()
-        wait_until(lambda: not workers_of(self.recorder.pid), patience_s=10)
+        wait_until(lambda: not workers_of(self.recorder.pid))
         tally.workers_lost += self._workers if self.played else 0
         self.end(tally)
 
@@ -165,7 +165,7 @@ class Life:
         """Have the kernel kill for lack of memory; returns how many workers it took, 0 for the daemon."""
         before = set(self.recorder.workers)
         group.exhaust()
-        wait_until(lambda: before - set(self.recorder.workers), patience_s=10)
+        wait_until(lambda: before - set(self.recorder.workers))
         time.sleep(0.1)  # a daemon takes its workers with it
         return len(before - set(self.recorder.workers)) if self.recorder.process.poll() is None else 0
 

@@ -1,8 +1,7 @@
-"""Fuzzing of sessions on tape: exhaustive and structured layers, and planted defects; as other formats."""
+"""Fuzzing of sessions on tape: planted defects."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,43 +11,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import harness
 import tape_target
-from corpus import check_corpus, corpus_files
 from tape_target import TAPE
 from tests.mutants import Mutant, planted
-
-#: Cases of the structured layer; ``make fuzz`` asks for more.
-CASES = int(os.environ.get("FUZZ_CASES", "20000"))
 
 pytestmark = pytest.mark.slow
 
 CODEC = "tape2048.tape.codec"
 CHECKS = "tape2048.tape.checks"
 READER = "tape2048.tape.reader"
-
-
-def test_the_seeds_are_valid_and_their_seals_fit() -> None:
-    for seed in TAPE.seeds:
-        assert harness.judge(TAPE, seed) == "ok"
-        assert harness.sealed(TAPE, seed) == seed
-
-
-def test_every_small_damage() -> None:
-    verdicts = harness.exhaustive(TAPE._replace(seeds=TAPE.seeds[1:2]))
-    assert sum(verdicts.values()) > 5000
-    assert 0 < verdicts["ok"] < 0.7 * sum(verdicts.values())
-
-
-def test_damage_with_sizes_that_fit() -> None:
-    corpus = [path.read_bytes() for path in corpus_files("tape")]
-    verdicts = harness.structured(TAPE, CASES, seed=2048, corpus=corpus)
-    assert len(verdicts) >= 9
-    assert 0.005 * CASES < verdicts["ok"] < 0.7 * CASES
-
-
-def test_the_corpus_keeps_its_verdicts() -> None:
-    verdicts = check_corpus(TAPE)
-    assert verdicts >= {"ok", "NpyHeaderError", "NpyDtypeError", "TruncatedError", "TrailingBytesError"}
-    assert verdicts >= {"ManifestError", "BookkeepingError", "FieldError", "EncodingError", "GameError"}
 
 
 PLANTED = {
@@ -70,7 +40,7 @@ PLANTED = {
 
 
 def fuzz() -> None:
-    """A tenth of what the suite does."""
+    """A quarter of what the suite does."""
     harness.structured(TAPE, 5000, seed=1)
     harness.exhaustive(TAPE._replace(seeds=TAPE.seeds[1:2]))
 

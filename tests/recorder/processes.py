@@ -63,10 +63,10 @@ class Recorder:
                     self.said.append(json.loads(line))
                     self._changed.notify_all()
 
-    def wait_for(self, condition: Condition) -> Said:
-        """The first thing said, from the start on, that fulfils the condition."""
+    def wait_for(self, condition: Condition, after: int = 0) -> Said:
+        """The first thing said, after so many, that fulfils the condition."""
         deadline = time.monotonic() + PATIENCE_S
-        seen = 0
+        seen = after
         with self._changed:
             while True:
                 for said in self.said[seen:]:
@@ -84,6 +84,10 @@ class Recorder:
         """The first status that fulfils the condition."""
         said = self.wait_for(lambda said: "status" in said and condition(said["status"]))
         return said["status"]  # type: ignore[no-any-return]
+
+    def next_status(self) -> Said:
+        """The next status that it reports."""
+        return self.wait_for(lambda said: "status" in said, after=len(self.said))["status"]  # type: ignore[no-any-return]
 
     def wait_for_event(self, text: str) -> str:
         """The first event with this text in it."""
@@ -153,7 +157,7 @@ class Recorders:
         defaults = {
             "player": "random",
             "out_dir": str(self._root),
-            "workers": 2,
+            "workers": 1,  # each costs a second of a core before it plays
             "block_rows": 2048,
             "rotate_steps": 100_000,
             "min_free_mb": 0,
@@ -223,9 +227,9 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def wait_until(condition: Callable[[], Any], *, patience_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], Any]) -> None:
     """Look again and again until something is so."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)

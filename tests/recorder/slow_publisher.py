@@ -1,4 +1,4 @@
-"""A hook of ``recorder_process.py``: sessions are published a second after they are closed.
+"""A hook of ``recorder_process.py``: sessions are published when the test allows it.
 
 So that a test that has heard why they are closed can take back what it did before they are written.
 """
@@ -6,6 +6,7 @@ So that a test that has heard why they are closed can take back what it did befo
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048_recorder.recording.publisher import Publisher
@@ -13,11 +14,15 @@ from tape2048_recorder.recording.publisher import Publisher
 if TYPE_CHECKING:
     from tape2048_recorder.recording.partial import PartialSession
 
+#: A file that the test makes.
+GO = ""
+
 submit = Publisher.submit
 
 
 def slow_submit(self: Publisher, session: PartialSession) -> None:
-    time.sleep(1.0)
+    while not Path(GO).exists():
+        time.sleep(0.01)
     submit(self, session)
 
 

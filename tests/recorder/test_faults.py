@@ -104,7 +104,7 @@ def wait_for_games(recorder: Recorder) -> dict[str, Any]:
 
 
 def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(workers=1, seed=SEED, **CALM)
+    recorder = recorders.start(seed=SEED, **CALM)
     wait_for_games(recorder)
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
@@ -128,10 +128,8 @@ def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
     recorder.wait_for_event("finishing the games in play, at most 3600 s")
     workers = recorder.workers
     assert len(workers) == 1
-    begin = time.monotonic()
     recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
-    assert time.monotonic() - begin < 60, "an hour was allowed"
+    assert recorder.end() == 0  # the test's patience ends long before the hour that was allowed
     assert recorder.events("warning") == ["SIGTERM again: ending the workers, publishing what is confirmed"]
     assert recorder.summary["games_dropped"] >= 1  # and those that were handed out and not begun
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
@@ -139,7 +137,7 @@ def test_a_second_sigterm_hurries(recorders: Recorders, root: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_other_signals_drain_too(recorders: Recorders, root: Path, number: signal.Signals) -> None:
-    recorder = recorders.start(workers=1, **CALM)
+    recorder = recorders.start(**CALM)
     wait_for_games(recorder)
     for worker in recorder.workers:  # a terminal and systemd signal them too; they leave it to the daemon
         kill(worker, number if number != signal.SIGHUP else signal.SIGTERM)
@@ -154,10 +152,8 @@ def test_games_that_do_not_end_in_time_are_dropped_and_counted(recorders: Record
     slow = {**SLOW, "hooks": {**SLOW["hooks"], "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 300.0}}
     recorder = recorders.start(**slow, drain_timeout_s=0.2)
     recorder.wait_for_status(lambda status: status["steps"] > 0)
-    begin = time.monotonic()
     recorder.signal(signal.SIGTERM)
-    assert recorder.end() == 0
-    assert time.monotonic() - begin < 60, "workers end within a slice of play, not when they are killed"
+    assert recorder.end() == 0  # within a slice of play: the test's patience ends before they are killed
     assert (recorder.summary["games"], recorder.summary["games_dropped"]) == (0, 1)
     assert_every_game_accounted_for(root)
 
@@ -173,16 +169,15 @@ def test_the_drain_finishes_the_games_in_play_and_begins_no_other(recorders: Rec
 
 
 def test_a_stopped_worker_does_not_stop_the_drain(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(
-        drain_timeout_s=0.3, hooks={"tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 0.5}, seed=SEED, **CALM
-    )
+    hooks = {"tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 0.5}
+    recorder = recorders.start(workers=2, drain_timeout_s=0.3, hooks=hooks, seed=SEED, **CALM)
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
     stopped = recorder.workers[0]
     kill(stopped, signal.SIGSTOP)
-    recorder.signal(signal.SIGTERM)
     begin = time.monotonic()
+    recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
-    assert 0.8 < time.monotonic() - begin < 60
+    assert time.monotonic() - begin > 0.8, "the drain's time and the grace"
     assert any(
         f"pid {stopped}) ended while draining: killed by SIGKILL" in event
         for event in recorder.events("warning")
@@ -199,7 +194,7 @@ def test_the_next_start_goes_on_where_the_last_one_stopped(recorders: Recorders,
         recorder.signal(signal.SIGTERM)
         assert recorder.end() == 0
         assert_every_game_accounted_for(root)
-    last = recorders.run(workers=1, seed=SEED, max_games=50, **CALM)
+    last = recorders.run(seed=SEED, max_games=50, **CALM)
     assert last.summary["games"] == 50
     assert_contiguous(published_ids(root))  # none twice, none left out
 
@@ -215,7 +210,7 @@ LIMITS = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_limit_ends_it_with_its_name(recorders: Recorders, root: Path, name: str) -> None:
     value, settings = LIMITS[name]
-    recorder = recorders.run(**{name: value}, **settings)
+    recorder = recorders.run(workers=2, **{name: value}, **settings)
     assert recorder.process.returncode == 0
     assert recorder.summary["reason"].startswith(f"{name} = {value:g} was reached")
     assert_sessions_valid(root)
@@ -240,8 +235,11 @@ def test_a_limit_before_the_first_move_is_an_error_with_its_name(recorders: Reco
 
 
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGUSR2])
-def test_who_stops_it_before_the_first_game_gets_no_error(recorders: Recorders, name: signal.Signals) -> None:
-    recorder = recorders.start(workers=1, **CALM)
+def test_who_stops_it_before_the_first_game_gets_no_error(
+    recorders: Recorders, tmp_path: Path, name: signal.Signals
+) -> None:
+    hooks = only_workers_see(tmp_path, "sitecustomize", "import time\ntime.sleep(600)")
+    recorder = recorders.start(hooks=hooks, **CALM)
     recorder.wait_for_status(lambda status: status["state"] == "starting")
     recorder.signal(name)
     assert recorder.end() == 0
@@ -284,16 +282,31 @@ def shared_memory() -> set[str]:
     }
 
 
+def assert_workers_end(recorder: Recorder) -> None:
+    """The workers of a killed recorder play no more, however long they take to be gone."""
+    used: dict[int, list[float]] = {}
+
+    def are_gone() -> bool:
+        left = workers_of(recorder.pid)
+        for pid in left:
+            with contextlib.suppress(OSError):  # it has just gone
+                used.setdefault(pid, []).append(cpu_s(pid))
+        return not left
+
+    wait_until(are_gone)
+    assert all(seen[-1] - seen[0] < 1 for seen in used.values()), used
+
+
 @pytest.mark.parametrize("pace", [CALM, FAST, TAPE], ids=["calm", "fast", "tape"])
 def test_killed_at_any_moment(recorders: Recorders, root: Path, pace: dict[str, Any]) -> None:
     before = shared_memory()
-    recorder = recorders.start(seed=SEED, rotate_steps=5_000, **pace)
+    recorder = recorders.start(workers=2, seed=SEED, rotate_steps=5_000, **pace)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     time.sleep(random.Random().uniform(0, 0.15))
     assert len(recorder.workers) == 2
     recorder.signal(signal.SIGKILL)
     assert recorder.end() == -signal.SIGKILL
-    wait_until(lambda: not workers_of(recorder.pid), patience_s=2)
+    assert_workers_end(recorder)
     assert shared_memory() <= before
 
     assert_recovers_all_that_was_confirmed(root)
@@ -304,7 +317,7 @@ def test_workers_die_with_the_daemon_in_the_middle_of_a_game(recorders: Recorder
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     recorder.signal(signal.SIGKILL)
     recorder.end()
-    wait_until(lambda: not workers_of(recorder.pid), patience_s=2)
+    assert_workers_end(recorder)
     found, listener = recover(root)
     assert (found, listener.events) == ([], [])
 
@@ -518,6 +531,7 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
     recorder = recorders.start(
         player="expectimax",
         sample_rate=20,
+        workers=2,
         out_dir=str(out_dir),
         seed=SEED,
         rotate_steps=10_000,
@@ -528,13 +542,12 @@ def test_a_full_disk_pauses_it_until_there_is_room(recorders: Recorders, small_d
     workers = recorder.workers
     assert len(workers) == 2
     wait_until_idle(workers)
-    before = [cpu_s(pid) for pid in (*workers, recorder.pid)]
+    steps, before = recorder.next_status()["steps"], cpu_s(recorder.pid)
     time.sleep(2.5)
-    after = [cpu_s(pid) for pid in (*workers, recorder.pid)]
-    assert after[:2] == before[:2], "workers play while nothing can be written"
-    assert after[2] - before[2] < 0.3, "the daemon is busy waiting"
+    assert cpu_s(recorder.pid) - before < 1, "the daemon is busy waiting"
     assert recorder.workers == workers
-    assert recorder.said[-1]["status"]["state"] == "paused"
+    after = recorder.next_status()
+    assert (after["state"], after["steps"]) == ("paused", steps), "workers play while nothing can be written"
     assert recorder.count("paused") == 1
     assert recorder.count("recording again") == 0
 
@@ -590,14 +603,14 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
 def test_writes_that_fail_are_repeated_until_they_do_not(recorders: Recorders, root: Path, what: str) -> None:
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
     recorder = recorders.start(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
-    recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
+    recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     pids = [recorder.pid] if what == "the journal" else recorder.workers
     with limited(pids, resource.RLIMIT_FSIZE, 500):
         said = recorder.wait_for_event("paused: ")
         assert f"writing {what} failed (File too large)" in said
         time.sleep(1.5)
         assert recorder.count("paused") == 1
-        rows = recorder.said[-1]["status"]["recorded_rows"]
+        rows = recorder.next_status()["recorded_rows"]
     recorder.wait_for_event("recording again")
     recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
@@ -649,11 +662,14 @@ def test_visitors_of_the_metrics_take_no_descriptor_from_the_recorder(
 
 
 @pytest.mark.parametrize("what", ["the journal", "rows"])
-def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, root: Path, what: str) -> None:
+def test_finished_games_that_find_no_room_are_an_error(
+    recorders: Recorders, root: Path, tmp_path: Path, what: str
+) -> None:
     hooks = {
         "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 1.5,
         "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
         "import:slow_publisher": True,
+        "slow_publisher:GO": str(tmp_path / "go"),
     }
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
     recorder = recorders.start(**settings, **CALM, hooks=hooks)
@@ -661,11 +677,12 @@ def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, roo
     pids = [recorder.pid] if what == "the journal" else recorder.workers
     with limited(pids, resource.RLIMIT_FSIZE, 500):
         recorder.wait_for_event("paused: ")
-        wait_until(lambda: all(is_asleep(pid) for pid in recorder.workers))
+        wait_until_idle(recorder.workers)
         recorder.signal(signal.SIGTERM)
         wait_until(lambda: not recorder.workers)
         if what == "the journal":  # until it has heard of the death, room would still save the block
             recorder.wait_for_event("ended while draining")
+    (tmp_path / "go").touch()
     assert recorder.end() == DiskFullError.exit_code
     assert "found no room before the drain's time was up" in recorder.error["message"]
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
@@ -675,24 +692,20 @@ def test_finished_games_that_find_no_room_are_an_error(recorders: Recorders, roo
     assert_every_game_accounted_for(root)
 
 
-def is_asleep(pid: int) -> bool:
-    before = cpu_s(pid)
-    time.sleep(0.2)
-    return cpu_s(pid) == before
-
-
 def test_a_worker_that_cannot_be_started_again_is_tried_later(recorders: Recorders, root: Path) -> None:
-    recorder = recorders.start(workers=1, seed=SEED, max_games=1_000, **CALM)
+    recorder = recorders.start(seed=SEED, rotate_steps=10**9, **CALM)
     recorder.wait_for_status(lambda status: status["recorded_rows"] > 0)
     (worker,) = recorder.workers
     descriptors = len(list(Path(f"/proc/{recorder.pid}/fd").iterdir()))
     with limited([recorder.pid], resource.RLIMIT_NOFILE, descriptors - 1):
         kill(worker)
         recorder.wait_for_event("could not be started: Too many open files")
+        games = recorder.next_status()["games"]
+    recorder.wait_for_status(lambda status: status["games"] > games)
+    recorder.signal(signal.SIGTERM)
     assert recorder.end() == 0
     assert_sessions_valid(root)
-    assert recorder.summary["games"] == 1_000
-    assert_contiguous(published_ids(root))
+    assert_every_game_accounted_for(root)
 
 
 def block_memory(root: Path) -> Path:
@@ -835,7 +848,7 @@ def test_memory_stays_flat(recorders: Recorders, root: Path) -> None:
     recorder = recorders.start(sample_rate=20, block_rows=block_rows, rotate_steps=200_000)
     recorder.wait_for_status(lambda status: status["sessions"] >= 6)  # what is imported late is there
     pids = [recorder.pid, *recorder.workers]
-    assert len(pids) == 3
+    assert len(pids) == 2
     samples = []
     for _ in range(40):
         time.sleep(0.06)

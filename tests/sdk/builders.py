@@ -112,6 +112,34 @@ def signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
 
+def crc_blocks(rows: NDArray[Any], block_rows: int) -> list[tuple[int, int, int]]:
+    """The table ``blocks``: first row, rows and checksum of each so many rows."""
+    parts = [(first, rows[first : first + block_rows]) for first in range(0, len(rows), block_rows)]
+    return [(first, len(part), crc32c(part.tobytes())) for first, part in parts]
+
+
+def write_database(
+    path: Path,
+    schema: str,
+    runs: Sequence[Sequence[object]],
+    *,
+    blocks: Sequence[Sequence[object]] = (),
+    facts: dict[str, Any] | None = None,
+    sql: str = "",
+) -> None:
+    """``metadata.db`` with these records, and the statements in ``sql`` executed on it."""
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(schema)
+        if runs:
+            database.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * len(runs[0]))})", runs)
+        if blocks:
+            database.executemany("INSERT INTO blocks VALUES (?, ?, ?)", blocks)
+        pairs = [(key, json.dumps(value)) for key, value in (facts or {}).items()]
+        database.executemany("INSERT INTO session VALUES (?, ?)", pairs)
+        database.executescript(sql)
+        database.commit()
+
+
 def write_ours(directory: Path, spec: Spec | None = None) -> Path:
     """A session as the recorder publishes it."""
     spec = spec or Spec()
@@ -122,50 +150,32 @@ def write_ours(directory: Path, spec: Spec | None = None) -> Path:
     (directory / "steps.npy").write_bytes(npy_bytes(rows))
     counts = [-(-game.steps // spec.sample_rate) for game in spec.games]
     firsts = np.cumsum([0, *counts]).tolist()
-    blocks = [
-        (
-            first,
-            len(rows[first : first + spec.block_rows]),
-            crc32c(rows[first : first + spec.block_rows].tobytes()),
-        )
-        for first in range(0, len(rows), spec.block_rows)
+    runs = [
+        (game.id, signed(game.seed), game.steps, game.max_score, game.highest_tile, first, count)
+        for game, first, count in zip(spec.games, firsts, counts, strict=False)
     ]
     facts = {"rows": len(rows), "runs": len(spec.games), "sample_rate": spec.sample_rate, "engine": "toy"}
-    with closing(sqlite3.connect(directory / "metadata.db")) as database:
-        database.executescript(OUR_SCHEMA)
-        database.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (game.id, signed(game.seed), game.steps, game.max_score, game.highest_tile, first, count)
-                for game, first, count in zip(spec.games, firsts, counts, strict=False)
-            ],
-        )
-        database.executemany("INSERT INTO blocks VALUES (?, ?, ?)", blocks)
-        database.executemany(
-            "INSERT INTO session VALUES (?, ?)",
-            [
-                (key, json.dumps(value))
-                for key, value in (facts if spec.facts is None else spec.facts).items()
-            ],
-        )
-        database.executescript(spec.sql)
-        database.commit()
+    facts = facts if spec.facts is None else spec.facts
+    blocks = crc_blocks(rows, spec.block_rows)
+    write_database(directory / "metadata.db", OUR_SCHEMA, runs, blocks=blocks, facts=facts, sql=spec.sql)
     if spec.manifest:
         write_manifest(directory, rows=len(rows), runs=len(spec.games))
     return directory
 
 
 def write_manifest(directory: Path, *, rows: int, runs: int, **changes: object) -> None:
-    """A manifest that fits the files as they are now, then ``changes``."""
+    """A manifest that fits the files as they are now, on tape or rows, then ``changes``."""
+    on_tape = (directory / "tape.npy").exists()
+    contents = {
+        name: (directory / name).read_bytes()
+        for name in (*(("tape.npy", "anchors.npy") if on_tape else ("steps.npy",)), "metadata.db")
+    }
     content = {
         "version": 1,
         "rows": rows,
         "runs": runs,
-        "files": {
-            name: {"bytes": len(data), "crc32c": crc32c(data)}
-            for name in ("steps.npy", "metadata.db")
-            if (data := (directory / name).read_bytes()) is not None
-        },
+        "files": {name: {"bytes": len(data), "crc32c": crc32c(data)} for name, data in contents.items()},
+        **({"anchor_rows": 16} if on_tape else {}),
     }
     (directory / "manifest.json").write_text(json.dumps(content | changes))
 
@@ -183,17 +193,11 @@ def write_foreign(directory: Path, spec: Spec | None = None, *, shard_rows: int 
         for number, first in enumerate(range(0, len(rows), shard_rows), start=1):
             part = rows[first : first + shard_rows]
             (directory / f"steps-{number:06d}.npy").write_bytes(npy_bytes(part))
-    with closing(sqlite3.connect(directory / "metadata.db")) as database:
-        database.executescript(SEED_SCHEMA)
-        database.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?)",
-            [
-                (signed(game.id), signed(game.seed), game.steps, game.max_score, game.highest_tile)
-                for game in spec.games
-            ],
-        )
-        database.executescript(spec.sql)
-        database.commit()
+    runs = [
+        (signed(game.id), signed(game.seed), game.steps, game.max_score, game.highest_tile)
+        for game in spec.games
+    ]
+    write_database(directory / "metadata.db", SEED_SCHEMA, runs, sql=spec.sql)
     return directory
 
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import functools
-import json
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 from tests import reference as ref
 
 from tape2048.formats.session import RUN_DTYPE
 
-from .builders import OUR_SCHEMA, header_bytes, npy_bytes, signed, step_dtype, write_manifest
+from .builders import (
+    OUR_SCHEMA,
+    Game,
+    Spec,
+    crc_blocks,
+    header_bytes,
+    signed,
+    step_dtype,
+    write_database,
+    write_manifest,
+    write_ours,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,12 +87,7 @@ def games_on_tape(*seeds: int) -> TapeGames:
     )
 
 
-TAPE_SCHEMA = """
-CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT, steps INT, max_score INT, highest_tile INT,
-                  first_row INT, rows INT, start_board BIGINT);
-CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
-CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
-"""
+TAPE_SCHEMA = OUR_SCHEMA.replace("rows INT);", "rows INT, start_board BIGINT);", 1)
 
 
 def write_tape(
@@ -100,57 +102,43 @@ def write_tape(
 ) -> Path:
     """A session on tape as the format describes it, and the statements in ``sql`` executed on it."""
     directory.mkdir(parents=True)
-    tape, count = games.tape, len(games.tape)
-    anchors = games.boards[::anchor_rows]
-    (directory / "tape.npy").write_bytes(plain_npy("|u1", tape))
-    (directory / "anchors.npy").write_bytes(plain_npy("<u8", anchors))
-    blocks = [
-        (first, len(tape[first : first + block_rows]), crc32c(tape[first : first + block_rows].tobytes()))
-        for first in range(0, count, block_rows)
-    ]
-    content = {
-        "rows": count, "runs": len(games.runs), "sample_rate": 1, "record_action": record_action,
-        "storage": "tape", "engine": "toy", **facts,
-    }  # fmt: skip
-    with closing(sqlite3.connect(directory / "metadata.db")) as database:
-        database.executescript(TAPE_SCHEMA)
-        names = ("id", "seed", "steps", "max_score", "highest_tile", "first_row", "rows")
-        rows = zip(*(games.runs[name].tolist() for name in names), games.starts.tolist(), strict=True)
-        database.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [(*row[:1], signed(row[1]), *row[2:7], signed(row[7])) for row in rows],
-        )
-        database.executemany("INSERT INTO blocks VALUES (?, ?, ?)", blocks)
-        database.executemany(
-            "INSERT INTO session VALUES (?, ?)", [(key, json.dumps(value)) for key, value in content.items()]
-        )
-        database.executescript(sql)
-        database.commit()
-    tape_manifest(directory, rows=count, runs=len(games.runs), anchor_rows=anchor_rows)
+    (directory / "tape.npy").write_bytes(plain_npy("|u1", games.tape))
+    (directory / "anchors.npy").write_bytes(plain_npy("<u8", games.boards[::anchor_rows]))
+    names = ("id", "seed", "steps", "max_score", "highest_tile", "first_row", "rows")
+    columns = [*(games.runs[name].tolist() for name in names), games.starts.tolist()]
+    write_database(
+        directory / "metadata.db",
+        TAPE_SCHEMA,
+        [tuple(map(signed, run)) for run in zip(*columns, strict=True)],
+        blocks=crc_blocks(games.tape, block_rows),
+        facts=facts_of(games, record_action=record_action) | {"storage": "tape"} | facts,
+        sql=sql,
+    )
+    write_manifest(directory, rows=len(games.tape), runs=len(games.runs), anchor_rows=anchor_rows)
     return directory
 
 
 def write_rows(directory: Path, games: TapeGames, *, record_action: bool = True, **facts: object) -> Path:
     """The same games as a session of rows."""
-    directory.mkdir(parents=True)
-    rows, count = as_rows(games, record_action=record_action), len(games.tape)
-    (directory / "steps.npy").write_bytes(npy_bytes(rows))
-    content = {
-        "rows": count, "runs": len(games.runs), "sample_rate": 1, "record_action": record_action,
-        "engine": "toy", **facts,
+
+    def put(rows: NDArray[np.void]) -> None:
+        rows[:] = as_rows(games, record_action=record_action)
+
+    table = [
+        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed", "max_score")))
+        for run in games.runs
+    ]
+    facts = facts_of(games, record_action=record_action) | facts
+    spec = Spec(games=table, action=record_action, facts=facts, change_rows=put, block_rows=len(games.tape))
+    return write_ours(directory, spec)
+
+
+def facts_of(games: TapeGames, *, record_action: bool) -> dict[str, Any]:
+    """What a session of these games says of itself."""
+    return {
+        "rows": len(games.tape), "runs": len(games.runs), "sample_rate": 1, "record_action": record_action,
+        "engine": "toy",
     }  # fmt: skip
-    with closing(sqlite3.connect(directory / "metadata.db")) as database:
-        database.executescript(OUR_SCHEMA)
-        names = ("id", "seed", "steps", "max_score", "highest_tile", "first_row", "rows")
-        table = zip(*(games.runs[name].tolist() for name in names), strict=True)
-        database.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", table)
-        database.execute("INSERT INTO blocks VALUES (?, ?, ?)", (0, count, crc32c(rows.tobytes())))
-        database.executemany(
-            "INSERT INTO session VALUES (?, ?)", [(key, json.dumps(value)) for key, value in content.items()]
-        )
-        database.commit()
-    write_manifest(directory, rows=count, runs=len(games.runs))
-    return directory
 
 
 def play(seed: int, _steps: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
@@ -164,22 +152,6 @@ def plain_npy(descr: str, values: NDArray[Any], claimed: int | None = None) -> b
     count = len(values) if claimed is None else claimed
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}"
     return header_bytes(text.encode(), pad=True) + values.tobytes()
-
-
-def tape_manifest(directory: Path, *, rows: int, runs: int, **changes: object) -> None:
-    """A manifest that fits the files as they are now, then ``changes``."""
-    content = {
-        "version": 1,
-        "rows": rows,
-        "runs": runs,
-        "files": {
-            name: {"bytes": len(data), "crc32c": crc32c(data)}
-            for name in ("tape.npy", "anchors.npy", "metadata.db")
-            if (data := (directory / name).read_bytes()) is not None
-        },
-        "anchor_rows": 16,
-    }
-    (directory / "manifest.json").write_text(json.dumps(content | changes))
 
 
 def as_rows(games: TapeGames, *, record_action: bool = True) -> NDArray[np.void]:

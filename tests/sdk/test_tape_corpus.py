@@ -24,14 +24,11 @@ from tape2048.store import tapes as tapes_module
 from tape2048.tape import TapeWriter
 from tape2048.tape.layout import anchors_header, tape_header
 
-from .builders import Game, Spec, write_ours
 from .row_source_contract import RowSourceContract, Sample, boards_of
-from .tapes import TapeGames, games_on_tape
+from .tapes import TapeGames, facts_of, games_on_tape, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     Storage = Literal["rows", "tape"]
 
@@ -43,27 +40,14 @@ LOADS = ("mmap", "packed", "ram")
 
 def write(directory: Path, games: TapeGames, storage: Storage, *, action: bool = False) -> Path:
     """Write games as a session of rows or on tape."""
-    facts = {
-        "player_sha256": "ab" * 32, "engine": "toy", "sample_rate": 1, "record_action": action,
-        "rows": len(games.tape), "runs": len(games.runs),
-    }  # fmt: skip
-    if storage == "tape":
-        directory.mkdir(parents=True)
-        with TapeWriter(directory) as writer:
-            writer.add(games.tape, games.runs, games.starts)
-            writer.finish(facts)
-        return directory
-
-    def put(rows: NDArray[np.void]) -> None:
-        rows["exps"] = boards_to_exps(games.boards)
-        if action:
-            rows["action"] = games.moves
-
-    table = [
-        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed", "max_score")))
-        for run in games.runs
-    ]
-    return write_ours(directory, Spec(games=table, action=action, facts=facts, change_rows=put))
+    facts = {"player_sha256": "ab" * 32}
+    if storage == "rows":
+        return write_rows(directory, games, record_action=action, **facts)
+    directory.mkdir(parents=True)
+    with TapeWriter(directory) as writer:
+        writer.add(games.tape, games.runs, games.starts)
+        writer.finish(facts_of(games, record_action=action) | facts)
+    return directory
 
 
 def embed(session: Path, rows: int) -> None:

@@ -194,7 +194,7 @@ def process(environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
             "env": environment,
             "capture_output": True,
             "text": True,
-            "timeout": 60,
+            "timeout": 120,
             **options,
         }
         return subprocess.run(command, check=False, **options)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+#: How long anything may take before a test gives up.
+PATIENCE_S = 120.0
+
 
 def stopped_on_terminal(
     command: Sequence[str],
@@ -37,7 +40,7 @@ def stopped_on_terminal(
     os.close(secondary)
     seen = b""
     signalled = False
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     try:
         while time.monotonic() < deadline:
             if not select.select([primary], [], [], 1)[0]:
@@ -49,7 +52,7 @@ def stopped_on_terminal(
             if not signalled and all(words in seen for words in after):
                 child.send_signal(number)
                 signalled = True
-        assert child.wait(timeout=30) == 0
+        assert child.wait(PATIENCE_S) == 0
     finally:
         child.kill()
         child.wait()
@@ -106,14 +109,21 @@ class OnTerminal:
         """Type these keys."""
         os.write(self._primary, keys.encode())
 
-    def read(self) -> None:
-        """Read what it writes within a moment."""
-        if select.select([self._primary], [], [], 0.05)[0]:
-            self.shown += os.read(self._primary, 1 << 16).decode("utf-8", "replace")
+    def read(self) -> bool:
+        """Read some of what it writes within a moment; tell whether there was any."""
+        if not select.select([self._primary], [], [], 0.05)[0]:
+            return False
+        self.shown += os.read(self._primary, 1 << 16).decode("utf-8", "replace")
+        return True
+
+    def read_all(self) -> None:
+        """Read until no more comes."""
+        while self.read():
+            pass
 
     def wait_for(self, words: str, since: int = 0) -> int:
         """Wait until it has written these words, after so many characters; return how many it has written."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while words not in self.shown[since:]:
             assert time.monotonic() < deadline, self.shown[-3000:]
             assert self.child.poll() is None, self.shown[-3000:]
@@ -122,11 +132,10 @@ class OnTerminal:
 
     def code(self) -> int:
         """Wait for its end; return its exit code."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while self.child.poll() is None and time.monotonic() < deadline:
             self.read()
-        for _ in range(3):
-            self.read()
+        self.read_all()
         return self.child.wait(timeout=1)
 
     @property

@@ -35,14 +35,14 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/runs/test_a2run.py::test_runs_are_kept_by_day",
     ),
     (A2T1, "convert"): (_EVERY, _LOSSES),
-    (A2T1, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
+    (A2T1, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (A2RUN2, "read"): (
         "sdk/runs/test_a2run2.py::test_decodes_as_the_plain_decoder_and_encodes_the_same_bytes",
         "sdk/runs/test_a2run2.py::test_the_reference_encoders_first_bytes",
     ),
     (A2RUN2, "write"): ("sdk/runs/test_a2run2.py::test_a_new_file_and_nothing_else",),
     (A2RUN2, "convert"): (_EVERY, _WHOLE),
-    (A2RUN2, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
+    (A2RUN2, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (A2PACK, "read"): (
         "sdk/packs/test_a2pack.py::test_runs_are_what_was_packed",
         "sdk/packs/test_a2pack.py::test_batches",
@@ -55,7 +55,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     (A2PACK, "convert"): (_EVERY, _WHOLE),
     (A2PACK, "filter"): ("sdk/packs/test_a2pack.py::test_byte_for_byte",),
-    (A2PACK, "fuzzed"): ("fuzz/test_fuzz_runs.py::test_damage_with_checksums_that_fit",),
+    (A2PACK, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (PACKDAT, "read"): ("sdk/datasets/test_packdat.py::test_load_and_save_give_the_same_bytes",),
     (PACKDAT, "write"): (
         "sdk/datasets/test_packdat.py::test_what_is_written_is_the_file_of_the_description",
@@ -71,7 +71,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/datasets/test_packdat.py::test_views_of_views_are_the_rows_of_their_runs",
         "sdk/datasets/test_packdat.py::test_a_view_is_saved_with_ids_of_its_own",
     ),
-    (PACKDAT, "fuzzed"): ("fuzz/test_fuzz_packdat.py::test_damage_with_checksums_that_fit",),
+    (PACKDAT, "fuzzed"): ("fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",),
     (DATASET, "read"): (
         "sdk/datasets/test_dataset.py::test_every_truncation",
         "sdk/datasets/test_dataset.py::test_a_data_set_of_others",
@@ -91,7 +91,7 @@ CLAIMS: dict[tuple[str, str], tuple[str, ...]] = {
         "sdk/datasets/test_dataset.py::test_write_view",
     ),
     (DATASET, "fuzzed"): (
-        "fuzz/test_fuzz_dataset.py::test_damage_with_sizes_that_fit",
+        "fuzz/test_fuzz_formats.py::test_damage_with_seals_that_fit",
         "fuzz/test_fuzz_dataset.py::test_damaged_directories",
     ),
     (SESSION, "read"): ("sdk/formats/test_npy.py::test_reads_what_was_written",),

@@ -262,7 +262,7 @@ def test_a_worker_that_was_stopped_says_where_and_is_replaced(recorders: Recorde
     # It may be stopped in the middle of a write, too.
     hooks: dict[str, Any] = {f"{module.__name__}:WRITING_FACTOR": 1.0}
     recorder = recorders.start(
-        player="expectimax", sample_rate=20, seed=99, worker_silence_s=3.0, hooks=hooks
+        player="expectimax", sample_rate=20, workers=2, seed=99, worker_silence_s=5.0, hooks=hooks
     )
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
     stopped = recorder.workers[0]

@@ -186,7 +186,7 @@ def test_newer_weights_play_the_games_that_begin_after_them(
     for pid in recorder.workers:
         os.kill(pid, 9)  # those that follow load the copy: the checkpoint is gone
     recorder.wait_for_status(
-        lambda status: status["recorded_rows"] > rows + 3_000 and status["workers_ready"] == 2
+        lambda status: status["recorded_rows"] > rows + 3_000 and status["workers_ready"] == 1
     )
     model_dir.mkdir()
     write_checkpoint(model_dir, "c.json", '{"key": 3}')
@@ -218,7 +218,7 @@ def test_who_starts_while_others_try_weights_that_are_no_good_plays_the_last_goo
 ) -> None:
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.001, "load_s": 1.5}, lanes=8, seed=7,
-        flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
+        workers=2, flush_s=0.2, model_dir=str(model_dir), model_files="*.json",
 
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip
@@ -238,7 +238,7 @@ def test_weights_that_end_whoever_loads_them_are_refused(
     recorders: Recorders, model_dir: Path, inference: str
 ) -> None:
     recorder = recorders.start(
-        player=f"{PLAYER}:deadly", lanes=8, seed=7, flush_s=0.2, inference=inference,
+        player=f"{PLAYER}:deadly", workers=2, lanes=8, seed=7, flush_s=0.2, inference=inference,
         model_dir=str(model_dir), model_files="*.json",
 
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
@@ -345,7 +345,7 @@ def test_one_process_computes_for_all_changes_weights_and_may_die(
     """While weights change, a worker has two tables of lanes, and four batches, with the one process."""
     recorder = recorders.start(
         player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005}, inference="server",
-        model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
+        workers=2, model_dir=str(model_dir), model_files="*.json", lanes=50, seed=7, flush_s=0.1,
         hooks={
             "tape2048_recorder.inference.process:RETRY_S": 0.05,
             "tape2048_recorder.daemon.weights:POLL_S": 0.05,
@@ -384,9 +384,9 @@ def test_a_model_that_takes_long_to_load_costs_no_worker(
 ) -> None:
     """Longer than the silence limit: in a worker, and after an inference process died or hung."""
     recorder = recorders.start(
-        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 2.5},
+        player=f"{PLAYER}:from_checkpoint", player_args={"slow_s": 0.0005, "load_s": 5.0},
         inference="worker" if sent is None else "server", model_dir=str(model_dir), model_files="*.json",
-        lanes=50, seed=7, flush_s=0.1, worker_silence_s=1.0,
+        lanes=50, seed=7, flush_s=0.1, worker_silence_s=3.0,
 
         hooks={"tape2048_recorder.daemon.weights:POLL_S": 0.05},
     )  # fmt: skip

@@ -777,11 +777,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(
 def test_sigterm_writes_a_checkpoint(fast_dir: Path, trainings: list[subprocess.Popen[str]]) -> None:
     out = fast_dir / "training"
     process = start(trainings, out, checkpoint_s=3600.0)
-    deadline = time.monotonic() + PATIENCE_S
-    while not out.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.3)
+    wait_for(process, "learning has begun")
     other = start(trainings, out)
     assert wait_for(other, "AlreadyRunningError")
     assert other.wait() == AlreadyRunningError.exit_code

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """A view that writes a line for each event."""
+    """A view that writes a line for each event, and one for the first moves."""
+
+    def __init__(self) -> None:
+        self._begun = False
 
     def progress(self, progress: Progress) -> None:
-        pass
+        if progress.moves and not self._begun:
+            self._begun = True
+            self.event("learning has begun")
 
     def event(self, message: str) -> None:
         print(message, flush=True)  # noqa: T201 - this is how it speaks

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import resource
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -621,7 +620,5 @@ def test_closing_the_thread_waits_for_what_it_does(root: Path, blocks: list[Prep
     session = begin(root)
     blocks[0].record(session)
     thread.submit(session)
-    begin_s = time.monotonic()
     thread.close()
-    assert time.monotonic() - begin_s < 10
     assert_published(root, blocks[:1])

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recorded")
     flags = ["--player", *request.param.split(), "--max-games", "60", "--seed", "11"]
-    command = [sys.executable, "-m", "tape2048_tools.cli", "record", *flags]
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--workers", "1", *flags]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
     (session,) = sessions(directory / "selfplay")
     return session
@@ -151,7 +151,7 @@ def test_many_differences_are_counted_not_listed(copied: Path) -> None:
 def on_tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("on-tape")
     flags = ["--player", "random", "--storage", "tape", "--max-games", "60", "--seed", "11"]
-    command = [sys.executable, "-m", "tape2048_tools.cli", "record", *flags]
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--workers", "1", *flags]
     subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
     (session,) = sessions(directory / "selfplay")
     return session

@@ -144,11 +144,11 @@ def test_http_serves_the_last_snapshot_and_ends() -> None:
     config = RecorderConfig(metrics_listen=f"127.0.0.1:{port}")
     metrics = open_metrics(config, no_warning)
     url = f"http://127.0.0.1:{port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         assert "tape2048" not in answer.read().decode()  # nothing is known yet
     metrics.show(msgspec.structs.replace(FULL, status=status_now(steps=1)))
     metrics.show(FULL)
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         found = values(answer.read().decode())
     assert found["tape2048_steps_total", (("recorder", "main"),)] == 15_000_000
     said = r"metrics_listen: found '127.0.0.1:\d+', which cannot be listened on"
@@ -249,7 +249,8 @@ class TestVisitors:
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(metrics_server, "PATIENCE_S", 0.05)
-        with self.visit(address) as visitor:
+        # Who was so slow that his half of a request came after the end hears of that.
+        with self.visit(address) as visitor, contextlib.suppress(ConnectionResetError):
             assert visitor.recv(1) == b""
         assert capfd.readouterr().err == ""
 

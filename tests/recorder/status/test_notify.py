@@ -27,7 +27,7 @@ class Listener:
         self.address = address
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
 
     def heard(self) -> dict[str, str]:
         """The next message; nothing that is not ``NAME=value`` may be in it."""
@@ -40,7 +40,7 @@ class Listener:
         except BlockingIOError:
             return True
         finally:
-            self.socket.settimeout(10)
+            self.socket.settimeout(60)
         return False
 
 

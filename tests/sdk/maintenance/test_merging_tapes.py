@@ -13,8 +13,8 @@ from tape2048.maintenance import merging, validate_session
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.session.session import Session
 
-from ..builders import change_database
-from ..tapes import TapeGames, games_on_tape, tape_manifest, write_rows, write_tape
+from ..builders import change_database, write_manifest
+from ..tapes import TapeGames, games_on_tape, write_rows, write_tape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def test_a_changed_byte_is_found_by_its_block(tmp_path: Path) -> None:
 def test_a_game_that_stands_twice(tmp_path: Path) -> None:
     tapes = three(tmp_path / "t", distinct=True)
     change_database(tapes[2] / "metadata.db", "UPDATE runs SET seed = 15 WHERE seed = 9")
-    tape_manifest(tapes[2], rows=len(games_on_tape(*SEEDS[2]).tape), runs=3)
+    write_manifest(tapes[2], rows=len(games_on_tape(*SEEDS[2]).tape), runs=3)
     with pytest.raises(MergeError, match="the game of seed 15"):
         merge_sessions(tapes, tmp_path / "out")
 

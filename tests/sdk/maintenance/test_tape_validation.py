@@ -14,8 +14,8 @@ from tape2048.maintenance import validation as module
 from tape2048.maintenance.removal import explain_refusal
 from tape2048.maintenance.validation import validate_session
 
-from ..builders import NAME, change_database
-from ..tapes import games_on_tape, tape_manifest, write_tape
+from ..builders import NAME, change_database, write_manifest
+from ..tapes import games_on_tape, write_tape
 
 if TYPE_CHECKING:
     from tape2048.base.findings import Finding
@@ -37,7 +37,7 @@ def own(tmp_path: Path) -> Path:
 
 def seal(directory: Path, **changes: object) -> None:
     """Write block checksums and a manifest that fit the changed files."""
-    tape_manifest(directory, rows=ROWS, runs=len(GAMES.runs), **changes)
+    write_manifest(directory, rows=ROWS, runs=len(GAMES.runs), **changes)
 
 
 def put(directory: Path, name: str, at: int, values: bytes) -> None:

@@ -34,8 +34,8 @@ from tape2048.session.directory import kind_of_directory
 from tape2048.session.embeddings import open_embeddings
 from tape2048.session.session import Session, sessions
 
-from ..builders import NAME, change_database, npy_bytes, write_foreign
-from ..tapes import as_rows, games_on_tape, plain_npy, tape_manifest, write_tape
+from ..builders import NAME, change_database, npy_bytes, write_foreign, write_manifest
+from ..tapes import as_rows, games_on_tape, plain_npy, write_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def own(path: Path, tmp_path: Path) -> Path:
 
 def seal(directory: Path, **changes: object) -> None:
     """Write a manifest that fits the changed files."""
-    tape_manifest(directory, rows=ROWS, runs=len(GAMES.runs), **changes)
+    write_manifest(directory, rows=ROWS, runs=len(GAMES.runs), **changes)
 
 
 def put(path: Path, at: int, values: bytes) -> None:
@@ -182,7 +182,7 @@ class TestDamage:
         content = (own / name).read_bytes()
         for size in range(len(content)):
             (own / name).write_bytes(content[:size])
-            tape_manifest(own, rows=rows, runs=1)  # says the same
+            write_manifest(own, rows=rows, runs=1)  # says the same
             with pytest.raises(TruncatedError) as caught:
                 Session.open(own)
             assert caught.value.path == str(own / name)

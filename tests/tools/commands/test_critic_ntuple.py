@@ -52,7 +52,9 @@ class Made:
         self.random = directory / "random"
         for player, games in (("random", 20), ("greedy", 300)):
             flags = f"--player {player} --max-games {games} --seed 11 --out-dir {directory / player}".split()
-            subprocess.run([*COMMAND, "record", *flags], check=True, capture_output=True, timeout=120)
+            subprocess.run(
+                [*COMMAND, "record", "--workers", "1", *flags], check=True, capture_output=True, timeout=120
+            )
         self.both = directory / "both"
         for player in (self.random, self.root):
             shutil.copytree(player, self.both, dirs_exist_ok=True)
@@ -229,7 +231,7 @@ def test_a_killed_and_a_stopped_training_give_the_critic_of_one_that_never_was(
                 assert process.poll() is None
                 time.sleep(0.005)
             process.send_signal(number)
-            text = process.communicate(timeout=60)[0]
+            text = process.communicate(timeout=120)[0]
         state = checkpoint_state(out)
         assert before < state["games"] < 8 * 1100
         before = state["games"]

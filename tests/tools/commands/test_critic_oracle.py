@@ -50,7 +50,9 @@ class Made:
         self.root = directory / "random"
         for player in ("random", "greedy"):
             flags = f"--player {player} --max-games 80 --seed 11 --out-dir {directory / player}".split()
-            subprocess.run([*COMMAND, "record", *flags], check=True, capture_output=True, timeout=120)
+            subprocess.run(
+                [*COMMAND, "record", "--workers", "1", *flags], check=True, capture_output=True, timeout=120
+            )
         self.both = directory / "both"
         self.both.mkdir()
         for number, player in enumerate(("random", "greedy")):
@@ -225,6 +227,6 @@ def test_an_interrupted_command_goes_on(made: Made, tmp_path: Path) -> None:
             time.sleep(0.01)
             files = list((tmp_path / "tape2048/oracle").glob("*.safetensors"))
         first.send_signal(signal.SIGINT)
-        assert first.wait(30) == 130
+        assert first.wait(120) == 130
     done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
     assert 0 < json.loads(done.stdout)["evaluation"]["truth"]["known"] < 300

@@ -370,6 +370,6 @@ def test_the_entry_point(environment: dict[str, str], packfile: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")

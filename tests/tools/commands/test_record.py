@@ -38,16 +38,26 @@ if TYPE_CHECKING:
 COMMAND = [sys.executable, "-m", "tape2048_tools.cli", "record"]
 
 
-def record(*args: str, cwd: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def record(*args: str, cwd: Path, workers: int = 1) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *args], cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+        [*COMMAND, "--workers", str(workers), *args],
+        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.slow
 def test_records_publishes_and_says_what_and_where(tmp_path: Path) -> None:
     done = record(
-        "--player", "greedy", "--max-games", "300", "--rotate-steps", "20k", "--seed", "5", cwd=tmp_path
+        "--player",
+        "greedy",
+        "--max-games",
+        "300",
+        "--rotate-steps",
+        "20k",
+        "--seed",
+        "5",
+        cwd=tmp_path,
+        workers=2,
     )
     assert done.returncode == 0, done.stderr
     found = sessions(tmp_path / "selfplay")
@@ -71,7 +81,7 @@ def test_the_command_that_is_suggested_for_labels_works(tmp_path: Path) -> None:
     python, *args = shlex.split(line)
     assert python.rpartition("/")[2].startswith("python")
     shown = subprocess.run(
-        [sys.executable, *args], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, *args], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
     assert shown.stdout == "[0. 0. 0.]\n"
 
@@ -79,7 +89,10 @@ def test_the_command_that_is_suggested_for_labels_works(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
     text = stopped_on_terminal(
-        [*COMMAND, "--player", "greedy"], tmp_path, signal.SIGINT, after=(b"steps/s", b"mean score 2")
+        [*COMMAND, "--player", "greedy", "--workers", "2"],
+        tmp_path,
+        signal.SIGINT,
+        after=(b"steps/s", b"mean score 2"),
     )
     assert "workers" in text
     assert "session" in text
@@ -149,11 +162,11 @@ def test_nothing_is_recorded_into_what_is_recorded(
 
 
 @pytest.mark.slow
-def test_beside_packs_and_sessions_there_is_room(root: Path, process: Process) -> None:
+def test_beside_packs_and_sessions_there_is_room(root: Path, tmp_path: Path) -> None:
     for name in ("pack.dat", "some.a2pack"):
         (root / name).touch()
     for out_dir in (root, root / "more"):
-        done = process("record", "--player", "random", "--max-games", "1", "--out-dir", str(out_dir))
+        done = record("--player", "random", "--max-games", "1", "--out-dir", str(out_dir), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert len(sessions(root)) == 3
     assert len(sessions(root / "more")) == 1
@@ -320,7 +333,8 @@ def test_where_no_machine_code_can_be_kept_that_is_said(
 ) -> None:
     (tmp_path / "a_file").touch()
     env = {**environment, "NUMBA_CACHE_DIR": str(tmp_path / "a_file")}
-    done = process("record", "--player", "random", "--max-games", "1", env=env, timeout=180)
+    flags = ("--player", "random", "--workers", "1", "--max-games", "1")
+    done = process("record", *flags, env=env, timeout=180)
     assert done.returncode == 0, done.stderr
     said = "at each start (no directory to keep it can be written: set XDG_CACHE_HOME)"
     assert f"compiling the game loop with random: half a minute or so, {said}\n" in done.stderr
@@ -420,8 +434,8 @@ def test_a_panel_that_cannot_be_drawn_is_not_kept(tmp_path: Path, monkeypatch: p
 def test_a_summary_that_finds_no_room_is_no_failed_recording(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - no file of ours
         done = subprocess.run(
-            [*COMMAND, "--player", "random", "--max-games", "20"],
-            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            [*COMMAND, "--player", "random", "--workers", "1", "--max-games", "20"],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
         )  # fmt: skip
     assert done.returncode == 0
     assert "warning: the summary is lost: writing to standard output failed (No space left" in done.stderr
@@ -435,7 +449,7 @@ def test_without_a_log_and_without_a_place_for_the_summary_it_records(tmp_path: 
     code = "import os, sys; os.closerange(1, 3); os.execv(sys.argv[1], sys.argv[1:])"
     flags = ["--player", "random", "--max-games", "5", "--workers", "1"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *COMMAND, *flags], cwd=tmp_path, timeout=60, check=False
+        [sys.executable, "-c", code, *COMMAND, *flags], cwd=tmp_path, timeout=120, check=False
     )
     assert done.returncode == 0
     assert len(sessions(tmp_path / "selfplay")) == 1
@@ -471,7 +485,7 @@ def test_a_signal_while_it_reads_its_settings_kills_nobody(
         env={**environment, "EARLY": " ".join(str(int(number)) for number in numbers)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reason"] == said

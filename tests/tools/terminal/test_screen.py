@@ -93,7 +93,7 @@ def test_a_stopped_program_gives_the_terminal_back_and_takes_it_again(
         terminal.child.send_signal(signal.SIGTSTP)
         _, status = os.waitpid(terminal.child.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        terminal.read()
+        terminal.read_all()
         assert terminal.is_restored
         terminal.child.send_signal(signal.SIGCONT)
         seen = terminal.wait_for("\x1b[?1049h", seen)

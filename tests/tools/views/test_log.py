@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,12 +70,14 @@ def test_the_journal_is_known_by_its_stream(tmp_path: Path, environment: dict[st
     assert done.stdout.strip() == str(ours)
 
 
-def test_one_line_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    view = LogView(interval_s=0.05)
+def test_one_line_an_interval(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    view = LogView(interval_s=5)
     for _ in range(10):
         view.show(lambda: Progress("reading", 1, 4))
     assert capsys.readouterr().err == ""
-    time.sleep(0.06)
+    now[0] += 6
     for _ in range(10):
         view.show(lambda: Progress("reading", 1, 4))
     (line,) = capsys.readouterr().err.splitlines()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import select
 import shutil
 import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING
+import tty
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 from rich.console import Console
@@ -19,6 +20,7 @@ from tape2048_tools.views.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +80,16 @@ def test_the_rows_that_a_narrower_terminal_adds_are_erased(
     assert rows == [0, lines - 1, lines - 1 + 1]
 
 
+def wait_for_tmux(terminal: TextIO) -> None:
+    """Wait until it has read all: it is asked where the cursor is, and answers in its turn."""
+    terminal.write("\x1b[6n")
+    terminal.flush()
+    answer = b""
+    while not answer.endswith(b"R"):
+        assert select.select([terminal], [], [], 60)[0], "tmux does not answer"
+        answer += os.read(terminal.fileno(), 64)
+
+
 def tmux(*args: str | Path) -> str:
     command = ["tmux", "-f", "/dev/null", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -97,7 +109,9 @@ def test_a_terminal_that_became_narrower_keeps_no_pieces(
     facts = {"reach": ["2048 50%", "4096 30%", "8192 22%", "16384 3%"], "disk": ["82 GB left"]}
     progress = Progress("part", 1, 2, "rows", state="working", facts=facts)
     try:
-        with Path(terminal).open("w") as stream:
+        both_ways = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
+        with os.fdopen(both_ways, "w", encoding="utf-8") as stream:
+            tty.setcbreak(stream)  # neither echo nor lines, for the answers
             monkeypatch.setattr("sys.stderr", stream)
             view = live.LiveView("a job")
             for number, width in enumerate((100, *widths)):
@@ -108,8 +122,7 @@ def test_a_terminal_that_became_narrower_keeps_no_pieces(
                     view.show(lambda: progress)
                 if shown != "panel":
                     view.event(f"after {number}")
-                stream.flush()
-                time.sleep(0.2)  # tmux reads it
+                wait_for_tmux(stream)
             text = tmux(*server, "capture-pane", "-p", "-S", "-")
             rows = 5 if shown == "event" else len(view._console.render_lines(view.draw(progress)))
     finally:
