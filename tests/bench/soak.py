@@ -37,7 +37,7 @@ from tape2048.session.session import Session, sessions
 from tape2048_recorder.ipc.shared import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot
-from ..recorder.processes import Recorder, Recorders, kill, resident_mb, wait_until, workers_of
+from ..recorder.processes import Recorder, Recorders, kill, resident_mb, shared_memory, wait_until, workers_of
 from .memory_group import MemoryGroup
 from .recording import memory_dir
 
@@ -185,11 +185,6 @@ def look(recorder: Recorder) -> Sample | None:
         return Sample(resident_mb(recorder.pid), max(workers), descriptors)
     except (OSError, ValueError):
         return None
-
-
-def shared_memory() -> set[str]:
-    """What a dying process can leave in ``/dev/shm``, but for the directories of tests."""
-    return {path.name for path in Path("/dev/shm").iterdir() if path.is_file()}
 
 
 def soak(

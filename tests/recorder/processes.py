@@ -35,6 +35,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**clean, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
+def shared_memory() -> set[str]:
+    """The files in ``/dev/shm`` that no living process maps: what a process that died can have left there."""
+    found = {path.name for path in Path("/dev/shm").iterdir() if path.is_file()}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it has just gone, or is another user's
+            found -= {Path(line).name for line in maps.read_text().splitlines() if "/dev/shm/" in line}
+    return found
+
+
 class Recorder:
     """One recorder, started as a process; what it says is collected while it runs."""
 

@@ -48,6 +48,7 @@ from .processes import (
     environment,
     kill,
     resident_mb,
+    shared_memory,
     wait_until,
     wait_until_idle,
     workers_of,
@@ -275,13 +276,6 @@ def test_rotate_s_rotates(recorders: Recorders, root: Path) -> None:
 # --- deaths
 
 
-def shared_memory() -> set[str]:
-    """What a process that dies can leave of ``multiprocessing``, where anybody uses it."""
-    return {
-        path.name for path in Path("/dev/shm").glob("*") if path.name.startswith(("psm_", "sem.", "pymp-"))
-    }
-
-
 def assert_workers_end(recorder: Recorder) -> None:
     """The workers of a killed recorder play no more, however long they take to be gone."""
     used: dict[int, list[float]] = {}
@@ -307,7 +301,7 @@ def test_killed_at_any_moment(recorders: Recorders, root: Path, pace: dict[str, 
     recorder.signal(signal.SIGKILL)
     assert recorder.end() == -signal.SIGKILL
     assert_workers_end(recorder)
-    assert shared_memory() <= before
+    wait_until(lambda: shared_memory() <= before)
 
     assert_recovers_all_that_was_confirmed(root)
 
