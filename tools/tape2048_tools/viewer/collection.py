@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Seconds for which a listing of the directories is taken for current.
-LISTED_S = 1.0
+#: Seconds for which a listing of the directories is taken for current, and where none of them has changed: a
+#: copied session appears before its files do.
+LISTED_S, UNCHANGED_LISTED_S = 1.0, 10.0
 
 #: The same for directories of trainings, for which a page asks each second.
 TRAININGS_LISTED_S = 10.0
@@ -167,17 +168,21 @@ class Collection:
         self._broken: dict[str, dict[str, str | None]] = {}
         self._briefs: dict[str, tuple[int, int]] = {}
         self._games: tuple[tuple[int, int, int], Games] | None = None
-        self._lock = threading.Lock()
-        self._listed = self._trainings_listed = -math.inf
+        self._lock, self._listing = threading.Lock(), threading.Lock()
+        self._listed = self._looked = self._trainings_listed = -math.inf
+        self._stamps: list[int] = []
         self._trainings: dict[str, Path] = {}
         self._paths: dict[str, str] = {}
         self._changes = 0
         self._reading = False
 
     def games(self) -> Games:
-        """Return what is read so far; list the directories again if that is a second ago."""
-        if time.monotonic() - self._listed > LISTED_S:
-            self._list()
+        """Return what is read so far; list the directories again if that is a second ago and they changed."""
+        with self._listing:
+            if (now := time.monotonic()) - self._looked > LISTED_S:
+                if now - self._listed > UNCHANGED_LISTED_S or self._stamps != self._stamps_now():
+                    self._list()
+                self._looked = time.monotonic()
         with self._lock:
             if len(self._paths) > len(self._read) + len(self._broken) and not self._reading:
                 self._reading = True
@@ -211,7 +216,18 @@ class Collection:
             self._trainings, self._trainings_listed = found, time.monotonic()
         return self._trainings
 
+    def _stamps_now(self) -> list[int]:
+        """Return when each root changed, in nanoseconds; -1 for one that is gone."""
+        found = []
+        for root in self.roots:
+            try:
+                found.append(root.stat().st_mtime_ns)
+            except OSError:
+                found.append(-1)
+        return found
+
     def _list(self) -> None:
+        stamps = self._stamps_now()
         found = {}
         for root in self.roots:
             if (root / METADATA_DB).exists():
@@ -229,7 +245,7 @@ class Collection:
                     del self._read[one]
                 self._broken = {one: error for one, error in self._broken.items() if one in paths}
             self._paths = paths
-            self._listed = time.monotonic()
+            self._stamps, self._listed = stamps, time.monotonic()
             new = [one for one in paths if one not in self._briefs]
         for one in new:
             if (known := brief(paths[one], Path(paths[one]).name)) is not None:
