@@ -125,6 +125,7 @@ class Games:
         self.waiting_games = waiting_games
         self.broken = tuple(broken)
         self._columns: dict[str, NDArray[Any]] = {}
+        self._making = threading.Lock()
         self._places = {one.id: number for number, one in enumerate(sessions)}
 
     def __len__(self) -> int:
@@ -133,14 +134,15 @@ class Games:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column of all games, or ``session``: the number of each game's session."""
-        if name not in self._columns:
-            if name == "session":
-                numbers = np.arange(len(self.sessions), dtype=np.uint32)
-                self._columns[name] = np.repeat(numbers, np.diff(self.starts))
-            else:
-                parts = [one.runs[name] for one in self.sessions] or [np.empty(0, np.uint32)]
-                self._columns[name] = np.concatenate(parts)
-        return self._columns[name]
+        with self._making:
+            if name not in self._columns:
+                if name == "session":
+                    numbers = np.arange(len(self.sessions), dtype=np.uint32)
+                    self._columns[name] = np.repeat(numbers, np.diff(self.starts))
+                else:
+                    parts = [one.runs[name] for one in self.sessions] or [np.empty(0, np.uint32)]
+                    self._columns[name] = np.concatenate(parts)
+            return self._columns[name]
 
     def session(self, session_id: str) -> Entry:
         """Return a session by its id; MissingPathError if it is gone."""
@@ -267,6 +269,9 @@ class Collection:
                     with self._lock:
                         if one in self._paths:
                             self._read[one] = entry
+            games = self.games()
+            for name in (*COLUMNS, "session"):
+                _ = games[name]  # before a page asks for it: a second, for ten million games
         finally:
             self._reading = False
 

@@ -14,7 +14,7 @@ from tape2048.errors import MissingPathError
 from tape2048.session.labels import REACH_TILES
 from tape2048_tools.sessions.summary import reach
 from tape2048_tools.viewer.boards import board_document, parse_board, play_on
-from tape2048_tools.viewer.collection import COLUMNS, facts_of, find_run
+from tape2048_tools.viewer.collection import facts_of, find_run
 from tape2048_tools.viewer.live import live_document, training_document
 from tape2048_tools.viewer.overview import overview, sample
 from tape2048_tools.viewer.replay import Game, pack, read_game
@@ -98,15 +98,13 @@ class Data:
         return self._tables[1]
 
     def warm_up(self) -> None:
-        """Make the columns of the run tables, and judge the shortest game, which loads all that replays take.
+        """Judge the shortest game, which loads all that a replay takes.
 
         Raises:
             TapeError: the judge, the critic or the game cannot be read.
             OSError: the game is gone.
         """
         games = self.collection.games()
-        for name in COLUMNS:
-            _ = games[name]
         if not len(games):
             _ = self.judges[0].name, self.judges.critic
             return

@@ -63,7 +63,7 @@ export class Replay {
     this.best = this.game.values ? bestMoves(this.game.values, this.game.count) : null;
     this.other = null;
     this.build();
-    this.render = eachFrame(move => this.paint(move));
+    this.render = eachFrame(move => { if (this.stage.isConnected) this.paint(move); }); // else another page is shown
   }
 
   /** Number of the move before which the board at a position stood. */
