@@ -222,7 +222,7 @@ def evaluate(condition: str, games: Games) -> NDArray[np.bool_] | None:
     try:
         for first in range(0, max(1, len(games)), _PIECE_GAMES):
             piece = slice(first, first + _PIECE_GAMES)
-            found[piece] = _Comparison(tokens, lambda name, piece=piece: games[name][piece]).whole()
+            found[piece] = _Comparison(tokens, games, piece).whole()
     except _OtherSqlError:
         return None
     return found
@@ -235,10 +235,11 @@ class _OtherSqlError(Exception):
 class _Comparison:
     """A condition, read from its tokens by descent."""
 
-    def __init__(self, tokens: list[str], column: Callable[[str], NDArray[Any]]) -> None:
+    def __init__(self, tokens: list[str], games: Games, piece: slice) -> None:
         self._tokens = [*tokens, ""]
         self._at = 0
-        self._column = column
+        self._games = games
+        self._piece = piece
 
     def whole(self) -> NDArray[np.bool_]:
         found = self._either()
@@ -307,7 +308,7 @@ class _Comparison:
         word = self._word()
         self._at += 1
         if word in _NUMBERS:
-            column = self._column(word)
+            column = self._games[word][self._piece]
             return column.view(np.int64) if column.dtype == np.uint64 else column  # signed, as in metadata.db
         if re.fullmatch(r"-?\d+", word) and -_INT64 <= int(word) < _INT64:
             return int(word)
