@@ -15,5 +15,5 @@ from .viewer import measure
 def test_everything_of_the_viewer_is_measured() -> None:
     with memory_dir() as directory:
         found = measure(directory, sessions=2, rows=20_000, small=5, games=1000, frames=20, seconds=2)
-    assert len(found) == 11
+    assert len(found) == 13
     assert all(one.value >= 0 for one in found)

@@ -4,7 +4,8 @@
 
     python -m tests.bench.viewer [--sessions 100] [--rows 10000000] [--small 10000] [--games 10000000]
 
-Needs a browser (chromium). The sessions share the rows of one that is recorded here, by hard links.
+Needs a browser (chromium). The sessions share the rows of one that is recorded here, by hard links. Notes
+say the CPU time of the processes that worked, which the machine's load changes less.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.formats.session import RUN_DTYPE
-from tape2048_tools.viewer.collection import Entry, Games
+from tape2048_tools.viewer.collection import COLUMNS, Entry, Games
 from tape2048_tools.viewer.selection import SORTS, Selection, choose, page_of_games
 
 from ..tools.conftest import write_session
@@ -52,9 +53,9 @@ _OPEN = """async link => {
   return performance.now() - began;
 }"""
 
-#: Runs in the page: moves the slider at each frame, and returns the milliseconds of each frame.
+#: Runs in the page: moves the slider at each frame, if one is there, and returns the milliseconds of each.
 _SCRUB = """async frames => {
-  const slider = document.querySelector('.replay input[type=range]');
+  const slider = document.querySelector('.replay input[type=range]') || document.createElement('input');
   const found = [];
   let before = await new Promise(requestAnimationFrame);
   for (let i = 0; i < frames; i++) {
@@ -68,9 +69,26 @@ _SCRUB = """async frames => {
 }"""
 
 
-def _figure(name: str, value: float, unit: str, target: float, samples: Sequence[float] = ()) -> Figure:
-    how = {"group": "viewer", "unit": unit, "target": target, "at_least": False}
+def _figure(
+    name: str, value: float, unit: str, target: float | None, samples: Sequence[float] = (), *, note: str = ""
+) -> Figure:
+    how = {"group": "viewer", "unit": unit, "target": target, "at_least": False, "note": note}
     return Figure(name=name, value=value, samples=list(samples), **how)
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of all that it started and that still run."""
+    ticks, children = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            ticks[int(path.parent.name)] = int(fields[11]) + int(fields[12])
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, waiting = 0, [pid]
+    while waiting:
+        found += ticks.get(waiting[-1], 0)
+        waiting += children.get(waiting.pop(), [])
+    return found / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
@@ -106,22 +124,21 @@ def shared_corpus(root: Path, sessions: int, rows: int) -> None:
             (path / file.name).hardlink_to(file)
 
 
-def first_page(browser: Any, link: str) -> float:
-    """Seconds until the first page shows its figures and nothing waits to be read."""
+def first_page(browser: Any, link: str, viewer: int) -> tuple[float, str]:
+    """Seconds until the first page shows its figures; and a note of what it takes until all is read."""
     page = browser.new_page()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), _cpu_s(viewer)
     page.goto(link)
     page.locator("figcaption:text('Games that reach a tile')").wait_for(timeout=120_000)
     drawn = time.perf_counter() - began
     page.locator(".message:text('still to be read')").wait_for(state="detached", timeout=120_000)
     found = time.perf_counter() - began
     page.close()
-    sys.stderr.write(f"first figures after {drawn:.2f} s, all sessions after {found:.2f} s\n")
-    return drawn
+    return drawn, f"all sessions after {found:.2f} s, {_cpu_s(viewer) - cpu:.2f} s of the viewer's CPU"
 
 
 def of_lists(count: int) -> list[Figure]:
-    """Seconds of a page of sorted and filtered games, the slowest column and page."""
+    """Milliseconds of a page of sorted and filtered games, the slowest column and page; nothing is kept."""
     random = np.random.default_rng(0)
     runs = np.zeros(count // 100, RUN_DTYPE)
     runs["id"] = np.arange(len(runs))
@@ -131,29 +148,33 @@ def of_lists(count: int) -> list[Figure]:
         mine["max_score"] = random.integers(0, 500_000, len(runs))
         mine["steps"], mine["highest_tile"] = mine["max_score"] // 30, 1 << random.integers(8, 16, len(runs))
         entries.append(Entry(f"{number:010x}", Path(session_name(number)), {}, mine, 0))
-    games = Games(entries)
     where = Selection(where="max_score >= 100000 AND (highest_tile = 8192 OR steps BETWEEN 3000 AND 9000)")
-    page_of_games(games, choose(games, where), "id", 0, descending=True)  # the columns are made once
-    found = {}
+    games = Games(entries)
+    began, cpu = time.perf_counter(), time.process_time()
+    for column in (*COLUMNS, "session"):
+        _ = games[column]
+    took, note = 1000 * (time.perf_counter() - began), f"CPU {1000 * (time.process_time() - cpu):.0f} ms"
+    found = [_figure(f"columns of {count:,} games, made once they are read", took, "ms", None, note=note)]
     for name, selection in (("sort", Selection()), ("filter and sort", where)):
-        took = []
+        took, costs = [], []
         for sort in SORTS:
             for page in (0, len(games) // 100):
-                rounds = []
+                rounds, cpu = [], time.process_time()
                 for _ in range(ROUNDS_MIN):
                     began = time.perf_counter()
                     page_of_games(games, choose(games, selection), sort, page, descending=True)
                     rounds.append(1000 * (time.perf_counter() - began))
                 took.append(statistics.median(rounds))
-        found[name] = took
-    return [
-        _figure(f"{name} {count:,} games, a page (slowest)", max(took), "ms", 300, took)
-        for name, took in found.items()
-    ]
+                costs.append(1000 * (time.process_time() - cpu) / ROUNDS_MIN)
+        note = f"CPU {max(costs):.0f} ms"
+        found.append(
+            _figure(f"{name} {count:,} games, a page (slowest)", max(took), "ms", 300, took, note=note)
+        )
+    return found
 
 
-def of_games(browser: Any, link: str, frames: int) -> list[Figure]:
-    """Milliseconds to a game's board, computed and kept; and of the frames while one scrubs."""
+def of_games(browser: Any, link: str, viewer: int, frames: int) -> list[Figure]:
+    """Milliseconds to a game's board and values, computed and kept; and of the frames while one scrubs."""
     page = browser.new_page()
     page.goto(link)
     page.locator("#main[data-ready=yes]").wait_for()
@@ -163,18 +184,27 @@ def of_games(browser: Any, link: str, frames: int) -> list[Figure]:
         rows = page.evaluate(fetch, "")["rows"]
     links = [f"#{row['session']}/{row['run']}/0" for row in rows[:_REPLAYED]]
     page.evaluate(_OPEN, links[0])  # the judge, the critic and their kernels are loaded
-    computed = [page.evaluate(_OPEN, one) for one in links[1:]]
-    kept = [page.evaluate(_OPEN, one) for one in links[:-1]]
-    scrubbed = page.evaluate(_SCRUB, frames)
+    name = f"replay of {rows[0]['steps']:,} moves ready"
+    found = []
+    for how, target, opened in (("computed", 250, links[1:]), ("kept", 100, links[:-1])):
+        own, every = _cpu_s(viewer), _cpu_s(os.getpid())
+        took = [page.evaluate(_OPEN, one) for one in opened]
+        own = 1000 * (_cpu_s(viewer) - own) / len(took)
+        every = 1000 * (_cpu_s(os.getpid()) - every) / len(took)
+        note = f"CPU {own:.0f} ms of the viewer, {every - own:.0f} ms of the browser"
+        found.append(_figure(f"{name}, {how}", statistics.median(took), "ms", target, took, note=note))
+    for name, target in (("scrubbing", 17), ("an empty page", None)):
+        if target is None:
+            page.goto("about:blank")
+        every = _cpu_s(os.getpid())
+        took = page.evaluate(_SCRUB, frames)
+        note = f"CPU {1000 * (_cpu_s(os.getpid()) - every) / frames:.1f} ms a frame, of the browser"
+        if target is None:
+            note = "what the browser alone misses"  # its processes change with the page
+        value = float(np.quantile(took, 0.99))
+        found.append(_figure(f"{name}, p99 of frames", value, "ms", target, took, note=note))
     page.close()
-    moves = rows[0]["steps"]
-    return [
-        _figure(
-            f"replay of {moves:,} moves ready, computed", statistics.median(computed), "ms", 250, computed
-        ),
-        _figure(f"replay of {moves:,} moves ready, kept", statistics.median(kept), "ms", 100, kept),
-        _figure("scrubbing, p99 of frames", float(np.quantile(scrubbed, 0.99)), "ms", 17, scrubbed),
-    ]
+    return found
 
 
 def of_live(root: Path, seconds: float) -> list[Figure]:
@@ -209,19 +239,15 @@ def of_live(root: Path, seconds: float) -> list[Figure]:
     ]
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def of_report(root: Path, out: Path) -> list[Figure]:
     """Seconds and megabytes of a report."""
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), os.times()
     command = [*_COMMAND, "report", str(root), "-o", str(out), "--quiet"]
     subprocess.run(command, env=recorder_env(), check=True, capture_output=True)
-    took = time.perf_counter() - began
+    took, after = time.perf_counter() - began, os.times()
+    spent = after.children_user + after.children_system - cpu.children_user - cpu.children_system
     return [
-        _figure("report", took, "s", 60),
+        _figure("report", took, "s", 60, note=f"CPU {spent:.1f} s"),
         _figure("report, size", out.stat().st_size / 1e6, "MB", 5),
     ]
 
@@ -250,11 +276,11 @@ def measure(
             ("shared", 2.0, f"{sessions * rows:,} rows in {sessions:,} sessions"),
             ("small", 3.0, f"{small:,} sessions"),
         ):
-            with viewing(directory / name) as (link, _):
-                took = first_page(browser, link)
-                found.append(_figure(f"first page of {what}", took, "s", target))
+            with viewing(directory / name) as (link, viewer):
+                took, note = first_page(browser, link, viewer.pid)
+                found.append(_figure(f"first page of {what}", took, "s", target, note=note))
                 if name == "shared":
-                    found += of_games(browser, link, frames)
+                    found += of_games(browser, link, viewer.pid, frames)
         browser.close()
     found += of_report(directory / "shared", directory / "report.html")
     (directory / "live").mkdir()

@@ -235,7 +235,7 @@ def _value_now(player: Any, bit: Any, options: Any) -> Any:
 
 
 @register_jitable(forceinline=True)
-def _best_answer(player: Any, board: Any) -> Any:
+def best_answer(player: Any, board: Any) -> Any:
     """Return the best of reward plus value over the moves of a board; 0 without moves."""
     options = afterstates(board)
     best = _NOTHING
@@ -259,7 +259,7 @@ def _expected_answer(player: Any, after: Any) -> Any:
         # Twos into all empty cells, then fours: one call site of the answer, so that it is inlined.
         spawned = spawns & (~spawns + U64(1))
         spawns ^= spawned
-        total += weight * _best_answer(player, after | spawned)
+        total += weight * best_answer(player, after | spawned)
         if spawns == U64(0) and weight == _P_TWO:
             spawns = empty_mask(after) << U64(1)
             weight = _P_FOUR
@@ -299,7 +299,7 @@ def _value_ahead(player: Any, bit: Any, options: Any) -> Any:
 
 @kernel
 def _best_answer_ahead(player: Any, board: Any) -> Any:
-    """As :func:`_best_answer`, with the look-ahead's values."""
+    """As :func:`best_answer`, with the look-ahead's values."""
     options = afterstates(board)
     if options[4] == U64(0):
         return F32(0)

@@ -36,17 +36,19 @@ values of the smaller board; that two boards were made smaller differently is pa
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import as_packed, empty_mask, legal_mask, max_exponent, merge_score, slide
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
-from tape2048_recorder.players.ntuple import downgraded, move_values
+from tape2048_recorder.players.ntuple import best_answer, downgraded, move_values
 from tape2048_recorder.players.registry import check_player, make_player, player_sha256
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ U64 = np.uint64
 
 _P_TWO, _P_FOUR = 0.9, 0.1
 
-#: Boards valued at a time: each leads to 50 others, 200 at most.
-_PIECE_BOARDS = 4096
+#: Boards valued at a time, and by one thread: each leads to 50 others, 200 at most.
+_PIECE_BOARDS = 1024
 
 #: Spawns that a player can be made to look ahead.
 _AHEAD_MAX = 2
@@ -137,13 +139,21 @@ class Judge:
     """
 
     def __init__(
-        self, name: str, leaf: Leaf, identity: str, *, tile: int | None = None, downgrade_exponent: int = 0
+        self,
+        name: str,
+        leaf: Leaf,
+        identity: str,
+        *,
+        tile: int | None = None,
+        downgrade_exponent: int = 0,
+        threads: int = 1,
     ) -> None:
         self.name = name
         self.tile = tile
         self.unit = "points" if tile is None else "probability"
         self.identity = identity
         self._leaf = leaf
+        self._threads = threads
         self._downgrade_exponent = U64(downgrade_exponent)
 
     @classmethod
@@ -173,8 +183,11 @@ class Judge:
         player = make_player(name, {key: full[key] for key in ("weights", "downgrade")} | settings)
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
-            found = move_values(player, boards)
-            return np.nan_to_num(_best(found), copy=False)
+            if ahead == 1:
+                answers = np.empty(len(boards), np.float32)
+                _answer(player, boards, answers)
+                return answers
+            return np.nan_to_num(_best(move_values(player, boards)), copy=False)
 
         spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
         return cls(
@@ -182,6 +195,7 @@ class Judge:
             leaf,
             hashlib.sha256(f"judge 1 {player_sha256(name, player)}".encode()).hexdigest(),
             downgrade_exponent=int(player.downgrade_exponent),
+            threads=available_cores(),
         )
 
     @classmethod
@@ -287,11 +301,20 @@ class Judge:
     def _values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
         """Return the values of moves, ``f32[n, 4]``, of boards as the network sees them."""
         values = np.empty((len(boards), 4), np.float32)
-        for first in range(0, len(boards), _PIECE_BOARDS):
+
+        def fill(first: int) -> None:
             piece = boards[first : first + _PIECE_BOARDS]
             counts, children = _children(piece)
             leaves = np.asarray(self._leaf(children), np.float32)
             _expect(piece, counts, leaves, self.tile is None, values[first : first + _PIECE_BOARDS])
+
+        firsts = range(0, len(boards), _PIECE_BOARDS)
+        if len(firsts) < 2 or self._threads < 2:
+            for first in firsts:
+                fill(first)
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                list(pool.map(fill, firsts))
         return values
 
 
@@ -309,6 +332,13 @@ def _children(boards: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np
     children = np.empty(int(counts.sum()), np.uint64)
     _fill_children(boards, children)
     return counts, children
+
+
+@kernel
+def _answer(player: Any, boards: Any, answers: Any) -> None:
+    """Write the best of reward plus value over the moves of each board; 0 without moves."""
+    for i in range(boards.shape[0]):
+        answers[i] = best_answer(player, boards[i])
 
 
 @kernel

@@ -16,6 +16,8 @@ from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError, UnknownKeyError
 from tape2048.ntuple.files import save_network
+from tape2048_recorder.players.ntuple import move_values, of_network
+from tape2048_recorder.replay import judging
 from tape2048_recorder.replay.judging import Judge, Judged
 
 if TYPE_CHECKING:
@@ -108,6 +110,31 @@ def test_a_game_is_judged_as_the_formulas_say(judge: Judge, seed: int) -> None:
         assert judged.luck[i] == around(counted + own - values[move])
         assert judged.revision[i] == around(max(following.values(), default=own) - own)
     assert judged.loss.min() >= 0
+
+
+@pytest.mark.parametrize("downgrade", [0, 64])
+def test_boards_are_valued_by_their_best_move(downgrade: int) -> None:
+    judge = player_judge(1, downgrade)
+    boards = slow.packed([*slow.random_boards(200, seed=14), [1, 2, 3, 4, 5, 6, 7, 8] * 2])
+    values = move_values(of_network(NETWORK), boards)
+    best = np.nan_to_num(values, nan=-np.inf).max(axis=1)
+    assert np.isneginf(best[-1])
+    assert np.array_equal(judge._leaf(boards), np.where(np.isneginf(best), 0, best))
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_threads_judge_pieces_of_a_game_as_one_thread_judges_it_all(
+    ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, game = player_judge(ahead, 64), Played(5, 1000)
+    monkeypatch.setattr(judging, "_PIECE_BOARDS", 10_000)
+    whole = game.judged_by(judge)
+    assert len(whole.loss) > 14, "three pieces"
+    monkeypatch.setattr(judging, "_PIECE_BOARDS", 7)
+    for threads in (1, 3):
+        monkeypatch.setattr(judge, "_threads", threads)
+        for one, other in zip(whole, game.judged_by(judge), strict=True):
+            assert np.array_equal(one, other, equal_nan=True)
 
 
 @pytest.mark.parametrize("judge", [player_judge(), player_judge(2, 64), CRITIC_JUDGE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,7 +108,47 @@ def test_the_sample_tells_when_tiles_appear_and_how_often_each_move_is_made(
     assert sixty_four["mean"] == pytest.approx(np.mean(firsts))
 
 
-# --- games
+# --- sessions and games
+
+
+def test_directories_are_listed_again_once_they_change(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tape2048_tools.viewer import collection
+
+    root = shutil.copytree(recorded, tmp_path / "copy")
+    listed = []
+    names = collection.session_names
+    monkeypatch.setattr(collection, "session_names", lambda root: listed.append(root) or names(root))
+    monkeypatch.setattr(collection, "LISTED_S", 0.0)
+    found = Collection([root])
+    assert len(found.whole().sessions) == 2
+    listed.clear()
+    for _ in range(5):
+        found.games()
+    assert listed == []
+    first = min(root.glob("2*"))
+    shutil.copytree(first, root / f"{first.name}-2")
+    while len(found.games().sessions) < 3:
+        time.sleep(0.01)
+    shutil.rmtree(first)
+    assert [one.name for one in found.games().sessions].count(first.name) == 0
+    assert len(listed) < 5
+    monkeypatch.setattr(collection, "UNCHANGED_LISTED_S", 0.0)
+    found.games()
+    found.games()
+    assert len(listed) >= 2
+
+
+def test_warming_up_makes_no_answer_another_one(data: Data, recorded: Path) -> None:
+    warm = Data(Collection([recorded]), data.judges)
+    warm.warm_up()  # nothing is read yet
+    warm.collection.whole()
+    warm.warm_up()
+    assert warm.games({}) == data.games({})
+    row = data.games({})["rows"][0]
+    given = {"session": row["session"], "run": row["run"]}
+    assert warm.replay(given) == data.replay(given)
 
 
 def test_a_game_is_packed_with_its_boards_and_its_judgement(data: Data) -> None:

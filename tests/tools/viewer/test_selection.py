@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 from tape2048.errors import FilterError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.store.filters import NamedFilters, choose_runs
+from tape2048_tools.viewer import selection
 from tape2048_tools.viewer.collection import Entry, Games
-from tape2048_tools.viewer.selection import PAGE_ROWS, SORTS, Selection, choose, evaluate, page_of_games
+from tape2048_tools.viewer.selection import (
+    PAGE_ROWS,
+    SORTS,
+    Selection,
+    choose,
+    evaluate,
+    page_of_games,
+    ranked,
+)
 
 COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
 _NUMBER = st.one_of(st.integers(-3, 3), st.integers(0, 12), st.sampled_from([2**32, -(2**63), 2**63 - 1]))
@@ -70,7 +79,9 @@ conditions = st.recursive(
 @given(conditions)
 @settings(max_examples=300, deadline=None)
 def test_numpy_finds_what_sqlite_finds(condition: str) -> None:
-    quick = evaluate(condition, GAMES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_PIECE_GAMES", 64)
+        quick = evaluate(condition, GAMES)
     assert quick is not None
     expected = choose_runs(condition, NamedFilters(), GAMES, GAMES.sessions)  # type: ignore[arg-type]
     assert np.array_equal(quick, expected), condition
@@ -120,6 +131,43 @@ def test_pages_are_the_parts_of_the_sorted_list(sort: str, down: bool, some: boo
     assert list(itertools.chain(*pages)) == order.tolist()
     assert all(len(page) <= PAGE_ROWS for page in pages)
     assert pages[-1] == []
+
+
+@given(
+    dtype=st.sampled_from([np.uint32, np.uint64]),
+    kind=st.sampled_from(["any", "few", "rising", "falling", "one far off", "misled"]),
+    count=st.integers(0, 3000),
+    seed=st.integers(0, 2**32),
+    down=st.booleans(),
+    some=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_ranks_between_two_values_of_a_sample_are_those_of_a_whole_sort(
+    *, dtype: type, kind: str, count: int, seed: int, down: bool, some: bool, data: st.DataObject
+) -> None:
+    random, sample = np.random.default_rng(seed), data.draw(st.sampled_from([1, 8, 64, 10**6]))
+    most = int(np.iinfo(dtype).max)
+    values = {
+        "any": lambda: random.integers(0, most, count, dtype, endpoint=True),
+        "few": lambda: random.integers(0, 4, count),
+        "rising": lambda: np.arange(count),
+        "falling": lambda: np.arange(count)[::-1],
+        "one far off": lambda: np.where(
+            np.arange(count) == count // 2, dtype(most), random.integers(0, 9, count, dtype)
+        ),
+        "misled": lambda: np.where(np.arange(count) % max(1, count // sample), dtype(7), dtype(most)),
+    }[kind]().astype(dtype)
+    chosen = random.random(count) < random.random() if some else None
+    numbers = np.arange(count) if chosen is None else np.flatnonzero(chosen)
+    begin = data.draw(st.integers(0, len(numbers)))
+    end = data.draw(st.integers(begin, min(len(numbers), begin + 60)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_SAMPLE", sample)
+        patch.setattr(selection, "_PIECE_GAMES", data.draw(st.sampled_from([100, 10**6])))
+        found = ranked(values, begin, end, chosen=chosen, descending=down)
+    order = numbers[np.argsort(~values[numbers] if down else values[numbers], kind="stable")]
+    assert found.tolist() == order[begin:end].tolist()
 
 
 def test_games_without_sessions() -> None:

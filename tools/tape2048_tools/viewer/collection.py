@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Seconds for which a listing of the directories is taken for current.
-LISTED_S = 1.0
+#: Seconds for which a listing of the directories is taken for current, and where none of them has changed: a
+#: copied session appears before its files do.
+LISTED_S, UNCHANGED_LISTED_S = 1.0, 10.0
 
 #: The same for directories of trainings, for which a page asks each second.
 TRAININGS_LISTED_S = 10.0
@@ -124,6 +125,7 @@ class Games:
         self.waiting_games = waiting_games
         self.broken = tuple(broken)
         self._columns: dict[str, NDArray[Any]] = {}
+        self._making = threading.Lock()
         self._places = {one.id: number for number, one in enumerate(sessions)}
 
     def __len__(self) -> int:
@@ -132,14 +134,15 @@ class Games:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column of all games, or ``session``: the number of each game's session."""
-        if name not in self._columns:
-            if name == "session":
-                numbers = np.arange(len(self.sessions), dtype=np.uint32)
-                self._columns[name] = np.repeat(numbers, np.diff(self.starts))
-            else:
-                parts = [one.runs[name] for one in self.sessions] or [np.empty(0, np.uint32)]
-                self._columns[name] = np.concatenate(parts)
-        return self._columns[name]
+        with self._making:
+            if name not in self._columns:
+                if name == "session":
+                    numbers = np.arange(len(self.sessions), dtype=np.uint32)
+                    self._columns[name] = np.repeat(numbers, np.diff(self.starts))
+                else:
+                    parts = [one.runs[name] for one in self.sessions] or [np.empty(0, np.uint32)]
+                    self._columns[name] = np.concatenate(parts)
+            return self._columns[name]
 
     def session(self, session_id: str) -> Entry:
         """Return a session by its id; MissingPathError if it is gone."""
@@ -167,17 +170,21 @@ class Collection:
         self._broken: dict[str, dict[str, str | None]] = {}
         self._briefs: dict[str, tuple[int, int]] = {}
         self._games: tuple[tuple[int, int, int], Games] | None = None
-        self._lock = threading.Lock()
-        self._listed = self._trainings_listed = -math.inf
+        self._lock, self._listing = threading.Lock(), threading.Lock()
+        self._listed = self._looked = self._trainings_listed = -math.inf
+        self._stamps: list[int] = []
         self._trainings: dict[str, Path] = {}
         self._paths: dict[str, str] = {}
         self._changes = 0
         self._reading = False
 
     def games(self) -> Games:
-        """Return what is read so far; list the directories again if that is a second ago."""
-        if time.monotonic() - self._listed > LISTED_S:
-            self._list()
+        """Return what is read so far; list the directories again if that is a second ago and they changed."""
+        with self._listing:
+            if (now := time.monotonic()) - self._looked > LISTED_S:
+                if now - self._listed > UNCHANGED_LISTED_S or self._stamps != self._stamps_now():
+                    self._list()
+                self._looked = time.monotonic()
         with self._lock:
             if len(self._paths) > len(self._read) + len(self._broken) and not self._reading:
                 self._reading = True
@@ -211,7 +218,18 @@ class Collection:
             self._trainings, self._trainings_listed = found, time.monotonic()
         return self._trainings
 
+    def _stamps_now(self) -> list[int]:
+        """Return when each root changed, in nanoseconds; -1 for one that is gone."""
+        found = []
+        for root in self.roots:
+            try:
+                found.append(root.stat().st_mtime_ns)
+            except OSError:
+                found.append(-1)
+        return found
+
     def _list(self) -> None:
+        stamps = self._stamps_now()
         found = {}
         for root in self.roots:
             if (root / METADATA_DB).exists():
@@ -229,7 +247,7 @@ class Collection:
                     del self._read[one]
                 self._broken = {one: error for one, error in self._broken.items() if one in paths}
             self._paths = paths
-            self._listed = time.monotonic()
+            self._stamps, self._listed = stamps, time.monotonic()
             new = [one for one in paths if one not in self._briefs]
         for one in new:
             if (known := brief(paths[one], Path(paths[one]).name)) is not None:
@@ -251,6 +269,9 @@ class Collection:
                     with self._lock:
                         if one in self._paths:
                             self._read[one] = entry
+            games = self.games()
+            for name in (*COLUMNS, "session"):
+                _ = games[name]  # before a page asks for it: a second, for ten million games
         finally:
             self._reading = False
 

@@ -97,6 +97,20 @@ class Data:
             self._tables = games, _Kept(_TABLES_MAX)
         return self._tables[1]
 
+    def warm_up(self) -> None:
+        """Judge the shortest game, which loads all that a replay takes.
+
+        Raises:
+            TapeError: the judge, the critic or the game cannot be read.
+            OSError: the game is gone.
+        """
+        games = self.collection.games()
+        if not len(games):
+            _ = self.judges[0].name, self.judges.critic
+            return
+        number = int(games["steps"].argmin())
+        self.packed(games.sessions[games["session"][number]], int(games["id"][number]), 0)
+
     # ---------------------------------------------------------------------------------- run tables
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
     session = Session.open(path)
     order = np.argsort(session.runs["id"], kind="stable")
     table = session.runs[order]
-    play = _player_of(session) if replayed else None
+    play = _player_of(session) if replayed and session.tape is None else None  # a tape holds all
     for run in ids:
         yield _read(session, int(order[find_run(table, run)]), play)
 

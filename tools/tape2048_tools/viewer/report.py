@@ -40,6 +40,9 @@ _JUDGED = 60
 #: Bytes of all games, spelled in base64; the longest ones are left out where it would be more.
 _GAMES_BYTES = 4_400_000
 
+#: Level of compression: 9 takes five times as long, for 3% less.
+_DEFLATE = 7
+
 _IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
 
@@ -131,7 +134,7 @@ def make_report(data: Data, *, games: int = GAMES_MAX, progress: Progress | None
         entry = table.sessions[owner]
         row = entry.runs[number - int(table.starts[owner])]
         key = f"{entry.id}/{row['id']}"
-        spelled = base64.b64encode(zlib.compress(packed, 9)).decode()
+        spelled = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
         if used + len(spelled) > _GAMES_BYTES:
             continue
         used += len(spelled)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import secrets
 import socket
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from tape2048.errors import ConfigError, MissingPackageError
+from tape2048.errors import ConfigError, MissingPackageError, TapeError
 from tape2048_tools.viewer.app import make_app
 
 if TYPE_CHECKING:
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
 
 #: Where a viewer listens unless told.
 HOST, PORT = "127.0.0.1", 2048
+
+#: Seconds between two looks whether all sessions are read.
+_READING_S = 0.2
+
+#: Seconds after which a thread gives up the interpreter to another one: an answer takes many short turns, and
+#: computations would make each of them wait for Python's 5 ms.
+_TURN_S = 0.0005
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -97,6 +107,7 @@ def serve(
     server = uvicorn.Server(config)
     wildcard = host in {"0.0.0.0", "::"}  # noqa: S104 - only where the user asks for it
     link = f"http://{'127.0.0.1' if wildcard else named}:{port}/?token={token}"
+    sys.setswitchinterval(_TURN_S)
     threading.Thread(target=_prepare, args=(data,), daemon=True).start()
     started(link)  # the socket listens: a browser that is faster than the server waits for it
     with listening:
@@ -104,11 +115,8 @@ def serve(
 
 
 def _prepare(data: Data) -> None:
-    """Read the sessions, and then load the judge and the critic, so that the first game does not wait."""
-    from tape2048.errors import TapeError
-
-    try:
-        data.collection.games()
-        _ = data.judges[0].name, data.judges.critic
-    except TapeError:
-        return  # the request that needs it says so
+    """Read the sessions, and then one game, so that the first one that is asked for waits for no loading."""
+    while data.collection.games().waiting:
+        time.sleep(_READING_S)
+    with contextlib.suppress(TapeError, OSError):  # the request that needs it says so
+        data.warm_up()

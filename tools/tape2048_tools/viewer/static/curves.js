@@ -1,6 +1,6 @@
 // Curves over a game, on canvas: drawn once for each width; only a line moves while one scrubs.
 
-import {colour, count, el, percent, short, tileName, valued} from './dom.js';
+import {colour, count, el, percent, setText, short, tileName, valued} from './dom.js';
 import {ticks} from './charts.js';
 
 const PANEL = 84;
@@ -80,9 +80,7 @@ export class Curves {
     const x = EDGE + at / Math.max(1, this.game.count) * (this.width - EDGE);
     this.line.style.transform = `translateX(${x}px)`;
     this.panels.forEach((panel, i) => {
-      panel.words(at).forEach((text, k) => {
-        if (this.words[i][k].textContent !== text) this.words[i][k].textContent = text;
-      });
+      panel.words(at).forEach((text, k) => setText(this.words[i][k], text));
     });
   }
 
@@ -168,7 +166,7 @@ function extent(values) {
 }
 
 function quantile(values, share) {
-  const known = Float64Array.from(values).filter(value => !Number.isNaN(value)).sort();
+  const known = values.filter(value => !Number.isNaN(value)).sort(); // typed arrays: by number
   return known.length ? known[Math.floor(share * (known.length - 1))] : 0;
 }
 

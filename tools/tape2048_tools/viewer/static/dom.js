@@ -21,6 +21,12 @@ export function el(tag, attributes, ...children) {
   return node;
 }
 
+/** Set the text of a node that holds nothing else; the same text costs nothing, and another one no new node. */
+export function setText(node, text) {
+  if (!node.firstChild) node.append(text);
+  else if (node.firstChild.data !== text) node.firstChild.data = text;
+}
+
 /** Replace what is in a node. */
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));

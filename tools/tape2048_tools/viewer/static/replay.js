@@ -1,6 +1,6 @@
 // The page that replays a game: the board, the curves, loss and luck, and the keys.
 
-import {count, eachFrame, el, facts, fill, table, valued} from './dom.js';
+import {count, eachFrame, el, facts, fill, setText, table, valued} from './dom.js';
 import {Curves} from './curves.js';
 import {expandGame, MOVE_NAMES, MOVE_SIGNS, spawnAfter} from './rules.js';
 import {Tiles} from './tiles.js';
@@ -63,7 +63,7 @@ export class Replay {
     this.best = this.game.values ? bestMoves(this.game.values, this.game.count) : null;
     this.other = null;
     this.build();
-    this.render = eachFrame(move => this.paint(move));
+    this.render = eachFrame(move => { if (this.stage.isConnected) this.paint(move); }); // else another page is shown
   }
 
   /** Number of the move before which the board at a position stood. */
@@ -191,15 +191,17 @@ export class Replay {
     const {game, at} = this;
     this.tiles.show(game.boards, 16 * at, move);
     this.slider.value = at;
-    this.slider.setAttribute('aria-valuetext', `move ${this.numberOf(at)}`);
     this.curves.show(at);
     const score = game.boards && game.steps ? ` · score ${count(game.scores[at])}` : '';
-    this.where.textContent = `move ${count(this.numberOf(at))} of ${count(this.numberOf(game.count))}${score}`;
-    this.made.textContent = this.wordsOf(at);
+    setText(this.where, `move ${count(this.numberOf(at))} of ${count(this.numberOf(game.count))}${score}`);
+    setText(this.made, this.wordsOf(at));
     this.paintValues();
     if (this.options.onstep) this.options.onstep(this.numberOf(at));
     clearTimeout(this.speaking);
-    this.speaking = setTimeout(() => this.tiles.speak(), 200);
+    this.speaking = setTimeout(() => {
+      this.slider.setAttribute('aria-valuetext', `move ${this.numberOf(this.at)}`);
+      this.tiles.speak();
+    }, 200);
   }
 
   wordsOf(at) {
@@ -228,15 +230,15 @@ export class Replay {
       fill(this.values, rows, facts([['loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
     }
     const ended = at === game.count;
-    this.lossCell.textContent = ended ? '–' : valued(game.loss[at], unit);
-    this.luckCell.textContent = ended ? '–' : valued(game.luck[at], unit);
+    setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit));
+    setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
     if (!game.values) return;
     this.valueCells.forEach(([value, note], move) => {
       const found = ended ? NaN : game.values[4 * at + move];
-      value.textContent = valued(found, unit);
+      setText(value, valued(found, unit));
       const notes = [!ended && game.moves[at] === move ? 'made' : '', !ended && this.best[at] === move ? 'best' : '',
         !ended && this.other && this.other.best[at] === move ? 'best of the other' : ''];
-      note.textContent = notes.filter(Boolean).join(', ');
+      setText(note, notes.filter(Boolean).join(', '));
     });
   }
 

@@ -1,6 +1,6 @@
 // A board of tiles that slides from one position to the next.
 
-import {el} from './dom.js';
+import {el, setText} from './dom.js';
 import {slide, spokenBoard} from './rules.js';
 
 const SLIDE_MS = 90;
@@ -24,7 +24,7 @@ export class Tiles {
       const exp = exps[at + cell];
       if (exp !== this.shown[cell]) {
         this.cells[cell].className = `tile t${exp}`;
-        this.cells[cell].textContent = exp ? 2 ** exp : '';
+        setText(this.cells[cell], exp ? String(2 ** exp) : '');
         this.shown[cell] = exp;
       }
     }
