@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -84,7 +85,7 @@ def _run_console(example: Example) -> None:
     lines = [line[2:] for line in example.parsed.splitlines() if line.startswith("$ ")]
     assert lines, "a console block has a line that begins with $"
     for line in lines:
-        program, *words = shlex.split(line.partition("  #")[0].partition(" | ")[0])
+        program, *words = shlex.split(re.split(r"  #| [|>] ", line)[0])
         args = [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]  # noqa: PTH207
         if program == "a2pack":
             args.insert(0, "pack")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
+_EMPTY = '""'
+
 #: Rows of the tables of strength and speed that the README shows, by the beginning of their first cell.
 PLAYERS_SHOWN = (
     "`greedy`",
@@ -60,7 +62,7 @@ def settings_table(config: type[msgspec.Struct]) -> str:
     return table(
         ["setting", "default", "values", "what it does", "why this default"],
         (
-            [f"`{each.name}`", f"`{each.show(each.default)}`", each.expected, each.text, each.why]
+            [f"`{each.name}`", f"`{each.show(each.default) or _EMPTY}`", each.expected, each.text, each.why]
             for each in settings
         ),
     )
@@ -73,7 +75,12 @@ def players_table() -> str:
         parts.append(f"## `{kind.name}`\n\n{kind.summary[0].upper()}{kind.summary[1:]}.\n")
         if kind.parameters:
             rows = (
-                [f"`{name}`", f"`{each.default!r}`", each.expected, each.summary]
+                [
+                    f"`{name}`",
+                    f"`{_EMPTY if each.default == '' else each.default}`",
+                    each.expected,
+                    each.summary,
+                ]
                 for name, each in kind.parameters.items()
             )
             parts.append(table(["parameter", "default", "values", "what it does"], rows))

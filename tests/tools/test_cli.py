@@ -188,6 +188,8 @@ def test_help_is_cheap_and_loads_nothing_heavy(environment: dict[str, str]) -> N
 
 def test_version(tape: Tape) -> None:
     assert tape("--version").out == f"tape2048 {__version__}\n"
+    command = [sys.executable, "-m", "tape2048", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == tape("--version").out
 
 
 # --- exit codes

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tape2048 import __version__
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.loading import ROW_BYTES_MAX, load_config
 from tape2048_recorder.config.schema import RecorderConfig
@@ -27,7 +28,7 @@ README = PAGES["README.md"]
 TEXT = "\n".join(PAGES.values())
 CONSOLE_LINES = sorted(
     {
-        line.removeprefix("$ ").partition("  #")[0].partition(" | ")[0].strip()
+        re.split(r"  #| [|>] ", line.removeprefix("$ "))[0].strip()
         for block in re.findall(r"^```console\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
         for line in block.splitlines()
         if line.startswith("$ ")
@@ -80,6 +81,10 @@ def test_make_record_plays_as_long_as_it_says_and_leaves_a_gigabyte_at_most() ->
         line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("record:")
     )
     assert f"SECONDS={config.max_wall_s:g} of play, at most 1 GB" in help_line
+
+
+def test_the_citation_has_the_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_readme_is_short() -> None:

@@ -36,6 +36,7 @@ _GROUPS = {
         "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
         "service": ("recorder.service", "Install the recorder as a systemd service."),
         "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
+        "examples": ("recorder.examples", "Write sample files of settings, and example scripts."),
     },
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),
