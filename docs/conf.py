@@ -2,6 +2,10 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
 for room in ("sdk", "recorder", "tools"):
@@ -14,6 +18,9 @@ author = "the tape2048 authors"
 version = release
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
+default_role = "py:obj"
+highlight_language = "none"  # of literal blocks in docstrings, most of which show files
+smartquotes = False  # two hyphens begin an option
 html_theme = "furo"
 html_title = f"tape2048 {release}"
 html_copy_source = False
@@ -21,5 +28,17 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+napoleon_use_ivar = True  # attributes are described in their class, and not once more on their own
+napoleon_attr_annotations = False
 if not (DOCS / "screenshots").exists():  # `make screenshots` takes them, which needs a browser
     suppress_warnings = ["image.not_readable"]
+
+
+def _skip(_app: object, _what: str, _name: str, member: object, *_: object) -> bool | None:
+    """Leave out the fields of named tuples, which their class describes."""
+    return True if (getattr(member, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
+def setup(app: "Sphinx") -> None:
+    """Connect the choice of members."""
+    app.connect("autodoc-skip-member", _skip)
