@@ -17,17 +17,14 @@ import click
 from tape2048.critic.config import CriticConfig
 from tape2048.critic.ntuple.config import NTupleCriticConfig
 from tape2048.errors import TapeError
-from tape2048.settings.fields import settings_of
 from tape2048_recorder.config.retention import RetentionLimits
-from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.players.registry import REGISTRY
 from tape2048_tools.cli import cli
+from tape2048_tools.options.reference import settings_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    import msgspec
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -51,21 +48,9 @@ SPEED_SHOWN = (
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
     """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    cells = ([text.replace("|", "\\|") for text in line] for line in lines)
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells).replace("|  |", "| |")
-
-
-def settings_table(config: type[msgspec.Struct]) -> str:
-    """Return the table of settings: name, default, values, effect, reason for the default."""
-    settings = settings_of(config).values()
-    return table(
-        ["setting", "default", "values", "what it does", "why this default"],
-        (
-            [f"`{each.name}`", f"`{each.show(each.default) or _EMPTY}`", each.expected, each.text, each.why]
-            for each in settings
-        ),
-    )
+    cells = ([text.replace("|", "\\|") for text in line] for line in [head, *rows])
+    lines = [f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in cells]
+    return "".join([lines[0], f"|{'---|' * len(head)}\n", *lines[1:]])
 
 
 def players_table() -> str:
@@ -167,7 +152,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {
-        "recorder": lambda: settings_table(RecorderConfig),
+        "recorder": settings_table,
         "retention": lambda: settings_table(RetentionLimits),
         "critic": lambda: settings_table(CriticConfig),
         "ntuple-critic": lambda: settings_table(NTupleCriticConfig),

@@ -36,7 +36,6 @@ _GROUPS = {
         "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
         "service": ("recorder.service", "Install the recorder as a systemd service."),
         "doctor": ("recorder.doctor", "Check whether this machine suits a recorder."),
-        "examples": ("recorder.examples", "Write sample files of settings, and example scripts."),
     },
     "Look at recordings": {
         "list": ("sessions.listing", "List the sessions in a directory."),
@@ -59,6 +58,7 @@ _GROUPS = {
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
         "train-player": ("players.train", "Train an n-tuple network."),
         "bench-player": ("players.bench", "Measure the speed of a batched player."),
+        "examples": ("recorder.examples", "Write sample files of settings, and example scripts."),
     },
     "Other formats": {
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),

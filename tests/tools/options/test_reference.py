@@ -10,7 +10,7 @@ from tape2048_recorder.config.loading import load_config
 from tape2048_recorder.config.retention import Retention, RetentionLimits, load_retention
 from tape2048_recorder.config.schema import RecorderConfig
 from tape2048_tools.options.__main__ import main
-from tape2048_tools.options.reference import SAMPLE, sample_toml
+from tape2048_tools.options.reference import SAMPLE, sample_toml, settings_table
 
 if TYPE_CHECKING:
     import pytest
@@ -38,6 +38,13 @@ def test_the_sample_explains_every_setting_in_lines_that_fit() -> None:
     for setting in settings_of(RecorderConfig).values():
         assert f"\n#{setting.name} = " in text or f"\n#[{setting.name}]" in text
     assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_the_table_is_markdown_with_a_row_for_each_setting() -> None:
+    lines = settings_table().splitlines()
+    assert len(lines) == 2 + len(settings_of(RecorderConfig))
+    for line in lines:
+        assert line.replace("\\|", "").count("|") == 6, line
 
 
 def test_making_the_files_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,17 @@
-"""The recorder's sample file: every setting at its default, with its effect."""
+"""Every setting of the recorder at its default, with its effect: a sample file and a table."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tape2048.settings.fields import settings_of
 from tape2048.settings.sample import comment, sample_entry
 from tape2048_recorder.config.retention import TABLE, RetentionLimits
 from tape2048_recorder.config.schema import RecorderConfig
+
+if TYPE_CHECKING:
+    import msgspec
 
 #: The sample file in a checkout.
 SAMPLE = Path("systemd/recorder.toml")
@@ -24,6 +28,16 @@ _RETENTION_HEAD = """\
 How long sessions are kept: `tape2048 prune --config FILE` removes what exceeds these limits, the oldest
 first; the recorder itself removes nothing. Limits for the sessions of one model tag go into
 [retention.tags.TAG]."""
+
+
+def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
+    """Return the table of settings in Markdown: setting, default, values, effect, reason for the default."""
+    lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
+    for setting in settings_of(config).values():
+        default = setting.show(setting.default) or '""'
+        cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def sample_toml() -> str:

@@ -74,7 +74,10 @@ def command() -> None:
 @_common
 @json_option("Print one JSON document: each file with path and text.")
 def print_(*, what: str, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Print the units, each with its path; or a Grafana dashboard, or alert rules for Prometheus."""
+    """Print the units, each with its path.
+
+    In their place, grafana prints a dashboard, and alerts prints rules for Prometheus.
+    """
     if what in _MONITORING:
         directory = resources.files("tape2048_tools.machine") / "monitoring"
         print_text((directory / _MONITORING[what]).read_text())
