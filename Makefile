@@ -34,7 +34,7 @@ record: $(VENV)/.installed ## Record SECONDS=30 of play, at most 1 GB, on two co
 	$(BIN)/tape2048 record --player ntuple:look_below=16,look_margin=0 --workers 2 --max-steps 33M \
 	  --max-wall-s $(SECONDS) --rotate-s $$(( $(SECONDS) * 2 / 5 + 1 )) $(ARGS)
 
-test: lint types unit ## Run everything that has to pass: lint, types, tests (PYTEST_ARGS=).
+test: lint types site unit ## Run everything that has to pass: lint, types, the site, tests (PYTEST_ARGS=).
 
 lint: $(VENV)/.installed-dev ## Check style and format (ruff).
 	$(BIN)/ruff check .
@@ -86,7 +86,7 @@ clean: ## Remove the virtual environment and all caches; recordings stay.
 	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Lint, types, tests stay in this order under -j too: the last line of `make test` is pytest's.
+# Lint, types, site, tests stay in this order under -j too: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
 $(BIN)/python:
