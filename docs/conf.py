@@ -27,10 +27,9 @@ html_copy_source = False
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 napoleon_use_ivar = True  # attributes are described in their class, and not once more on their own
 napoleon_attr_annotations = False
-if not (DOCS / "screenshots").exists():  # `make screenshots` takes them, which needs a browser
+if not (DOCS / "screenshots/replay-1280-light.png").exists():  # `make screenshots` takes it, with a browser
     suppress_warnings = ["image.not_readable"]
 
 

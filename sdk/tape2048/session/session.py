@@ -391,7 +391,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
     Example:
         >>> from tape2048 import sessions
         >>> [path.name.partition("_")[2] for path in sessions("selfplay")]
-        ['model=greedy']
+        ['model=ntuple']
     """
     return [Path(root, name) for name in session_names(root)]
 
